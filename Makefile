@@ -118,6 +118,7 @@ browser:
 
 lint: install
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --quiet --select COM812 .
 	$(BIN)/ruff format --check .
 
 types: install

@@ -105,7 +105,8 @@ def packages() -> Iterator[Finding]:
 def _lack(requirement: str) -> str:
     """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty
     if nothing is."""
-    name, least = re.split(r"[^\w.-]", requirement)[0], re.search(r">=\s*([\d.]+)", requirement)
+    name = re.split(r"[^\w.-]", requirement)[0]
+    least = re.search(r">=\s*([\d.]+)", requirement)
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -148,7 +149,8 @@ def _is_compiled(name: str) -> bool:
 def downloaded_models() -> Iterator[Finding]:
     """Yield a finding on the downloaded models."""
     try:
-        folder, present = models.home(), list(models.models())
+        folder = models.home()
+        present = list(models.models())
     except BocError as error:
         yield _problem("models", error)
         return
@@ -230,7 +232,9 @@ def _server(at: str) -> Iterator[Finding]:
     )
     server = plugins.backend(at + timeout)
     about = server.about()
-    engine, version, address = about["engine"], about["version"], about["address"]
+    engine = about["engine"]
+    version = about["version"]
+    address = about["address"]
     indexes = f"indexes: {', '.join(server.names()) or 'none yet'}"
     if reasons := about.pop("unreadable", ""):
         yield Finding(

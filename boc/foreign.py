@@ -105,10 +105,8 @@ def read_archive(
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
             raise ValueError("arrays of other names")
-        most, forms = (
-            packed * os.fstat(whole.fileno()).st_size,
-            {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED},
-        )
+        most = packed * os.fstat(whole.fileno()).st_size
+        forms = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
         if (
             sum(member.file_size for member in members) > most
             or not {each.compress_type for each in members} <= forms

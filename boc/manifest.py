@@ -201,7 +201,8 @@ class Manifest:
             other.recall.get("target"),
         ):
             return False
-        one, another = self, other
+        one = self
+        another = other
         if "target" in self.recall:
             one, another = (
                 replace(each, rm=1, codec=with_query_z(each.codec, None)) for each in (self, other)

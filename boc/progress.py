@@ -20,13 +20,16 @@ class Bars:
     def __init__(self, **options: Any) -> None:
         from tqdm.auto import tqdm
 
-        self._new, self._options, self._stage = tqdm, options, ""
+        self._new = tqdm
+        self._options = options
+        self._stage = ""
         self._bar: Any = None
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self._bar is None or stage != self._stage:
             self.close()
-            self._stage, self._bar = stage, self._new(desc=stage, total=total, **self._options)
+            self._stage = stage
+            self._bar = self._new(desc=stage, total=total, **self._options)
         self._bar.update(done - self._bar.n)
         if done >= total:
             self.close()

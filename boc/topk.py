@@ -42,15 +42,14 @@ def topk_of_blocks(
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores,
     both (n, k)."""
-    first, top = 0, None
+    first = 0
+    top = None
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
         if top is not None:  # before the block, since its indices are lower
-            places, block = (
-                np.concatenate([top[0], places], axis=1),
-                np.concatenate([top[1], block], axis=1),
-            )
+            places = np.concatenate([top[0], places], axis=1)
+            block = np.concatenate([top[1], block], axis=1)
         best = topk(block, k)
         top = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
     if top is None:

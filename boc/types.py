@@ -108,10 +108,8 @@ class Hit:
 
     def __repr__(self) -> str:
         values = self.to_dict()
-        content, what = (
-            values.pop("content"),
-            "path" if values.pop("modality") == "image" else "text",
-        )
+        content = values.pop("content")
+        what = "path" if values.pop("modality") == "image" else "text"
         shown = {
             name: value
             for name, value in values.pop("fields", {}).items()
@@ -175,7 +173,8 @@ class Ragged:
         while start < len(self):
             stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
             stop = max(stop, start + 1)
-            low, high = self.offsets[start], self.offsets[stop]
+            low = self.offsets[start]
+            high = self.offsets[stop]
             yield Ragged(self.values[low:high], self.offsets[start : stop + 1] - low)
             start = stop
 
@@ -510,6 +509,7 @@ class Stages:
         """Add the time since ``begun`` to the stage ``name``; return the current time, as the start
         of the next stage. Times are those of ``perf_counter``. Context managers would cost each
         query some microseconds."""
-        now, own = perf_counter(), vars(self)
+        now = perf_counter()
+        own = vars(self)
         own[name] = (own[name] or 0.0) + 1000 * (now - begun)
         return now

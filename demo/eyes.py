@@ -96,7 +96,8 @@ def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
         range(len(boxes)),
         key=lambda k: boxes[k][3],
     ):  # as they are painted: the last in front
-        (left, top, right, bottom), thing = boxes[k], scene.things[k]
+        (left, top, right, bottom) = boxes[k]
+        thing = scene.things[k]
         inside = ((centres > top) & (centres < bottom))[:, None] & (
             (centres > left) & (centres < right)
         )
@@ -152,7 +153,8 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
         for rows in torch.randperm(len(pixels))[: steps * batch].split(batch):
             seen, told = (values[rows].to(device) for values in (pixels, classes))
             if torch.rand(()) < 0.5:
-                seen, told = seen.flip(3), told.flip(3)
+                seen = seen.flip(3)
+                told = told.flip(3)
             value = loss(network(seen.float()), told)
             optimiser.zero_grad()
             value.backward()

@@ -72,7 +72,8 @@ PLACE_ART = {
 
 def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     """Paint the sky down to ``bottom``, with its sun, moon, stars or clouds."""
-    rng, x = canvas.rng, canvas.rng.uniform(0.14, 0.86)
+    rng = canvas.rng
+    x = canvas.rng.uniform(0.14, 0.86)
     canvas.gradient(0, bottom, [rgb(stop) for stop in canvas.sky.stops.split()])
     if name == "sunset":
         canvas.glow(x, bottom - 0.2, 0.34, 0.34, (255, 226, 150), 15)
@@ -130,7 +131,8 @@ def paint_land(canvas: Canvas, place: str) -> None:
 
 
 def _hill(canvas: Canvas, colours: list[RGB], y: float, rise: float, waves: float = 0.016) -> None:
-    x, phase = np.linspace(0, 1, 41), canvas.rng.uniform(0, 2 * np.pi, 2)
+    x = np.linspace(0, 1, 41)
+    phase = canvas.rng.uniform(0, 2 * np.pi, 2)
     turns = 100 * np.pi * waves * x
     crest = y - rise * (0.7 * np.sin(turns + phase[0]) + 0.3 * np.sin(2.7 * turns + phase[1]))
     canvas.fill(np.concatenate([np.stack([x, crest], axis=-1), [[1, 1], [0, 1]]]), colours[0])
@@ -172,7 +174,8 @@ def _pines(
     low: float,
     high: float,
 ) -> None:
-    rng, number = canvas.rng, round(100 * count)
+    rng = canvas.rng
+    number = round(100 * count)
     fir = np.array([*FIR, *((-x, y) for x, y in reversed(FIR))])
     where = rng.permutation((np.arange(number) + rng.uniform(0.1, 0.9, number)) / number)
     for x, y in zip(where, np.sort(rng.uniform(far, near, number)), strict=True):
@@ -188,7 +191,8 @@ def _peaks(
     low: float,
     high: float,
 ) -> None:
-    rng, number = canvas.rng, round(100 * count)
+    rng = canvas.rng
+    number = round(100 * count)
     for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
         _peak(canvas, np.array([x, base]), rng.uniform(low, high), colours[0])
 
@@ -227,9 +231,11 @@ def _cacti(canvas: Canvas, colours: list[RGB], count: float, base: float, tall: 
 
 
 def _towers(canvas: Canvas, colours: list[RGB], tall: float, windows: float) -> None:
-    rng, left = canvas.rng, -0.05
+    rng = canvas.rng
+    left = -0.05
     while left < 1:
-        right, top = left + rng.uniform(0.1, 0.17), 0.74 - tall * rng.uniform(0.4, 1.0)
+        right = left + rng.uniform(0.1, 0.17)
+        top = 0.74 - tall * rng.uniform(0.4, 1.0)
         canvas.fill([[left, top], [right, top], [right, 0.76], [left, 0.76]], colours[0])
         if windows:
             _windows(canvas, left + 0.018, top + 0.03, right - 0.026)
@@ -237,7 +243,8 @@ def _towers(canvas: Canvas, colours: list[RGB], tall: float, windows: float) -> 
 
 
 def _windows(canvas: Canvas, left: float, top: float, right: float) -> None:
-    lit, glass = 0.75 - 0.7 * canvas.sky.tint[0], canvas.shade((176, 200, 224))
+    lit = 0.75 - 0.7 * canvas.sky.tint[0]
+    glass = canvas.shade((176, 200, 224))
     for y in np.arange(top, 0.7, 0.055):
         for x in np.arange(left, right, 0.034):
             pane = (255, 222, 130) if canvas.rng.random() < lit else glass
@@ -255,7 +262,8 @@ def _dashes(canvas: Canvas, colours: list[RGB], y: float) -> None:
 def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
     x = canvas.rng.uniform(0.35, 0.65)
     for k in range(-9, 10):
-        far, near = x + 0.055 * k, x + 0.34 * k
+        far = x + 0.055 * k
+        near = x + 0.34 * k
         canvas.fill(
             [[far - 0.012, top], [far + 0.012, top], [near + 0.1, 1], [near - 0.1, 1]],
             colours[0],

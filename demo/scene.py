@@ -24,7 +24,8 @@ SIZES = {
 }  # side of a thing as a fraction of the side of the picture
 # each relation and its inverse
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
+FLYERS = ("balloon", "kite", "rocket", "butterfly")
+SWIMMERS = ("boat", "fish")
 MARK = ".gallery"  # in a folder whose pictures may be replaced by others
 ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
 
@@ -233,7 +234,8 @@ def _abreast(
         rng.permutation(number).tolist(),
     )
     gaps = rng.dirichlet([2.0] * (number + 1)) * (0.96 - sides.sum())
-    lefts, edge = [0.0] * number, 0.02
+    lefts = [0.0] * number
+    edge = 0.02
     for gap, k in zip(gaps, order, strict=False):
         lefts[k] = float(edge + gap)
         edge = lefts[k] + sides[k]
@@ -247,7 +249,8 @@ def _stacked(
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
     """Return left edges and feet of two things, ``upper`` the index of the one above the other."""
-    lower, feet = 1 - upper, list(feet)
+    lower = 1 - upper
+    feet = list(feet)
     feet[lower] = float(max(feet[lower], sides.sum() + 0.04))
     feet[upper] = float(sides[upper] + rng.uniform(0.02, feet[lower] - sides.sum() - 0.01))
     centres = rng.uniform(0.38, 0.62) + rng.uniform(-0.08, 0.08, 2)
@@ -280,7 +283,8 @@ def draw(
 
 
 def _paint(canvas: Canvas, scene: Scene, k: int, box: Box, rng: np.random.Generator) -> None:
-    thing, place = scene.things[k], PLACES[scene.background]
+    thing = scene.things[k]
+    place = PLACES[scene.background]
     wet = place.water is not None and place.water[0] <= box[3] <= place.water[1]
     if thing.kind not in FLYERS and box[3] > place.horizon:
         paint_base(canvas, box, wet)
@@ -302,7 +306,8 @@ def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
         else ()
     )
     templates = [*TEMPLATES, *special]
-    order, said = rng.permutation(len(templates)), dict[str, None]()
+    order = rng.permutation(len(templates))
+    said = dict[str, None]()
     for k in range(20 * n):
         said[templates[order[k % len(order)]].format_map(_words(scene, rng))] = None
         if len(said) == n:
@@ -373,9 +378,11 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
     (folder / MARK).touch()
     for old in (folder / "images").glob("[0-9]" * 5 + ".jpg"):
         old.unlink()
-    scenes, rows = [], [("image", "caption")]
+    scenes = []
+    rows = [("image", "caption")]
     for k in range(count):
-        rng, name = np.random.default_rng([seed, k]), f"{k:05d}.jpg"
+        rng = np.random.default_rng([seed, k])
+        name = f"{k:05d}.jpg"
         scene = sample_scene(rng)
         scenes.append(json.dumps(asdict(scene) | {"boxes": boxes(scene, deepcopy(rng))}))
         draw(scene, rng, size).save(folder / "images" / name, quality=90)

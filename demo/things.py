@@ -158,7 +158,8 @@ def _shapes(kind: str) -> tuple[_Shape, ...]:
 
 
 def _outlines(entry: Entry) -> Iterator[_Shape]:
-    *pair, form, tone = entry.verb, *entry.words
+    words = (entry.verb, *entry.words)
+    *pair, form, tone = words
     width, numbers = (
         (entry.numbers[0], entry.numbers[1:]) if form == "line" else (0.0, entry.numbers)
     )
@@ -171,7 +172,8 @@ def _outlines(entry: Entry) -> Iterator[_Shape]:
 def _smooth(knots: Points, steps: int = 6) -> Points:
     """Return a closed Catmull-Rom curve through the knots."""
     before, after, beyond = (np.roll(knots, shift, axis=0)[:, None] for shift in (1, -1, -2))
-    here, t = knots[:, None], np.linspace(0, 1, steps, endpoint=False)[:, None]
+    here = knots[:, None]
+    t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     bend = 2 * here + (after - before) * t + (2 * before - 5 * here + 4 * after - beyond) * t**2
     return np.asarray((bend + (3 * here - before - 3 * after + beyond) * t**3) / 2).reshape(-1, 2)
 
@@ -192,7 +194,8 @@ def _hsv(hue: float, saturation: float, value: float) -> RGB:
 def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
     """Return the shades of a thing of this colour: base, shadow, light, and trimmings."""
     hue, saturation, value = COLOURS[colour]
-    shift, value = rng.uniform(-5, 5), value + rng.uniform(-0.03, 0.02)
+    shift = rng.uniform(-5, 5)
+    value = value + rng.uniform(-0.03, 0.02)
     return {
         "main": _hsv(hue + shift, saturation, value),
         "dark": _hsv(hue + shift - 4, saturation * 1.06 + 0.04, value * 0.80),
@@ -204,7 +207,8 @@ def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
 def paint_thing(canvas: Canvas, kind: str, colour: str, box: Box, rng: np.random.Generator) -> None:
     """Paint one thing into ``box``, perhaps slightly rotated or mirrored. KeyError for an unknown
     kind or colour."""
-    tones, side = _tones(colour, rng), box[2] - box[0]
+    tones = _tones(colour, rng)
+    side = box[2] - box[0]
     angle = np.radians(TILT.get(kind, 0.0) * rng.uniform(-1, 1))
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     turn[0] *= rng.choice((-1.0, 1.0))
@@ -219,7 +223,9 @@ def paint_thing(canvas: Canvas, kind: str, colour: str, box: Box, rng: np.random
 
 def paint_base(canvas: Canvas, box: Box, wet: bool) -> None:
     """Paint the ground under a thing: a soft shadow, or ripples on water."""
-    x, bottom, half = (box[0] + box[2]) / 2, box[3], (box[2] - box[0]) / 2
+    x = (box[0] + box[2]) / 2
+    bottom = box[3]
+    half = (box[2] - box[0]) / 2
     if not wet:
         canvas.glow(x, bottom - 0.004, half * 1.06, half * 0.17, (22, 26, 44), 15)
         return

@@ -44,7 +44,8 @@ def words(text: str, encoding: Encoding) -> list[str]:
     piece that continues the word of the previous one starts with "##", whatever marks the tokenizer
     uses."""
     pieces: list[str] = []
-    end, last = 0, None
+    end = 0
+    last = None
     for token, (start, stop), word, special in zip(
         encoding.tokens,
         encoding.offsets,
@@ -61,7 +62,8 @@ def words(text: str, encoding: Encoding) -> list[str]:
         elif pieces and start <= end and word == last and _joins(text[end - 1]) and _joins(new[0]):
             piece = f"##{piece}"
         pieces.append(piece)
-        end, last = max(end, stop), word
+        end = max(end, stop)
+        last = word
     return pieces
 
 
@@ -82,7 +84,8 @@ class ClipEncoder:
         identity: Identity,
         concepts: bool,
     ) -> None:
-        self._images, self._texts = images, texts
+        self._images = images
+        self._texts = texts
         self.form = form
         self._preparer = preparer
         self.identity = identity
@@ -156,12 +159,9 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     identity = Identity(spec, record.digest, record.dim)
     on_cpu = onnx.preparer is not None and (runtime.device == "cpu" or not has_cuda())
     pictures: Callable[[], Any] = (lambda: onnx) if on_cpu else on_torch
-    concepts, images = (
-        record.details["grid"] is not None,
-        lambda prepared: pictures().images(prepared),
-    )
+    concepts = record.details["grid"] is not None
     return ClipEncoder(
-        images,
+        lambda prepared: pictures().images(prepared),
         onnx.texts,
         onnx.form,
         lambda: pictures().preparer,

@@ -28,7 +28,8 @@ def main(features: str) -> None:
     print("postings  recall@10  code")
     for code in [*codes, Code("dictionary")]:
         codec = code.codec(dim).fit(items)
-        documents, terms = codec.encode_documents(items), codec.encode_queries(queries)
+        documents = codec.encode_documents(items)
+        terms = codec.encode_queries(queries)
         best = np.argsort(-(terms @ documents.T).toarray(), axis=1, kind="stable")[:, :10]
         recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(best, exact, strict=True)])
         postings = (terms > 0).astype(np.int64) @ np.diff(documents.tocsc().indptr)

@@ -17,7 +17,8 @@ from boc.types import Embeddings
 
 def main(features: str) -> None:
     with FeatureFile(features) as file:
-        ids, items = file.ids("image"), Embeddings("image", file.vectors("image"))
+        ids = file.ids("image")
+        items = Embeddings("image", file.vectors("image"))
     codec = SurrogateCodec([Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]).fit(items)
     again = SurrogateCodec.restore(codec.config(), codec.arrays())
 

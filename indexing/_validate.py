@@ -53,7 +53,8 @@ def check_request(request: SearchRequest, manifest: Manifest, name: object) -> N
     """BocError unless index ``name`` can answer the request: what holds for all back ends, and is
     asked of none."""
     check_conditions(request.k, request.modality, request.filters, manifest)
-    n_terms, rescore = manifest.codec["n_terms"], request.rescore
+    n_terms = manifest.codec["n_terms"]
+    rescore = request.rescore
     n_asked = request.queries.shape[1] if request.code is None else len(request.code.centroids[-1])
     if n_asked != n_terms:
         raise BackendError(f"queries have {n_asked} terms, the index has {n_terms}")

@@ -95,7 +95,8 @@ def pytest_collection_modifyitems(
     seconds: Counter[str] = Counter()
     group_of: dict[int, str] = {}  # by id(): xdist changes the hash of an item
     for item in items:
-        shared, slow = shared_server(item), item.get_closest_marker("slow") is not None
+        shared = shared_server(item)
+        slow = item.get_closest_marker("slow") is not None
         servers = shared is not None or item.get_closest_marker("servers") is not None
         group_of[id(item)] = group = shared or item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))

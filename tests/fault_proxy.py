@@ -154,7 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _do(self) -> None:
-        proxy, faults = self.server, self.server.faults
+        proxy = self.server
+        faults = self.server.faults
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         bulk = urlsplit(self.path).path.endswith("/_bulk")
         with proxy.lock:

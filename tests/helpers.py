@@ -23,15 +23,14 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def draw_pictures(folder: Path, count: int) -> Path:
     """``count`` little pictures of one coloured box each, two captions a picture; the path of their
     CSV."""
-    colours, places = (
-        ("red", "green", "blue", "yellow", "purple"),
-        ("left", "right", "top", "bottom"),
-    )
+    colours = ("red", "green", "blue", "yellow", "purple")
+    places = ("left", "right", "top", "bottom")
     corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
     lines = ["image,caption"]
     (folder / "images").mkdir(parents=True)
     for i in range(count):
-        colour, place = colours[i % 5], places[i // 5 % 4]
+        colour = colours[i % 5]
+        place = places[i // 5 % 4]
         x, y = corners[place]
         picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
         ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)

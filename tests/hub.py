@@ -198,7 +198,8 @@ def handler(hub: Hub) -> type[Handler]:
             if end < len(data):
                 while hub.dies and not hub.small_files_are_sent():
                     stopped.wait(0.01)
-                hub.cut, hub.dead = None, hub.dies
+                hub.cut = None
+                hub.dead = hub.dies
                 self.close_connection = True
 
     stopped = threading.Event()

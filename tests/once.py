@@ -15,7 +15,8 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
-    folder, done = root / name, root / f"{name}.done"
+    folder = root / name
+    done = root / f"{name}.done"
     with FileLock(root / f"{name}.lock"):
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)

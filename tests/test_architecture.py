@@ -351,3 +351,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     }:
         graph = {module: needed for module, needed in graph.items() if module not in free}
     assert not graph, f"in or above a circle: {sorted(graph)}"
+
+
+def test_one_statement_assigns_one_thing() -> None:
+    """Only a tuple that swaps or rotates its own names may be assigned to another tuple."""
+    packed = []
+    for path in map(
+        Path, subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()
+    ):
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+                continue
+            targets = {name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)}
+            values = {name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)}
+            if isinstance(node.targets[0], ast.Tuple) and not targets & values:
+                packed.append(f"{path}:{node.lineno}")
+    assert not packed, "write one assignment a line"

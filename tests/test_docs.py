@@ -40,7 +40,8 @@ from tests.ports import free_port
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 COMMANDS = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
-FIRST_SEARCH, TRAIN = DOCS / "tutorial" / "first-search.md", DOCS / "tutorial" / "train-your-own.md"
+FIRST_SEARCH = DOCS / "tutorial" / "first-search.md"
+TRAIN = DOCS / "tutorial" / "train-your-own.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md")])
 GENERATED = re.compile(r"<!-- rows: .*?<!-- end -->", re.S)
 BLOCK = re.compile(r"^(?:<!-- (run|other data) -->\n+)?```(\w+)\n(.*?)^```$", re.S | re.M)
@@ -290,7 +291,8 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
     ``command`` runs a line of the shell that begins with boc or python.
     """
     namespace: dict[str, object] = {"__name__": page.stem}
-    printed, compared = "", 0
+    printed = ""
+    compared = 0
     for mark, kind, body in blocks(page):
         if kind == "python":
             with redirect_stdout(io.StringIO()) as output:
@@ -304,7 +306,8 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
                 assert len(printed.splitlines()) == len(body.splitlines()), printed
             else:
                 assert printed == body
-            printed, compared = "", compared + 1
+            printed = ""
+            compared = compared + 1
         else:
             printed = ""
     return compared

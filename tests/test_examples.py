@@ -85,10 +85,8 @@ def test_the_page_has_another_route(library: Path) -> None:
         make("photos", f"file:{library / 'index'}"),
         base_url="http://127.0.0.1",
     ) as client:
-        best, hits = (
-            client.get("/api/best", params=query).json(),
-            client.get("/api/search", params=query).json()["hits"],
-        )
+        best = client.get("/api/best", params=query).json()
+        hits = client.get("/api/search", params=query).json()["hits"]
     assert hits[0]["id"] == best["id"]
     assert hits[0]["score"] == pytest.approx(best["score"])
     with TestClient(
@@ -128,10 +126,8 @@ def test_the_notebook_runs_and_shows_its_hits(
 @pytest.mark.slow
 def test_every_example_is_run_and_documented() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    here, page = (
-        Path(__file__).read_text(encoding="utf-8"),
-        EXAMPLES.parent / "docs" / "examples.md",
-    )
+    here = Path(__file__).read_text(encoding="utf-8")
+    page = EXAMPLES.parent / "docs" / "examples.md"
     assert names == set(re.findall(r'(?:run\("|EXAMPLES / ")(\w+)(?:"|\.py)', here))
     assert names == set(
         re.findall(

@@ -43,7 +43,9 @@ class Watched:
     is here."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.calls, self.said = folder, folder / "calls", folder / "said"
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.said = folder / "said"
         self.home = folder / "home"
         self.home.mkdir()
 
@@ -84,7 +86,8 @@ class Watched:
     def belongs(self, path: Path) -> bool:
         """Whether the page on uninstalling names the place of a file; where this test says what to
         write is its own."""
-        temporary, own = Path(tempfile.gettempdir()), self.folder.resolve()
+        temporary = Path(tempfile.gettempdir())
+        own = self.folder.resolve()
         path = Path(os.path.abspath(path))  # noqa: PTH100  # links stay
         if path.is_relative_to(self.home):
             return any(

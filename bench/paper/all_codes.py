@@ -129,7 +129,8 @@ class Judge:
             codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text")
         )
         queries = codec.encode_queries(self.gallery.of["text"])
-        index, exact = Postings.from_matrix(pictures), self.by(metric)
+        index = Postings.from_matrix(pictures)
+        exact = self.by(metric)
         candidates = first(index, queries, RM * DEPTH)
         best = rerank(candidates, exact)
         near = rerank(candidates[:, : RM * K], exact)[:, :K]
@@ -168,7 +169,8 @@ class Labels(Mapping[int, Label]):
             self.stored.update(
                 enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8)))),
             )
-        self.columns, self.words = captions.tocsc(), words
+        self.columns = captions.tocsc()
+        self.words = words
         self.background = Counter(word for caption in words for word in sorted(caption))
 
     def __getitem__(self, term: int) -> Label:

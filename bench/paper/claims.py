@@ -26,11 +26,12 @@ from bench.report.rows import Rows, Writer, read
 from boc.evaluate.significance import holm
 
 SAME = 0.5  # points of one recall; the paper's own figures differ by less where it calls them equal
-MUCH, LITTLE = (
-    0.5,
-    0.2,
-)  # lost parts of the sum of recalls; hard and soft codes of the paper lie beyond them on COCO
-RECALLS, LEVEL, SPARSEST = 6, 0.05, 0.99
+# lost parts of the sum of recalls; hard and soft codes of the paper lie beyond them on COCO
+MUCH = 0.5
+LITTLE = 0.2
+RECALLS = 6
+LEVEL = 0.05
+SPARSEST = 0.99
 HARD = (
     "No context",
     "With context",
@@ -50,7 +51,10 @@ COLUMNS = (
     "paper",
     "reading",
 )
-HELD, NOT, TIE, TWO = "held", "not held", "tie", "the paper is inconsistent here"
+HELD = "held"
+NOT = "not held"
+TIE = "tie"
+TWO = "the paper is inconsistent here"
 Row = Mapping[str, str]
 
 
@@ -82,7 +86,8 @@ class Source:
     is not there."""
 
     def __init__(self, rows: Rows, direction: str) -> None:
-        self.name, self.direction = rows.name, direction
+        self.name = rows.name
+        self.direction = direction
         key = ("model", "minus") if direction == "both" else ("code", "chain", "sparsity")
         mine = [row for row in rows.table if row.get("direction", "both") == direction]
         self.rows = {tuple(row[name] for name in key): row for row in mine}
@@ -225,24 +230,20 @@ def catches_up(source: Source) -> Evidence:
     )
 
 
-RANKS, LEVELS = (
-    "c-ReLU; top-z, then ranks among what is kept (the authors' package)",
-    "c-ReLU; top-z, then floor(1000 v)",
-)
-RANKS_FIRST, LEVELS_FIRST = (
-    "c-ReLU; ranks of all 2d components, then top-z",
-    "c-ReLU; floor(1000 v), then top-z",
-)
+RANKS = "c-ReLU; top-z, then ranks among what is kept (the authors' package)"
+LEVELS = "c-ReLU; top-z, then floor(1000 v)"
+RANKS_FIRST = "c-ReLU; ranks of all 2d components, then top-z"
+LEVELS_FIRST = "c-ReLU; floor(1000 v), then top-z"
 SHIFTED = "c-ReLU of both signs plus a constant, without top-z"
 NEAREST = "nearest centroid; items in context"
-INVERSE, SIGNED = (
-    "1 / (1 + D) to all centroids; items in context",
-    "1 / (1 - D) with its sign, as the text prints it",
-)
+INVERSE = "1 / (1 + D) to all centroids; items in context"
+SIGNED = "1 / (1 - D) with its sign, as the text prints it"
 SPARSE = "1 / (1 + D), each concept keeps its z nearest; items in context"
 SIGN = ", 1/(1-D) with its sign"
 ALIKE = "Sum and maximum are alike"
-SOFT, MAX, FREE = ("soft sum", "with context"), ("soft max", "with context"), "no context"
+SOFT = ("soft sum", "with context")
+MAX = ("soft max", "with context")
+FREE = "no context"
 
 CLAIMS: tuple[tuple[str, str, Judge], ...] = (
     ("Unsparsified, deep permutation loses nothing.", RANKS, same("TERN", "Deep Permutation")),

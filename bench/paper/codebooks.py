@@ -85,7 +85,8 @@ class Codebooks:
 def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """Yield the word-pieces and concepts (m, d) of each caption."""
     for batch in file.batches("text"):
-        words, concepts = batch.embeddings.words, batch.embeddings.concepts
+        words = batch.embeddings.words
+        concepts = batch.embeddings.concepts
         if words is None or concepts is None:
             raise click.UsageError(
                 f"{file.path}: does not say which words its concepts are of; extract it again",
@@ -103,10 +104,8 @@ def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
     )
     size = len(regions) + len(rows)
     chosen = np.sort(np.random.default_rng(0).choice(size, min(SAMPLE, size), replace=False))
-    of_regions, of_words = (
-        chosen[chosen < len(regions)],
-        chosen[chosen >= len(regions)] - len(regions),
-    )
+    of_regions = chosen[chosen < len(regions)]
+    of_words = chosen[chosen >= len(regions)] - len(regions)
     points = np.concatenate([regions[of_regions], words[rows[of_words]]]).astype(np.float32)
     options = {
         "mode": "kmeans",
@@ -145,7 +144,8 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     if not chosen:
         raise click.UsageError(f"{file.path}: no English words in its captions")
     number = {word: i for i, word in enumerate(chosen)}
-    sums, rows = np.zeros((len(chosen), identity.dim)), np.zeros(len(chosen), dtype=np.int64)
+    sums = np.zeros((len(chosen), identity.dim))
+    rows = np.zeros(len(chosen), dtype=np.int64)
     for pieces, concepts in sentences(file):
         names, of = whole_words(pieces)
         place = np.array([number.get(names[i], -1) for i in of], dtype=np.int64)

@@ -72,14 +72,16 @@ class Model(NamedTuple):
                 f"{spec!r} is not NAME=FILE[+FILE...][,METRIC], METRIC one of {', '.join(METRICS)}",
             )
         if not comma:
-            files, metric = rest, "dot"
+            files = rest
+            metric = "dot"
         return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
 
 
 def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
     """Return the mean region of each picture, zero where there is none."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
-    offsets, features = regions.offsets("image"), regions.memory_map("image", "ragged/features")
+    offsets = regions.offsets("image")
+    features = regions.memory_map("image", "ragged/features")
     means = np.zeros((len(ids), features.shape[1]))
     for mean, i in zip(means, [number[key] for key in ids], strict=True):
         if offsets[i] < offsets[i + 1]:
@@ -98,7 +100,8 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
         item.id: i for i, item in enumerate(item for item in items if item.modality == "image")
     }
     with FeatureFile(regions) as file:
-        learned, unseen = mean_regions(file, list(number)), mean_regions(file, pictures)
+        learned = mean_regions(file, list(number))
+        unseen = mean_regions(file, pictures)
     words = TfidfVectorizer()
     frequencies = words.fit_transform([item.content for item in captions])
     reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
@@ -118,7 +121,8 @@ def variates(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return projections of either side onto the first ``count`` canonical variates, weighted by
     their correlations."""
-    X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    X = X - X.mean(axis=0)
+    Y = Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
     U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
     first = slice(0, count)

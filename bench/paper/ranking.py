@@ -78,10 +78,8 @@ class Gallery:
         """Search by a fitted code, as an engine does: only those that share a term with the query,
         by the exact product of frequencies, equal ones in the order of the file; the first of them
         re-ranked by vectors."""
-        documents, queries = (
-            codec.encode_documents(self.of[target]),
-            codec.encode_queries(self.of[asking]),
-        )
+        documents = codec.encode_documents(self.of[target])
+        queries = codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         rows = first(postings, queries, max(rms) * K)
         own = self.groups[asking][:, None]

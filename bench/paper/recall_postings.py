@@ -77,7 +77,8 @@ class Truth:
         queries: Sequence[Embeddings],
         groups: tuple[list[str], list[str]],
     ):
-        self.items, self.queries = items, queries
+        self.items = items
+        self.queries = queries
         self.X, self.Q = (np.concatenate([e.vectors for e in side]) for side in (items, queries))
         self.own, self.asking = (np.array(side) for side in groups)
         self.top = np.stack([self._rerank(i, np.arange(len(self.X))) for i in range(len(self.Q))])

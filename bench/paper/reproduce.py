@@ -39,7 +39,8 @@ BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 COLUMNS = ("set", "model", "measure", "printed", "found", "difference", "verdict")
 SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
 KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
-TERN, VOCABULARY = "model_best_ndcg.pth", "bert/vocab.txt"
+TERN = "model_best_ndcg.pth"
+VOCABULARY = "bert/vocab.txt"
 KINDS = {  # of files in DATA: pattern of the path there, and where it is published
     "*/dataset_*.json": "Karpathy's splits (caption_datasets.zip)",
     "*/val2014": "pictures of COCO val2014, whose sizes the "
@@ -140,16 +141,12 @@ class Plan:
             ("coco", "testall", "coco", "coco"),
             ("f30k", "test", "flickr", "fliker"),
         ):
-            array, tokens = (
-                self.data / f"{data}_precomp/{split}_ims.npy",
-                f"vocab/{data}_precomp_vocab.pkl",
-            )
+            array = self.data / f"{data}_precomp/{split}_ims.npy"
+            tokens = f"vocab/{data}_precomp_vocab.pkl"
             files = []
             for number in (1, 2):
-                label, checkpoint = (
-                    f"vsrn-{data}-{number}",
-                    f"pretrain_model/{folder}/model_{name}_{number}.pth.tar",
-                )
+                label = f"vsrn-{data}-{number}"
+                checkpoint = f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
                 model = self.convert(label, checkpoint, tokens, f"scan:{array.parent}", array)
                 files.append(self.extract(label, "vsrn", model, array, (array,)))
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
@@ -157,11 +154,9 @@ class Plan:
     def vsrnpp(self) -> None:
         """Plan the rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
         for data in ("coco", "f30k"):
-            table, source, regions = (
-                self.captions(data),
-                self.regions(data),
-                self.out / f"{data}-regions.h5",
-            )
+            table = self.captions(data)
+            source = self.regions(data)
+            regions = self.out / f"{data}-regions.h5"
             words = ("extract", table, *self.images(data), "-o", regions, "--regions", source)
             self.boc_step(
                 f"{data}-regions",
@@ -174,7 +169,8 @@ class Plan:
             )
             files = []
             for seed in (0, 1):
-                label, bert = f"vsrnpp-{data}-{seed}", self.data / "bert"
+                label = f"vsrnpp-{data}-{seed}"
+                bert = self.data / "bert"
                 settings = (f"text={bert}", f"seed={seed}", *self.settings)
                 learn = (
                     "train",
@@ -291,7 +287,8 @@ class Plan:
 
     def captions(self, data: str) -> Path:
         """Add the step of the table of captions, and beside it the lists of splits."""
-        path, table = self.splits(data), self.out / data / "captions.csv"
+        path = self.splits(data)
+        table = self.out / data / "captions.csv"
         corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
         words = (corpus, path, *self.images(data), "-o", table.parent, *joined)
         command = (sys.executable, "-m", "bench.datasets.make", *map(str, words))
@@ -310,7 +307,8 @@ class Plan:
         context: str = "",
     ) -> Path:
         """Add the steps that encode a split by a published TERN or TERAN."""
-        table, features = self.captions(data), self.data / data / "features_36"
+        table = self.captions(data)
+        features = self.data / data / "features_36"
         name = label if kind == "teran" else kind
         model = self.convert(name, checkpoint, VOCABULARY, self.regions(data), features)
         ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self.images(data), *more)
@@ -325,7 +323,8 @@ class Plan:
         features: Path,
     ) -> Path:
         """Add the step that converts a published checkpoint."""
-        paths, model = (self.data / checkpoint, self.data / tokens), self.out / name
+        paths = (self.data / checkpoint, self.data / tokens)
+        model = self.out / name
         words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions)
         self.boc_step(f"{name}-model", words, (*paths, features), model / "config.json")
         return model

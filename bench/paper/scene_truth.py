@@ -85,10 +85,12 @@ def pointing(
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
         assert rows.embeddings.concepts is not None
         assert rows.embeddings.boxes is not None
-        regions, boxes = rows.embeddings.concepts[0], rows.embeddings.boxes[0]
+        regions = rows.embeddings.concepts[0]
+        boxes = rows.embeddings.boxes[0]
         for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
             on = np.array([lies_on(region, box) for region in boxes])
-            text, pairs = Sentence(((thing.kind, thing.colour),)).text, [("word", nearest_region)]
+            text = Sentence(((thing.kind, thing.colour),)).text
+            pairs = [("word", nearest_region)]
             for by, point in pairs + [("explain", strongest_region)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
                 plays_by.setdefault((len(picture.scene.things), by), []).append(

@@ -46,14 +46,12 @@ from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from boc.vectors import unit_rows
 
-GLOBAL, READINGS, HARD, SOFT, MORE, PAIRS = (
-    "Global features",
-    "Other readings of the global codes",
-    "Bag of Concepts, hard assignment",
-    "Bag of Concepts, soft assignment",
-    "Beyond the paper",
-    "Differences",
-)
+GLOBAL = "Global features"
+READINGS = "Other readings of the global codes"
+HARD = "Bag of Concepts, hard assignment"
+SOFT = "Bag of Concepts, soft assignment"
+MORE = "Beyond the paper"
+PAIRS = "Differences"
 FIT = 2000  # global vectors of each modality that a code is fitted on
 RETRIEVED = ("image", "sentence")
 COLUMNS = (
@@ -99,7 +97,8 @@ PAPER = {
     "SUM-aggr W-cont.": (27.2, 57.4, 70.4, 34.9, 65.9, 78.4, 10.7, 25.8, 34.4, 14.6, 33.1, 43.5),
 }
 """Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
-DP, SQ = "Deep Permutation", "Scalar Quantization"
+DP = "Deep Permutation"
+SQ = "Scalar Quantization"
 PAPER |= {
     f"{model}, {how}": PAPER[model]
     for model, how in (

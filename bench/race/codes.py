@@ -63,7 +63,10 @@ class CodeEngine(Engine):
 
     def __init__(self, data: Data, code: str, searcher: Searcher) -> None:
         parsed = parse_code(code)
-        self.data, self.searcher, self.codec, self.z = data, searcher, searcher.codec, parsed.z or 1
+        self.data = data
+        self.searcher = searcher
+        self.codec = searcher.codec
+        self.z = parsed.z or 1
         budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms] or [
             self.codec.n_terms,
         ]
@@ -93,10 +96,8 @@ class Ours(CodeEngine, Local):
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
-        codec, vectors = (
-            load_codec(data, code_of(code)),
-            "int8" if code.endswith(INT8) else "float16",
-        )
+        codec = load_codec(data, code_of(code))
+        vectors = "int8" if code.endswith(INT8) else "float16"
         with FeatureFile(data.gallery) as file:
             manifest = new_manifest(file, codec, vectors=vectors)
             for done in load_index(file, f"file:{folder}", NAME, codec, manifest):
@@ -105,7 +106,8 @@ class Ours(CodeEngine, Local):
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
         index = plugins.backend(f"file:{folder}").open(NAME)
-        parts, codec = index.sizes(), sum(array.nbytes for array in index.arrays().values())
+        parts = index.sizes()
+        codec = sum(array.nbytes for array in index.arrays().values())
         rest = parts["other"] + parts["concepts"] - codec
         return {
             "index": parts["postings"],

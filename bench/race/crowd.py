@@ -63,7 +63,9 @@ COLUMNS = (
     "lost",
 )
 GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
-PUT, DELETED = 200, 50  # items a second
+# items a second
+PUT = 200
+DELETED = 50
 SAMPLE = 300  # queries that recall is measured by
 
 
@@ -71,19 +73,21 @@ class Crowd(Race):
     """Both indexes on one server; rows of ``data`` are in them, those of ``more`` are put later."""
 
     def __init__(self, data: Data, more: Path, server: Server) -> None:
-        self.data, self.more, self.server, self.filters = data, more, server, Filters.of(data)
+        self.data = data
+        self.more = more
+        self.server = server
+        self.filters = Filters.of(data)
         self.graph = GRAPH[server.timed.engine]
         self.live = {
             index: dict(data.rows) for index in ("boc", self.graph)
         }  # ids, and their rows in ``more``
         self.next_row = dict.fromkeys(self.live, data.shape[0])
         with FeatureFile(more) as file:
-            self.items, self.all = (
-                file.items(data.modality),
-                file.memory_map(data.modality, "dense/vectors"),
-            )
+            self.items = file.items(data.modality)
+            self.all = file.memory_map(data.modality, "dense/vectors")
         self.ids = {item.id: row for row, item in enumerate(self.items)}
-        begun, fields = time.perf_counter(), self.filters.metadata(list(data.rows))
+        begun = time.perf_counter()
+        fields = self.filters.metadata(list(data.rows))
         place = f"file:{data.work / 'made'}"
         build_index(NAME, data.gallery, at=place, code="dictionary:8", metadata=fields)
         copy_index(NAME, at=place, to=server.at)
@@ -107,7 +111,8 @@ class Crowd(Race):
         settle(self.server.timed, self.graph)
 
     def _put_graph(self, bulk: Bulk, row: int, **fields: int) -> None:
-        item, vector = self.items[row], np.array(self.all[row], np.float32)
+        item = self.items[row]
+        vector = np.array(self.all[row], np.float32)
         bulk.index(item.id, hnsw_document(item, self.form(vector), **fields))
 
     def form(self, vector: Any) -> Any:
@@ -173,12 +178,12 @@ class Crowd(Race):
 
     def write(self, index: str) -> None:
         """Put and delete what is due in a second."""
-        live, start = self.live[index], self.next_row[index]
-        new, old = range(start, min(start + PUT, len(self.items))), list(live)[:DELETED]
-        items, vectors = (
-            [self.items[row] for row in new],
-            self.all[new.start : new.stop].astype(np.float32),
-        )
+        live = self.live[index]
+        start = self.next_row[index]
+        new = range(start, min(start + PUT, len(self.items)))
+        old = list(live)[:DELETED]
+        items = [self.items[row] for row in new]
+        vectors = self.all[new.start : new.stop].astype(np.float32)
         if index == "boc":
             with self.server.backend.edit(NAME) as editor:
                 editor.put(
@@ -215,8 +220,12 @@ class Crowd(Race):
     ) -> tuple[list[float], list[float]]:
         """Return milliseconds of answers, and seconds, processor seconds of server and client,
         items put, failures."""
-        queries, numbers, end = self.data.query_sets[0], count(), time.perf_counter() + seconds
-        times, failed, row = list[float](), list[BocError](), self.next_row[index]
+        queries = self.data.query_sets[0]
+        numbers = count()
+        end = time.perf_counter() + seconds
+        times = list[float]()
+        failed = list[BocError]()
+        row = self.next_row[index]
 
         def client() -> None:
             while (begun := time.perf_counter()) < end:
@@ -232,7 +241,9 @@ class Crowd(Race):
                 self.write(index)
                 time.sleep(max(0.0, begun + 1 - time.perf_counter()))
 
-        begun, mine, theirs = time.perf_counter(), time.process_time(), self.server.cpu_seconds()
+        begun = time.perf_counter()
+        mine = time.process_time()
+        theirs = self.server.cpu_seconds()
         with ThreadPoolExecutor(clients + 1) as pool:
             for done in [pool.submit(work) for work in [client] * clients + [writer] * writing]:
                 done.result()
@@ -242,7 +253,8 @@ class Crowd(Race):
     def setting(self, index: str, recall: float) -> tuple[str, float]:
         """Return the first setting that reaches a recall on validation queries, or the last, and
         what it reaches."""
-        queries, top = self.data.query_sets[1][:SAMPLE], self.data.top[1][:SAMPLE]
+        queries = self.data.query_sets[1][:SAMPLE]
+        top = self.data.top[1][:SAMPLE]
         for name, ask in self.tuned[index].items():
             reached = self.measure(ask, queries, [ALL] * len(queries), top)[0]
             if reached >= recall:
@@ -268,11 +280,10 @@ class Crowd(Race):
                 ask = self.tuned[index][chosen[index, recall][0]]
                 results[index].append(self.turn(index, ask, clients, seconds, writing=writing))
             for index, turns in results.items():
-                times, sums = (
-                    np.concatenate([t for t, _ in turns[1:]]),
-                    np.sum([s for _, s in turns[1:]], axis=0),
-                )
-                qps, (p50, p99) = len(times) / sums[0], np.percentile(times, [50, 99])
+                times = np.concatenate([t for t, _ in turns[1:]])
+                sums = np.sum([s for _, s in turns[1:]], axis=0)
+                qps = len(times) / sums[0]
+                (p50, p99) = np.percentile(times, [50, 99])
                 name, reached = chosen[index, recall]
                 found, few = self.check(index, self.tuned[index][name])
                 costs = [f"{1000 * each / len(times):.3f}" for each in sums[1:3]]

@@ -129,7 +129,8 @@ class Data:
     def check(self) -> None:
         """Raise UsageError if the work folder is of other files, or of another seed or
         vocabulary."""
-        note, mine = self.work / "data.json", {"terms": self.terms, "seed": self.seed}
+        note = self.work / "data.json"
+        mine = {"terms": self.terms, "seed": self.seed}
         for path in (self.gallery, self.queries, self.validation, self.truth):
             if path is not None:
                 mine[str(path.resolve())] = path.stat().st_size
@@ -146,18 +147,15 @@ def nearest(
     best first; -inf and 0 where there are fewer."""
     import faiss
 
-    scores, rows = (
-        np.full((len(queries), K), -np.inf, np.float32),
-        np.zeros((len(queries), K), np.int64),
-    )
+    scores = np.full((len(queries), K), -np.inf, np.float32)
+    rows = np.zeros((len(queries), K), np.int64)
     for start, block in blocks:
         block_scores, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
-        both, where = np.hstack([scores, block_scores]), np.hstack([rows, places + start])
+        both = np.hstack([scores, block_scores])
+        where = np.hstack([rows, places + start])
         best = np.argsort(-both, axis=1, kind="stable")[:, :K]
-        scores, rows = (
-            np.take_along_axis(both, best, axis=1),
-            np.take_along_axis(where, best, axis=1),
-        )
+        scores = np.take_along_axis(both, best, axis=1)
+        rows = np.take_along_axis(where, best, axis=1)
         log(f"exact answers over {start + len(block)} vectors")
     return scores, rows
 
@@ -189,7 +187,9 @@ def read(path: Path) -> Matrix:
 class Mixture:
     """The mixture that synthetic vectors are drawn from; see above."""
 
-    groups, clusters, rank = 100, 30, 128
+    groups = 100
+    clusters = 30
+    rank = 128
 
     def __init__(self, dim: int, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])

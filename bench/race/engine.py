@@ -112,7 +112,8 @@ class Local(Engine):
             for path in folder.rglob("*")
             if path.is_file() and path.name != NOTE
         )
-        inside, beside = cls.inside * count * dim, cls.beside * count * dim
+        inside = cls.inside * count * dim
+        beside = cls.beside * count * dim
         arrays = folder_of(data, f"codec {code.partition(':')[0]}") / "arrays.npz"
         codec = arrays.stat().st_size if code else 0
         return {"index": files - inside, "vectors": inside + beside, "codec": codec, "rest": 0}
@@ -143,7 +144,8 @@ def once(
 def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[str, float]:
     """Run ``task`` in this process, and return what it cost."""
     use_threads(threads)
-    begun, cpu = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
+    cpu = time.process_time()
     task(*arguments)
     seconds = time.perf_counter() - begun
     return {

@@ -64,12 +64,14 @@ def open_engine(data: Data, name: str) -> Engine:
 def build(data: Data, name: str, threads: int) -> Facts:
     """Fit and build what is not there yet, and return what it took."""
     engine, _, code = name.partition(" ")
-    folder, fitting = folder_of(data, name), {"seconds": 0.0, "cpu": 0.0, "peak": 0.0}
+    folder = folder_of(data, name)
+    fitting = {"seconds": 0.0, "cpu": 0.0, "peak": 0.0}
     if code:
         kind = parse_code(code_of(code)).name
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
     costs = once(folder, threads, ENGINES[engine].build, data, folder, code, threads)
-    cpu, peak = fitting["cpu"] + costs["cpu"], max(fitting["peak"], costs["peak"])
+    cpu = fitting["cpu"] + costs["cpu"]
+    peak = max(fitting["peak"], costs["peak"])
     sizes = ENGINES[engine].sizes(data, folder, code)
     return Facts(fitting["seconds"], 0.0, costs["seconds"], cpu, int(peak), sizes)
 
@@ -86,10 +88,9 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     for module in ("faiss", "indexing.embedded.index", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
-    queries, _ = (
-        np.ascontiguousarray(data.query_sets[1][:QUERIES]),
-        data.modality,
-    )  # read before, not counted
+    # Queries and modality are read before memory is measured, so that they are not counted.
+    queries = np.ascontiguousarray(data.query_sets[1][:QUERIES])
+    _ = data.modality
     _give_back()  # or the index would lie in what was freed before, and count as nothing
     before = status("RssAnon"), status("RssFile")
     engine = open_engine(data, name)

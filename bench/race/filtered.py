@@ -144,7 +144,8 @@ class Race:
     """The indexes over ``data``, each opened once, and the selectors of faiss by condition."""
 
     def __init__(self, data: Data, threads: int, rivals: Sequence[str]) -> None:
-        self.data, self.filters = data, Filters.of(data)
+        self.data = data
+        self.filters = Filters.of(data)
         folder = folder_of(data, "boc default")
         once(folder, threads, _build, data, folder, self.filters)
         for name in rivals:
@@ -195,7 +196,9 @@ class Race:
         top: Sequence[set[int]],
     ) -> tuple[float, float, float]:
         """Return recall, the share of short answers, and the median of milliseconds."""
-        times, shares, few = np.empty(len(queries)), [], 0
+        times = np.empty(len(queries))
+        shares = []
+        few = 0
         for i in range(-min(WARM, len(queries)), len(queries)):
             begun = time.perf_counter()
             answer = ask(queries[i : i + 1] if i >= 0 else queries[i:][:1], conditions[i])

@@ -248,7 +248,9 @@ def make_data(
         gallery, queries, validation = synthetic(work, count, dim, queries_drawn, seed)
     elif gallery is not None and queries is None and has_vectors(gallery):
         files = vectors.convert(gallery, work / "data")
-        gallery, queries, truth = files.gallery, files.queries, files.truth
+        gallery = files.gallery
+        queries = files.queries
+        truth = files.truth
     if gallery is None or queries is None:
         raise click.UsageError(
             "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",

@@ -75,11 +75,9 @@ def compare(recall: str, one: Cells, other: Cells) -> list[str]:
         for cell in compare_rounds(one, other, f"{name}_rounds", better=1)
     ]
     built = ("encode_s", "build_s")
-    disk, vectors, theirs = (
-        number(one, "disk_mb"),
-        number(one, "vectors_mb"),
-        number(other, "disk_mb"),
-    )
+    disk = number(one, "disk_mb")
+    vectors = number(one, "vectors_mb")
+    theirs = number(other, "disk_mb")
     without = (
         ""
         if disk is None or vectors is None or theirs is None

@@ -104,7 +104,9 @@ class ServerCode(ServerEngine, CodeEngine):
 
     def __init__(self, server: Server, data: Data, what: str) -> None:
         code = what.partition(" ")[0]
-        self.library, self.kind, self.timed = server.label, "", server.timed
+        self.library = server.label
+        self.kind = ""
+        self.timed = server.timed
         CodeEngine.__init__(self, data, code, Searcher(server.backend.open(server.name_of(what))))
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
@@ -122,7 +124,10 @@ class ServerGraph(ServerEngine):
     grid: Sequence[Setting] = tuple((ef,) for ef in EFS)
 
     def __init__(self, server: Server, data: Data, what: str) -> None:
-        self.library, self.kind, self.timed, self.data = server.label, what, server.timed, data
+        self.library = server.label
+        self.kind = what
+        self.timed = server.timed
+        self.data = data
         self.path = f"/{server.name_of(what)}/_search"
         self.scale = scale_of(data) if what == "byte" else None
         self.choose(self.grid[0])
@@ -215,33 +220,30 @@ class Server:
         self.clear()
 
     def _load_code(self, data: Data, what: str, threads: int) -> Facts:
-        code, name = what.partition(" ")[0], self.name_of(what)
+        code = what.partition(" ")[0]
+        name = self.name_of(what)
         kind = parse_code(code).name
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
-        codec, mine = load_codec(data, code), time.process_time()
+        codec = load_codec(data, code)
+        mine = time.process_time()
         begun = time.perf_counter()
         parts = [
             codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()
         ]
         encode = time.perf_counter() - begun
         with FeatureFile(data.gallery) as file:
-            manifest, items = (
-                new_manifest(file, codec, vectors="float16"),
-                file.items(data.modality),
-            )
-        begun, server = time.perf_counter(), self.cpu_seconds()
+            manifest = new_manifest(file, codec, vectors="float16")
+            items = file.items(data.modality)
+        begun = time.perf_counter()
+        server = self.cpu_seconds()
         with self.backend.create(name, manifest, codec.arrays()) as writer:
             for (start, block), terms in zip(data.blocks(), parts, strict=True):
                 writer.add(Rows(items[start : start + len(block)], terms, block))
             writer.commit()
-        seconds, cpu = (
-            time.perf_counter() - begun,
-            self.cpu_seconds() - server + time.process_time() - mine,
-        )
-        sizes, arrays = (
-            self.backend.open(name).sizes(),
-            sum(array.nbytes for array in codec.arrays().values()),
-        )
+        seconds = time.perf_counter() - begun
+        cpu = self.cpu_seconds() - server + time.process_time() - mine
+        sizes = self.backend.open(name).sizes()
+        arrays = sum(array.nbytes for array in codec.arrays().values())
         rest = sizes["other"] + sizes["concepts"]
         learned = min(arrays, rest)
         disk = {
@@ -260,17 +262,17 @@ class Server:
             items = file.items(data.modality)
         scale = scale_of(data) if what == "byte" else None
         form = base64_form if scale is None and self._reads_base64(name, data) else list_form
-        begun, mine, server = time.perf_counter(), time.process_time(), self.cpu_seconds()
+        begun = time.perf_counter()
+        mine = time.process_time()
+        server = self.cpu_seconds()
         with Bulk(self.timed, name) as bulk:
             for start, block in data.blocks():
                 vectors = block if scale is None else quantise(block, scale)
                 for item, vector in zip(items[start : start + len(block)], vectors, strict=True):
                     bulk.index(item.id, hnsw_document(item, form(vector)))
         settle(self.timed, name)
-        seconds, cpu = (
-            time.perf_counter() - begun,
-            self.cpu_seconds() - server + time.process_time() - mine,
-        )
+        seconds = time.perf_counter() - begun
+        cpu = self.cpu_seconds() - server + time.process_time() - mine
         stored, graph = self._bytes_of(name)
         vectors_bytes = (
             data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize

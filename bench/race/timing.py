@@ -100,7 +100,8 @@ def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
     """Return an index at the settings of its grid that no other clearly beats on the validation
     queries."""
-    queries, top = data.query_sets[1], data.top[1]
+    queries = data.query_sets[1]
+    top = data.top[1]
     recalls: dict[Setting, float] = {}
     seconds = dict.fromkeys(engine.grid, math.inf)
     for _, setting in product(range(PASSES), engine.grid):
@@ -128,7 +129,8 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
     """Measure recall and times of all variants: in each round they answer part after part of the
     queries in turns."""
     rng = np.random.default_rng(seed)
-    queries, top = data.query_sets[0], data.top[0]
+    queries = data.query_sets[0]
+    top = data.top[0]
     for variant in variants:
         variant.times = np.empty((rounds, len(queries)))
     server_times: dict[int, list[float]] = {}
@@ -138,7 +140,8 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
     for turn in range(rounds):
         for part in np.array_split(rng.permutation(len(queries)), math.ceil(len(queries) / PART)):
             for j in rng.permutation(len(variants)).tolist():
-                variant, engine = variants[j], variants[j].engine
+                variant = variants[j]
+                engine = variants[j].engine
                 engine.choose(variant.setting)
                 for i in rng.permutation(len(queries))[:WARM].tolist():
                     engine.ask(queries[i : i + 1])

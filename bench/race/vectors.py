@@ -32,7 +32,8 @@ class Faiss(Local):
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         import faiss
 
-        self.data, self.index = data, faiss.read_index(str(folder / "index.faiss"))
+        self.data = data
+        self.index = faiss.read_index(str(folder / "index.faiss"))
 
     @staticmethod
     def fill(index: Any, data: Data, folder: Path, train: int = 0) -> None:
@@ -236,7 +237,8 @@ class Scann(Local):
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         scann = _module("scann")
-        self.index, leaves = scann.scann_ops_pybind.load_searcher(str(folder)), _leaves(data)
+        self.index = scann.scann_ops_pybind.load_searcher(str(folder))
+        leaves = _leaves(data)
         self.grid = list(
             product([probes for probes in PROBES if probes <= leaves] or [leaves], IvfPq.depths),
         )

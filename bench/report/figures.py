@@ -425,10 +425,8 @@ def pareto(rows: Rows) -> Plot:
                     ),
                 )
                 if style >= LABELLED:  # the first of them has the name of all
-                    lines[-1].name, lines[-1].grey = (
-                        "others" if style == LABELLED else "_others",
-                        "line",
-                    )
+                    lines[-1].name = "others" if style == LABELLED else "_others"
+                    lines[-1].grey = "line"
         if lines:
             panels.append(
                 Panel(title, "recall of the exact top ten (share)", unit, lines, near_one),
@@ -478,7 +476,8 @@ def growth(rows: Rows) -> Plot:
         for style, (column, name) in enumerate(columns.items()):
             points = [row for row in rows.table if float(row.get(column) or 0) > 0]
             if points:
-                n, y = numbers(points, "n"), numbers(points, column)
+                n = numbers(points, "n")
+                y = numbers(points, column)
                 lines.append(
                     Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style),
                 )
@@ -500,7 +499,8 @@ def memory(rows: Rows) -> Plot:
         ("after as many other queries", "warm", "p95_ms", "95th percentile, milliseconds (log)"),
         ("after as many other queries", "warm", "read_kb", "kB read per query (log)"),
     ):
-        lines, shares = [], {1.0}
+        lines = []
+        shares = {1.0}
         for style, name in enumerate(names):
             mine = [
                 r
@@ -586,7 +586,8 @@ def all_codes(rows: Rows) -> Plot:
         ]
         for line, code in zip(lines, named, strict=True):
             if len(values[code]) > 1:
-                line.low, line.high = [min(values[code])], [max(values[code])]
+                line.low = [min(values[code])]
+                line.high = [max(values[code])]
         rest = [code for code in codes if code not in named]
         lines.append(
             Line("others", [costs[c] for c in rest], [middle[c] for c in rest], 0, grey="points"),
@@ -606,7 +607,8 @@ OURS = ("scalar", "dictionary", "late", "learned", "words")
 def rivals(rows: Rows) -> Plot:
     """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those
     that most others beat."""
-    panels, styles = [], dict[str, int]()
+    panels = []
+    styles = dict[str, int]()
     for kind, unit in (
         ("postings", "postings read per query and picture (log)"),
         ("bytes", "bytes per picture (log)"),
@@ -646,7 +648,8 @@ def rivals(rows: Rows) -> Plot:
             )
             line.low, line.high = ([end(runs[code][limit]) for limit in x] for end in (min, max))
             if style >= LABELLED:
-                line.name, line.grey = "others" if style == LABELLED else "_others", "line"
+                line.name = "others" if style == LABELLED else "_others"
+                line.grey = "line"
             lines.append(line)
         panels.append(
             Panel(f"at equal {kind}", unit, "share of the exact top ten", lines, log_x(limits)),
@@ -664,7 +667,8 @@ def near_top(
 ) -> tuple[Callable[[Axes], None], Callable[[Any], Any]]:
     """Return a logarithmic horizontal axis beside a vertical one that spreads what is near to the
     largest value, the more the nearer half of the values are to it; and the scale of the latter."""
-    least, top = min(values), max(values)
+    least = min(values)
+    top = max(values)
     edge = top + max(0.1, (top - float(np.median(values))) / 4)
 
     def place(y: Any) -> Any:
@@ -754,5 +758,7 @@ def merge(plots: Sequence[Plot]) -> Plot:
             ]
             x, y = (np.array([getattr(each, axis) for each in same]) for axis in "xy")
             line.x, line.y = (np.median(values, axis=0).tolist() for values in (x, y))
-            line.low, line.high, line.error = y.min(axis=0).tolist(), y.max(axis=0).tolist(), []
+            line.low = y.min(axis=0).tolist()
+            line.high = y.max(axis=0).tolist()
+            line.error = []
     return first

@@ -35,7 +35,8 @@ NUMBER = re.compile(
 
 def inline(text: str) -> str:
     """Return the text of a cell in LaTeX, with its ** bold ** and ` code ` marks."""
-    parts, last = [], 0
+    parts = []
+    last = 0
     for match in MARKS.finditer(text):
         command = "textbf" if match["bold"] else "texttt"
         parts += [

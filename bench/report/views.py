@@ -107,7 +107,8 @@ def everything(rows: Rows) -> Table:
 
 def models(rows: Rows) -> Table:
     """Show a line per encoder and metric, both directions beside each other."""
-    head, lines = ["model, ranked by"], []
+    head = ["model, ranked by"]
+    lines = []
     for side in DIRECTIONS.values():
         head += [f"{side} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
     forms = (
@@ -143,7 +144,8 @@ def table1(rows: Rows) -> Table:
         recalls = " / ".join(f"{{{side} R@{k}:.1f}}" for k in CUTOFFS)
         columns[f"{side} retrieval R@1 / 5 / 10"] = recalls
     columns |= {"sum": "{sum:.1f}", "+-": "{sum +-:.1f}"}
-    lines, section = [], ""
+    lines = []
+    section = ""
     for row in (row for row in rows.table if not row["minus"]):
         if row["section"] != section:
             section = row["section"]
@@ -315,7 +317,8 @@ def growth(rows: Rows) -> Table:
 
 def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
     """Show re-ranking by an alignment beside that by the dot product."""
-    head, lines = ["Rm"], []
+    head = ["Rm"]
+    lines = []
     for side in DIRECTIONS.values():
         head += [f"{side}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
     for (rm,) in unique(rows.table, "Rm"):
@@ -482,7 +485,9 @@ def growing(rows: Rows) -> Table:
 
 
 PLANNED = (10_000_000, 100_000_000, 1_000_000_000)
-SHARD_GB, SHARD_ITEMS = 30, 10_000_000  # at most, per shard
+# at most, per shard
+SHARD_GB = 30
+SHARD_ITEMS = 10_000_000
 NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and the system
 PLAN = [
     "items",
@@ -517,7 +522,8 @@ def plan_indexes(rows: Rows) -> Table:
 def extrapolate(rows: Rows) -> Table:
     """Compute by formula more items, by the bytes and the rate of the largest load."""
     row = max(rows.table, key=lambda row: float(row["items"]))
-    each, dim = float(row["bytes"]) / float(row["items"]), float(rows.head["settings"]["dim"])
+    each = float(row["bytes"]) / float(row["items"])
+    dim = float(rows.head["settings"]["dim"])
     lines = [
         [
             *plan_cells(items, each * items / 1e9, dim),

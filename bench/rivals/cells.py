@@ -57,7 +57,9 @@ class CellScalar(Cells):
         seed: int = 0,
     ) -> None:
         super().__init__(sample, cells, centred, seed)
-        self.probes, self.z, self.query_z = probes, z, query_z
+        self.probes = probes
+        self.z = z
+        self.query_z = query_z
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Encode items -> int32 csr (n, cells * 2 d)."""
@@ -68,7 +70,8 @@ class CellScalar(Cells):
         return self._encode(self.rows(embeddings), self.query_z, self.probes)
 
     def _encode(self, rows: Floats, z: int, probes: int) -> TermMatrix:
-        probes, width = min(probes, len(self.centres)), 2 * rows.shape[1]
+        probes = min(probes, len(self.centres))
+        width = 2 * rows.shape[1]
         columns = largest(np.abs(rows), min(z, rows.shape[1])).astype(np.int64)
         values = np.take_along_axis(rows, columns, axis=1)
         columns += np.where(values < 0, rows.shape[1], 0)
@@ -94,7 +97,10 @@ class CellRanks(Cells):
         seed: int = 0,
     ) -> None:
         super().__init__(sample, cells, centred, seed)
-        self.pieces, self.fine, self.z, self.query_z = pieces, fine, z, query_z
+        self.pieces = pieces
+        self.fine = fine
+        self.z = z
+        self.query_z = query_z
         self.centroids = [
             kmeans(piece, fine, seed=seed) for piece in self._residuals(self.sample)[1]
         ]
@@ -113,7 +119,8 @@ class CellRanks(Cells):
 
     def _encode(self, rows: Floats, z: int) -> TermMatrix:
         cells, pieces = self._residuals(rows)
-        columns, first = [], cells[:, None] * (self.pieces * self.fine)
+        columns = []
+        first = cells[:, None] * (self.pieces * self.fine)
         for number, (piece, centroids) in enumerate(zip(pieces, self.centroids, strict=True)):
             order = np.argsort(squared_distances(piece, centroids), axis=1, kind="stable")[:, :z]
             columns.append(first + number * self.fine + order)

@@ -95,7 +95,8 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
             if "query_z" in step.get_params():
                 step.set_params(z=z, query_z=query_z)
     else:
-        code.z, code.query_z = z, query_z
+        code.z = z
+        code.query_z = query_z
     return code  # type: ignore[no-any-return]
 
 
@@ -123,10 +124,8 @@ class Scenes:
 
     def measure(self, code: Code) -> Figures:
         """Measure a fitted code."""
-        documents, queries = (
-            code.encode_documents(self.pairs.image),
-            code.encode_queries(self.pairs.text),
-        )
+        documents = code.encode_documents(self.pairs.image)
+        queries = code.encode_queries(self.pairs.text)
         index = Postings.from_matrix(documents)
         hits = first(index, queries, max(K, index.n // TENTH))
         near = (
@@ -158,9 +157,11 @@ def families(
 ) -> Iterator[Family]:
     """Yield the settings that are tried."""
     budgets: Sequence[tuple[Any, Any]]
-    sample, dim = [pairs.image, pairs.text], pairs.image.vectors.shape[1]
+    sample = [pairs.image, pairs.text]
+    dim = pairs.image.vectors.shape[1]
     few, epochs, width = (FEW[:2], 2, 32) if small else (FEW, 20, 512)
-    equal, doubled = [(z, z) for z in few], [(z, q) for z in few for q in (z, 2 * z)]
+    equal = [(z, z) for z in few]
+    doubled = [(z, q) for z in few for q in (z, 2 * z)]
     yield Family("scalar", "", partial(ours, "scalar:8/8", sample), doubled)
     for terms in few[:2] if small else (256, 1024):
         spec = f"dictionary:2/64(terms={terms})"
@@ -194,10 +195,8 @@ def families(
             make = partial(CellScalar, sample, cells, probes, centred=centred)
             yield Family(f"IVF x SQ{how}", f"{probes} of {cells} cells,", make, doubled)
         for cells, pieces in product((1, 4, 16), (8, min(32, dim))):
-            make, budgets = (
-                partial(CellRanks, sample, cells, pieces, centred=centred),
-                [(1, 1), (1, 2), (2, 2), (4, 4)],
-            )
+            make = partial(CellRanks, sample, cells, pieces, centred=centred)
+            budgets = [(1, 1), (1, 2), (2, 2), (4, 4)]
             yield Family(f"SPQR{how}", f"{cells} cells, {pieces} pieces,", make, [*budgets, (2, 4)])
     for name, weight in (("top-k autoencoder", 0.0), ("CSR, contrastive", 1.0)):
         for trained_z in (8, 32):
@@ -263,7 +262,8 @@ def main(
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "scikit-learn"]) as out:
         pairs = Scenes(fit).pairs
         tried = list(families(pairs, words, learned, small))
-        held_out, scenes = Scenes(validation, queries), Scenes(features, queries)
+        held_out = Scenes(validation, queries)
+        scenes = Scenes(features, queries)
         measured = []
         for family in tried:
             click.echo(f"{family.code} {family.setting}", err=True)

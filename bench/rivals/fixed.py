@@ -58,10 +58,8 @@ class FixedEncoding(Largest):
 
     def _repetition(self, sets: Ragged, number: int, mean: bool) -> Floats:
         bits = self.planes.shape[2]
-        parts, numbers = (
-            (sets.values @ self.planes[number] > 0) @ (1 << np.arange(bits)),
-            np.arange(1 << bits),
-        )
+        parts = (sets.values @ self.planes[number] > 0) @ (1 << np.arange(bits))
+        numbers = np.arange(1 << bits)
         values = sets.values @ self.projections[number]
         owners = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         rows = np.zeros((len(sets), len(numbers), values.shape[1]), np.float32)

@@ -45,7 +45,8 @@ class Pairs:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield numbers of pictures, and of a caption of each drawn at random, epoch after
         epoch."""
-        rng, order = np.random.default_rng(seed), np.argsort(self.owners, kind="stable")
+        rng = np.random.default_rng(seed)
+        order = np.argsort(self.owners, kind="stable")
         pictures, starts, counts = np.unique(
             self.owners[order],
             return_index=True,

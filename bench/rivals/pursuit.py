@@ -36,7 +36,8 @@ class WordSum(Largest):
         seed: int = 0,
     ) -> None:
         super().__init__(len(words), z, query_z, SCALE)
-        self.dictionary, self.penalty = unit_rows(words.centroids), penalty
+        self.dictionary = unit_rows(words.centroids)
+        self.penalty = penalty
         self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in sample}
 
     def weights(self, embeddings: Embeddings) -> Floats:

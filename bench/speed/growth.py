@@ -119,7 +119,8 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
         took = run_index(data.gallery, at)
         server = server_seconds() - before
         use_threads(1)
-        searcher, queries = Searcher.open(NAME, at), data.query_sets[0]
+        searcher = Searcher.open(NAME, at)
+        queries = data.query_sets[0]
         answers = [list(search_each(searcher, queries)) for _ in range(rounds)]
         pairs = zip(data.top[0], answers[0], strict=True)
         recall = float(np.mean([len(best & rows) / K for best, (_, rows) in pairs]))

@@ -55,7 +55,9 @@ class TextCommand(click.Command):
             for option in self.get_params(ctx)
             for name in (*option.opts, *option.secondary_opts)
         }
-        left, flags, texts = iter(args), list[str](), list[str]()
+        left = iter(args)
+        flags = list[str]()
+        texts = list[str]()
         for arg in left:
             option = known.get(arg)
             if arg == "--":
@@ -83,7 +85,8 @@ class Id(click.types.StringParamType):
         return escaped_bytes(value)
 
 
-SENTENCE, ID = Sentence(), Id()
+SENTENCE = Sentence()
+ID = Id()
 FEW = 5  # items that a list names
 VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else

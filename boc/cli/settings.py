@@ -87,7 +87,8 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
     _check(path, "", dict.fromkeys(tables), list(group.commands))
     result: dict[str, dict[str, Any]] = {}
     for command in group.commands:
-        options, table = settable(group.commands[command]), tables.get(command, {})
+        options = settable(group.commands[command])
+        table = tables.get(command, {})
         _check(path, command, table, list(options))
         inherited = [key for key in SHARED if key in options and not options[key].multiple]
         if command in INDEX_ENCODER:

@@ -43,7 +43,8 @@ def install(name: str, command: Sequence[str], target: str) -> Path:
             f"{min(secrets)} is set, and this keeps no secret; unset it, or start from "
             "deploy/boc.service",
         )
-    path, folder = _path(name), str(Path.cwd())
+    path = _path(name)
+    folder = str(Path.cwd())
     check_output(path, OURS)
     if sys.platform == "darwin":
         facts = {
@@ -56,7 +57,8 @@ def install(name: str, command: Sequence[str], target: str) -> Path:
         text = text.replace("<plist", f"<!-- {MADE} -->\n<plist", 1)
     else:
         written = _quoted(f"{key}={value}" for key, value in variables.items())
-        line, folder = _quoted(command).replace("$", "$$"), folder.replace("%", "%%")
+        line = _quoted(command).replace("$", "$$")
+        folder = folder.replace("%", "%%")
         text = UNIT.format(
             made=MADE,
             name=name,

@@ -71,7 +71,8 @@ class Centroids:
     def within(self, z: int, cells: int) -> tuple[int, int]:
         """Return ``z`` and ``cells`` as there are at most, and as many cells as hold ``z``
         centroids."""
-        z, cells = min(z, len(self)), min(cells, len(self.heads))
+        z = min(z, len(self))
+        cells = min(cells, len(self.heads))
         if cells < z:
             enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
             cells = max(cells, enough)
@@ -88,7 +89,8 @@ class Centroids:
         lower number.
         """
         z, cells = self.within(z, cells)
-        numbers, cosines = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
+        numbers = np.empty((len(X), z), np.int64)
+        cosines = np.empty((len(X), z), np.float32)
         if _nearest is None:
             self._search(X, cells, numbers, cosines)
         else:
@@ -102,14 +104,16 @@ class Centroids:
         cosines = np.empty(numbers.shape, np.float32)
         step = max(1, BATCH_NUMBERS // (numbers.shape[1] * self.vectors.shape[1]))
         for i in range(0, len(numbers), step):
-            some, other = numbers[i : i + step], others[i : i + step, None]
+            some = numbers[i : i + step]
+            other = others[i : i + step, None]
             products = _products(self.vectors[some], self.vectors[other])[:, :, 0]
             cosines[i : i + step] = products * (self.scales[some] * self.scales[other])
         return cosines
 
     def _search(self, X: Floats, cells: int, numbers: Ints, cosines: Floats) -> None:
         """Write the result of ``nearest`` into ``numbers`` and ``cosines``."""
-        width, z = int(np.diff(self.starts).max()), numbers.shape[1]
+        width = int(np.diff(self.starts).max())
+        z = numbers.shape[1]
         step = max(1, BATCH_SIMILARITIES // (width * cells + len(self.heads)))
         for i in range(0, len(X), step):
             rows, lengths = rounded(X[i : i + step])
@@ -155,7 +159,8 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     A row times its scale has unit length. Zero rows, and rows with NaN or infinity, become zeros
     with scale 0.
     """
-    rows, scales = np.empty(X.shape, np.int8), np.empty(len(X), np.float32)
+    rows = np.empty(X.shape, np.int8)
+    scales = np.empty(len(X), np.float32)
     for i in range(0, len(X), ROUNDED_ROWS):
         block = X[i : i + ROUNDED_ROWS]
         block = np.where(np.isfinite(block).all(axis=1, keepdims=True), block, 0)
@@ -200,9 +205,11 @@ class Directions:
     def means(self, owners: Ints, before: Directions) -> Directions:
         """Return mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of
         groups without one."""
-        k, order = len(before), np.argsort(owners, kind="stable")
+        k = len(before)
+        order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners, minlength=k))
-        after, first = Directions(before.rows.copy(), before.scales.copy()), 0
+        after = Directions(before.rows.copy(), before.scales.copy())
+        first = 0
         while first < k:
             begin = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, begin + BATCH_ROWS, side="right")))
@@ -213,10 +220,8 @@ class Directions:
             )
             rows, scales = rounded(points @ self.rows[chosen].astype(np.float32))
             filled = scales > 0
-            after.rows[first:last][filled], after.scales[first:last][filled] = (
-                rows[filled],
-                scales[filled],
-            )
+            after.rows[first:last][filled] = rows[filled]
+            after.scales[first:last][filled] = scales[filled]
             first = last
         return after
 
@@ -342,5 +347,6 @@ def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
         owners = points.owners(_one_cell(centroids), 1)
         if before is not None and np.array_equal(owners, before):
             break
-        centroids, before = points.means(owners, centroids), owners
+        centroids = points.means(owners, centroids)
+        before = owners
     return centroids

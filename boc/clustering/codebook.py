@@ -154,7 +154,8 @@ def _from_entries(
 ) -> Codebook:
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)
-    words, labels = arrays.get("words"), arrays.get("labels")
+    words = arrays.get("words")
+    labels = arrays.get("labels")
     try:
         codebook = Codebook(
             arrays["centroids"],
@@ -172,7 +173,8 @@ def _from_entries(
         raise BocError(
             f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook",
         ) from error
-    rows, dim = len(codebook), codebook.identity.dim
+    rows = len(codebook)
+    dim = codebook.identity.dim
     shapes = {
         "centroids": (rows, dim),
         "origin": (dim,),

@@ -30,7 +30,8 @@ def codebook_labels(
     sentences without words add nothing. They are read ``batch`` items at a time; memory holds one
     number per pair of a centroid and a word.
     """
-    words, regions = _WordCounts(len(book)), _NearestRegions(len(book))
+    words = _WordCounts(len(book))
+    regions = _NearestRegions(len(book))
 
     def assign(
         concepts: NDArray[np.float32],
@@ -47,7 +48,8 @@ def codebook_labels(
     for file in files:
         for modality in MODALITIES:
             for rows in file.batches(modality, batch):
-                sets, pieces = rows.embeddings.concepts, rows.embeddings.words
+                sets = rows.embeddings.concepts
+                pieces = rows.embeddings.words
                 if sets is None or not len(sets.values):
                     continue
                 if modality == "image":

@@ -72,7 +72,8 @@ def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Fl
 def squared_distances(X: Floats, centroids: Floats) -> Floats:
     """Return |x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small
     distance cancels."""
-    rows, columns = X.astype(np.float64), centroids.astype(np.float64)
+    rows = X.astype(np.float64)
+    columns = centroids.astype(np.float64)
     squared = rows @ (-2 * columns.T)
     squared += np.einsum("ij,ij->i", rows, rows)[:, None]
     squared += np.einsum("ij,ij->i", columns, columns)

@@ -85,7 +85,8 @@ def cluster(
 
     if space not in CODEBOOKS[:3]:
         raise BocError(f"no space {space!r} of concepts; known: {', '.join(CODEBOOKS[:3])}")
-    identity, moved = check_files(files), space != "plain"
+    identity = check_files(files)
+    moved = space != "plain"
     tell("reading concepts")
     means = mean_concepts(files) if moved else None
     points = sample_concepts(files, SAMPLE, balanced=moved, means=means)
@@ -149,7 +150,9 @@ def shared_codebook(
             return codebook
         if clusters <= SMALLEST and space == CODEBOOKS[1]:
             break
-        space, clusters = CODEBOOKS[1], clusters if space == CODEBOOKS[0] else clusters // 2
+        if space != CODEBOOKS[0]:
+            clusters //= 2
+        space = CODEBOOKS[1]
     if shared:
         return codebook
     raise BocError(
@@ -162,7 +165,8 @@ def shared_codebook(
 def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
     """Count the centroids nearest to a region and to a word, of a sample; say whether one side is
     missing."""
-    rng, used = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    used = []
     for modality in MODALITIES:
         pools = list(_pools(files, modality))
         rows = np.concatenate(
@@ -266,9 +270,12 @@ def _directions(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge
     regression."""
-    p, captions = len(terms), 0
-    pairs, sums = np.zeros((p, p)), np.zeros((p, dim))
-    used, total = np.zeros(p), np.zeros(dim)
+    p = len(terms)
+    captions = 0
+    pairs = np.zeros((p, p))
+    sums = np.zeros((p, dim))
+    used = np.zeros(p)
+    total = np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
             sets = [
@@ -294,7 +301,8 @@ def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
     """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
     means = []
     for modality in MODALITIES:
-        total, count = np.zeros(files[0].header.dim), 0
+        total = np.zeros(files[0].header.dim)
+        count = 0
         for data, _ in _pools(files, modality):
             for start in range(0, len(data), ROWS):
                 total += data[start : start + ROWS].astype(np.float32).sum(axis=0, dtype=np.float64)

@@ -252,11 +252,9 @@ def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> spa
     not.
     """
     matrix = copy(_empty_row(width, values.dtype))
-    matrix.data, matrix.indices, matrix.indptr = (
-        values,
-        columns,
-        np.array([0, len(columns)], np.int32),
-    )
+    matrix.data = values
+    matrix.indices = columns
+    matrix.indptr = np.array([0, len(columns)], np.int32)
     return matrix
 
 

@@ -245,10 +245,8 @@ class SurrogateCodec:
         if not len(embeddings):
             return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         X: Any = self.steps[0].read(embeddings)
-        columns, width = (
-            (X.values if isinstance(X, Ragged) else X).shape[1],
-            self.steps[0].n_features_in_,
-        )
+        columns = (X.values if isinstance(X, Ragged) else X).shape[1]
+        width = self.steps[0].n_features_in_
         if columns != width:
             raise BocError(
                 f"vectors of dimension {columns} for a code of dimension {width}; "

@@ -131,7 +131,8 @@ class Dictionary(Step):
 
         Memory holds the sample once, in 8 bits.
         """
-        sample, done = None, 0
+        sample = None
+        done = 0
         for X, _ in blocks:
             rows, scales = rounded(self._validate(X, reset=True))
             if sample is None:
@@ -139,7 +140,8 @@ class Dictionary(Step):
                     np.empty((len(blocks), X.shape[1]), np.int8),
                     np.empty(len(blocks), np.float32),
                 )
-            sample.rows[done : done + len(X)], sample.scales[done : done + len(X)] = rows, scales
+            sample.rows[done : done + len(X)] = rows
+            sample.scales[done : done + len(X)] = scales
             done += len(X)
         assert sample is not None  # a code is learned from one row at least
         return self._learn(sample, n_items or len(sample))
@@ -158,12 +160,11 @@ class Dictionary(Step):
     def _learn(self, sample: Directions, n_items: int) -> Dictionary:
         self._check()
         learned = spherical_kmeans(sample, self.terms_at(n_items), self.seed)
-        self.centroids_, self.scales_ = learned.vectors, learned.scales
-        self.heads_, self.head_scales_, self.starts_ = (
-            learned.heads,
-            learned.head_scales,
-            learned.starts,
-        )
+        self.centroids_ = learned.vectors
+        self.scales_ = learned.scales
+        self.heads_ = learned.heads
+        self.head_scales_ = learned.head_scales
+        self.starts_ = learned.starts
         return self
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
@@ -198,7 +199,9 @@ class Dictionary(Step):
         )  # scaled before the conversion to float32 could overflow
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
-        every, centroids, choice = np.arange(len(rows)), self._centroids, CHOICE * self.z
+        every = np.arange(len(rows))
+        centroids = self._centroids
+        choice = CHOICE * self.z
         candidates, cosines = centroids.nearest(rows, choice, max(DOCUMENT_CELLS, choice))
         chosen, weights = pursuit(
             cosines,
@@ -246,7 +249,8 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to
     ``mean``."""
     heads, head_scales, starts, vectors, scales = code.centroids
-    rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
+    rows = X - code.mean
+    centroids = Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
     return _without_zeros(rows, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))

@@ -42,7 +42,8 @@ class GivenTerms(Step):
     def of(cls, names: Sequence[str], scale: int) -> GivenTerms:
         """Make the step of distinct ``names``, in the order of the columns of term matrices."""
         step = cls(scale)
-        step.n_features_in_, step.term_labels_ = 1, pack_labels([Label((name,)) for name in names])
+        step.n_features_in_ = 1
+        step.term_labels_ = pack_labels([Label((name,)) for name in names])
         return step
 
     @cached_property
@@ -91,7 +92,9 @@ class TermReader:
     """Reads queries of terms where an encoder reads sentences."""
 
     def __init__(self, step: GivenTerms, identity: Identity) -> None:
-        self.step, self.identity, self.preparer = step, identity, self.prepare
+        self.step = step
+        self.identity = identity
+        self.preparer = self.prepare
 
     def prepare(self, image: ImageRef) -> Any:
         """Raise ImageError: another system makes the terms of a picture."""

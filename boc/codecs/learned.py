@@ -110,7 +110,8 @@ class LearnedTerms(ConceptStep):
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
         """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above
         0."""
-        X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
+        X = self._sets(X)
+        thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
         blocks = X.blocks(max(1, CELLS // p))
         largest = (largest_products(block, self.directions_, thresholds) for block in blocks)
@@ -122,14 +123,16 @@ class LearnedTerms(ConceptStep):
 
 def item_rows(embeddings: Embeddings) -> Ragged:
     """Return the rows of each item, of unit length: its global vector first, then its concepts."""
-    vectors, concepts = unit_rows(embeddings.vectors), embeddings.concepts
+    vectors = unit_rows(embeddings.vectors)
+    concepts = embeddings.concepts
     if concepts is None:
         return Ragged(vectors, np.arange(len(vectors) + 1, dtype=np.int64))
     offsets = concepts.offsets + np.arange(len(vectors) + 1)
     whole = np.zeros(offsets[-1], dtype=bool)
     whole[offsets[:-1]] = True
     values = np.empty((len(whole), vectors.shape[1]), np.float32)
-    values[whole], values[~whole] = vectors, unit_rows(concepts.values)
+    values[whole] = vectors
+    values[~whole] = unit_rows(concepts.values)
     return Ragged(values, offsets)
 
 

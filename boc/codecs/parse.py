@@ -267,7 +267,8 @@ class Code:
 
         if self.name == "late":
             return late_code(self.terms, self.density)
-        z, query_z = self.z, self.query_z
+        z = self.z
+        query_z = self.query_z
         book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
         if book is not None and self.name in WORD_CODES:
             return word_code(book, z=z, query_z=query_z)

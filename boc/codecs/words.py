@@ -109,7 +109,8 @@ class WordTerms(Center):
         means = {**dict(zip(self.labels_.tolist(), self.means_, strict=True)), "text": origin}
         self.labels_ = np.array(sorted(means))
         self.means_ = np.stack([means[label] for label in sorted(means)]).astype(np.float32)
-        self.vocabulary_, self.origin_ = book.centroids, origin
+        self.vocabulary_ = book.centroids
+        self.origin_ = origin
         self.term_labels_ = np.empty(0, np.uint8) if book.labels is None else book.labels
         return self
 

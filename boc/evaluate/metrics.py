@@ -107,9 +107,11 @@ def evaluate_recall(
     ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a
     wrong ``fold``.
     """
-    to_image, to_text = [], []
+    to_image = []
+    to_text = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
-        own, numbers = owners[sentences], np.arange(pictures.start, pictures.stop)
+        own = owners[sentences]
+        numbers = np.arange(pictures.start, pictures.stop)
         part = scores[sentences, pictures]
         to_image.append(Recall.of(ranks(part, own, numbers)))
         to_text.append(Recall.of(ranks(part.T, numbers, own)))
@@ -133,7 +135,8 @@ def evaluate_ndcg(
     check_relevance(relevance, *scores.shape)
     sides = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
-        part, grades = scores[sentences, pictures], relevance[sentences, pictures]
+        part = scores[sentences, pictures]
+        grades = relevance[sentences, pictures]
         sides.append(mean_ndcg(ndcg(part, grades, p=p), ndcg(part.T, grades.T, p=p)))
     return Ndcg.mean(sides)
 

@@ -69,7 +69,8 @@ class Gallery:
                 _check_same(path, items[modality], paths[0], first[modality], PLURAL[modality])
         if not first["image"]:
             raise FeatureFileError(f"{paths[0]}: holds no pictures; extract a CSV of image,caption")
-        pictures, captions = first["image"], first["text"]
+        pictures = first["image"]
+        captions = first["text"]
         owners = owners_of([item.id for item in pictures], [item.group for item in captions])
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
@@ -211,11 +212,9 @@ def evaluate_index(
     (default: the index's). The median rank looks at 100 hits, not re-ranked; 101 stands for all
     that lies deeper. ``tick`` is called with the size of each finished batch.
     """
-    searcher, gallery, options = (
-        Searcher.open(name, at),
-        Gallery.of(path),
-        SearchOptions(rm=rm, rerank=rerank),
-    )
+    searcher = Searcher.open(name, at)
+    gallery = Gallery.of(path)
+    options = SearchOptions(rm=rm, rerank=rerank)
     _check_holds(searcher, name, gallery)
     with FeatureFile(path) as file:
         (text, text_ndcg), (image, image_ndcg) = (
@@ -237,9 +236,12 @@ def _evaluate_direction(
     """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
     columns = {key: column for column, key in enumerate(file.ids(target))}
     grades = relevance if relevance is None or asking == "text" else relevance.T
-    ranks, ndcgs, done = [], [], 0
+    ranks = []
+    ndcgs = []
+    done = 0
     for batch in file.batches(asking, QUERIES):
-        queries, own = batch.embeddings, batch.items
+        queries = batch.embeddings
+        own = batch.items
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
         hits.append(
             searcher.search_vectors(

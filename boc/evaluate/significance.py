@@ -48,12 +48,14 @@ def compare(
     (1.0, 1.0, True)
     """
     _, groups = np.unique(clusters, return_inverse=True)
-    n, rng = groups.max() + 1, np.random.default_rng(seed)
+    n = groups.max() + 1
+    rng = np.random.default_rng(seed)
     sums = np.zeros((n, one.shape[1]))
     np.add.at(sums, groups, np.asarray(one, np.float64) - other)
     counts = np.bincount(groups)
     mean = sums.sum(axis=0) / len(groups)
-    as_large, drawn = np.zeros(len(mean)), []
+    as_large = np.zeros(len(mean))
+    drawn = []
     for start in range(0, rounds, TOGETHER):
         size = min(TOGETHER, rounds - start)
         changed = (1 - 2.0 * rng.integers(0, 2, (size, n))) @ sums / len(groups)
@@ -77,7 +79,8 @@ def holm(values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    corrected, least = [0.0] * len(values), 0.0
+    corrected = [0.0] * len(values)
+    least = 0.0
     for rank, place in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, (len(values) - rank) * values[place]))
         corrected[place] = least

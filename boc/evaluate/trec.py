@@ -74,7 +74,8 @@ class Judgements:
                 right.setdefault(each.query_id, []).append(each.doc_id)
         if not right:
             raise BocError(f"{path}: judges no item as relevant; give the qrels of these queries")
-        self.path, self.queries = path, sorted(right)
+        self.path = path
+        self.queries = sorted(right)
         groups = {query: tuple(sorted(right[query])) for query in self.queries}
         numbers = {group: number for number, group in enumerate(dict.fromkeys(groups.values()))}
         self.clusters = np.array([numbers[groups[query]] for query in self.queries])

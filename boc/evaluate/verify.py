@@ -245,7 +245,10 @@ class _Source:
         index: Index,
         embeddings: Read | None = None,
     ) -> None:
-        self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
+        self.name = name
+        self._codec = codec
+        self._index = index
+        self._embeddings = embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
         if self._embeddings is None:
@@ -260,7 +263,8 @@ class _Source:
         return self._rows(items, self._embeddings, self._codec.encode_queries)
 
     def _rows(self, items: Sequence[Item], read: Read, encode: Encode) -> TermMatrix:
-        parts, rows = [sparse.csr_array((0, self._codec.n_terms), dtype=np.int32)], []
+        parts = [sparse.csr_array((0, self._codec.n_terms), dtype=np.int32)]
+        rows = []
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
@@ -344,7 +348,9 @@ def _census(
     size: int,
 ) -> tuple[dict[str, int], list[Item], list[str]]:
     """Count the items by modality, and return a random sample of them and the repeated ids."""
-    counts, sample, repeated = Counter[str](), list[Item](), list[str]()
+    counts = Counter[str]()
+    sample = list[Item]()
+    repeated = list[str]()
     before = None
     for n, item in enumerate(index.items()):
         counts[item.modality] += 1

@@ -168,7 +168,8 @@ def explain(
     the picture of the item cannot be read, ``missing`` says so, and the terms are explained
     nevertheless.
     """
-    query, item = _query(text, image), _item(searcher, id)
+    query = _query(text, image)
+    item = _item(searcher, id)
     encode = partial(_encode, searcher)
     return explain_item(
         searcher,

@@ -93,10 +93,8 @@ def attach(
     ):
         index = place.index
         if index is not None:
-            manifest, codec = (
-                index.manifest,
-                SurrogateCodec.restore(index.manifest.codec, index.arrays()),
-            )
+            manifest = index.manifest
+            codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
             check_same_encoder(file, manifest)
         else:
             codec = fit_code(file, codec_maker(code)(file.header.identity), progress)
@@ -111,13 +109,17 @@ def attach(
         if change and not confirm(change):
             return None
         place.begin(manifest, codec.arrays(), change)
-        done, written, unchanged = 0, 0, 0
+        done = 0
+        written = 0
+        unchanged = 0
         missing: list[str] = []
         without = 0
         total = file.count("image") + file.count("text")
         for batch in batches(file, codec, manifest):
             added, same, unknown = _add_batch(place, batch, codec, key)
-            written, unchanged, without = written + added, unchanged + same, without + len(unknown)
+            written = written + added
+            unchanged = unchanged + same
+            without = without + len(unknown)
             missing += unknown[: LISTED - len(missing)]
             done += len(batch)
             progress("attaching", done, total)
@@ -153,7 +155,8 @@ def _add_batch(
     """Add a batch of items: the numbers of documents written and unchanged, and the items without a
     document."""
     documents = place.find(batch.items, key)
-    changed, same = [], []
+    changed = []
+    same = []
     for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
         row = place.row(item, vector)
         for id, routing, row_there in documents.get(item.id, []):
@@ -161,10 +164,8 @@ def _add_batch(
     place.has(same)
     if changed:
         rows = sorted({i for i, *_ in changed})
-        terms, position = (
-            codec.encode_documents(batch.embeddings.take(rows)),
-            {i: n for n, i in enumerate(rows)},
-        )
+        terms = codec.encode_documents(batch.embeddings.take(rows))
+        position = {i: n for n, i in enumerate(rows)}
         numbers = [i for i, *_ in changed]
         place.put(
             [(id, routing) for _, id, routing, _ in changed],

@@ -37,7 +37,9 @@ from boc.vectors import unit_rows
 RECALL = 0.98
 HITS = 10  # hits that recall counts
 COMPARED = 1 << 20  # components of all vectors, up to which both engines compare all of them
-QUERIES, FAR_QUERIES = 250, 80  # in a folder, and on a server, which answers more slowly
+# in a folder, and on a server, which answers more slowly
+QUERIES = 250
+FAR_QUERIES = 80
 FEWEST = 20  # captions to choose by
 # captions of an index miss fewer pictures than other sentences, which their encoder never saw
 EASIER = 1.5
@@ -53,10 +55,9 @@ GROWN = 1.5
 LEARNED = ("learned", "near", "far")
 """Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all
 and held out."""
-DRIFTED, SOME = (
-    1.2,
-    0.1,
-)  # growth of the distance to centroids, and share of later items, from which a drift counts
+# growth of the distance to centroids, and share of later items, from which a drift counts
+DRIFTED = 1.2
+SOME = 0.1
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = (
     10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
@@ -74,7 +75,8 @@ SPAN = 1.96  # standard errors of a 95 % confidence interval
 
 def _interval(values: NDArray[np.float64]) -> dict[str, float]:
     """Return a mean over queries with its 95 % confidence interval (normal approximation)."""
-    mean, n = float(values.mean()), len(values)
+    mean = float(values.mean())
+    n = len(values)
     half = SPAN * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
     return {
         "measured": round(mean, 4),
@@ -117,9 +119,11 @@ def choose_budgets(
     """
     backend = plugins.backend(at)
     index = backend.open(name)
-    counts, target = index.manifest.items, index.manifest.recall["target"]
+    counts = index.manifest.items
+    target = index.manifest.recall["target"]
     find = _target(index)
-    searcher, budgets = Searcher(index), {}
+    searcher = Searcher(index)
+    budgets = {}
     learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
     if not learned:
         apart = np.concatenate([rows for _, rows in _rows(source, find, held_out(counts[find]))])
@@ -145,7 +149,8 @@ def renew_budgets(name: str, at: str) -> None:
     BocWarning for a drift.
     """
     stored = StoredIndex(plugins.backend(at), name)
-    recall, items = stored.manifest.recall, sum(stored.manifest.items.values())
+    recall = stored.manifest.recall
+    items = sum(stored.manifest.items.values())
     if not recall:
         return
     drifted = has_drifted(stored.index)
@@ -166,7 +171,8 @@ def has_drifted(index: Index) -> bool:
     was learned.
 
     A small index has no need of them."""
-    recall, find = index.manifest.recall, _target(index)
+    recall = index.manifest.recall
+    find = _target(index)
     count = index.manifest.items[find]
     share = 1 - recall.get("learned", count) / max(1, count)  # of items that came later
     if share < SOME or _is_small(index):
@@ -298,20 +304,21 @@ def _cheapest(
 ) -> tuple[int, float, dict[str, float]]:
     """Return terms, candidates per hit, and recall: the cheapest whose interval is above
     ``target``, or near to it."""
-    index, codec = searcher.index, searcher.codec
-    z, list_length, fetch = (
-        codec.steps[-1].get_params()["z"],
-        index.manifest.postings / codec.n_terms,
-        FETCH,
-    )
+    index = searcher.index
+    codec = searcher.codec
+    z = codec.steps[-1].get_params()["z"]
+    list_length = index.manifest.postings / codec.n_terms
+    fetch = FETCH
     if getattr(index, "shortlist", None) is not None:
-        list_length, fetch = list_length + TERM, 1
+        list_length = list_length + TERM
+        fetch = 1
     budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]
     depth = min(DEEPEST, index.manifest.items[find])
     ranks: dict[int, NDArray[np.int64]] = {}
 
     def setting(aim: float) -> tuple[int, int]:
-        best, least = (budgets[-1], depth), math.inf
+        best = (budgets[-1], depth)
+        least = math.inf
         for query_z in budgets:
             if query_z * list_length + fetch * HITS >= least:
                 break
@@ -322,7 +329,8 @@ def _cheapest(
             candidates = max(HITS, 1 + int(np.quantile(ranks[query_z], aim, method="inverted_cdf")))
             cost = query_z * list_length + fetch * candidates
             if candidates <= depth and cost < least:
-                best, least = (query_z, candidates), cost
+                best = (query_z, candidates)
+                least = cost
         return best
 
     most = (budgets[-1], depth)
@@ -354,7 +362,8 @@ def _ranks(
     """Return ranks of the true items in ``order``, (queries, hits); what is missing is beyond
     all."""
     others = ([key for key in row if key != mine] for row, mine in zip(order, own, strict=True))
-    places, missing = [{key: i for i, key in enumerate(row)} for row in others], 1 << 40
+    places = [{key: i for i, key in enumerate(row)} for row in others]
+    missing = 1 << 40
     return np.array(
         [
             [place.get(key, missing) for key in row]

@@ -146,7 +146,8 @@ def build_index(
         shard_of(shard)
     SearchOptions(rm=rm)  # refuses odd ones before anything is read
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    backend, show = plugins.backend(at), progress_of(progress)
+    backend = plugins.backend(at)
+    show = progress_of(progress)
     existed = backend.exists(check_name(name))
     code_of = parse_code(code or "dictionary") if code is None or isinstance(code, str) else code
     make = codec_maker(code_of)
@@ -268,7 +269,8 @@ def add_items(
     that the index does not declare.
     """
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    backend, show = plugins.backend(at), progress_of(progress)
+    backend = plugins.backend(at)
+    show = progress_of(progress)
     index = backend.open(check_name(name))
     manifest = index.manifest
 

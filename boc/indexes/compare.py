@@ -78,7 +78,8 @@ def compare_pictures(
     )
     sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
-        state, old = states[item.id], stored.get(item.id)
+        state = states[item.id]
+        old = stored.get(item.id)
         if state is None and old is not None:
             differences.keep(old)
         elif not state:

@@ -91,7 +91,8 @@ def copy_index(
     BocError if the code needs concept sets, or if the source changes meanwhile.
     """
     path = _path(to)
-    place, new = str(to or at), check_name(new or name)
+    place = str(to or at)
+    new = check_name(new or name)
     if path is not None:
         if path.exists() and not replace and is_feature_file(path):
             raise BocError(f"{path} is there already; add --replace, or choose another name")
@@ -198,7 +199,8 @@ class _FileWriter:
     def has(self, ids: Sequence[str]) -> bool:
         """Return whether an earlier call has written this batch; batches come in the same order
         each time."""
-        before, self._seen = self._seen, self._seen + len(ids)
+        before = self._seen
+        self._seen = self._seen + len(ids)
         if before < self._file.done < self._seen:
             raise FeatureFileError(
                 f"{self._file.folder} was begun in another way; delete it to start again",

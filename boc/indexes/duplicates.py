@@ -165,7 +165,8 @@ def _near(
     concepts = index.concepts(ids).to_ragged() if searcher.codec.reads_concepts else None
     queries = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
     scores: list[dict[str, float]] = [{} for _ in ids]
-    rows, depth = list(range(len(ids))), DEPTH
+    rows = list(range(len(ids)))
+    depth = DEPTH
     while rows:
         answers = searcher.search_vectors(queries.take(rows), k=depth, find=modality, rerank="dot")
         full = []
@@ -173,7 +174,8 @@ def _near(
             scores[row] = {hit.item.id: hit.score for hit in hits if hit.score >= least}
             if len(scores[row]) == depth:
                 full.append(row)
-        rows, depth = full, 4 * depth
+        rows = full
+        depth = 4 * depth
     return scores
 
 

@@ -41,7 +41,10 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
             f"{sources[0]} and the others hold vectors of different kinds or widths; index them "
             "apart",
         )
-    items, spec, codec, (width,) = _items(parts), f"vectors:{sources[0].stem}", None, widths
+    items = _items(parts)
+    spec = f"vectors:{sources[0].stem}"
+    codec = None
+    (width,) = widths
     source = json_sha256([[item.id, item.content, item.group] for part in items for item in part])
     header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
     if width is None:
@@ -64,7 +67,8 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
         done = 0
         for part, of in zip(parts, items, strict=True):
             for start in range(0, len(of), BATCH):
-                some, rows = of[start : start + BATCH], part.rows[start : start + BATCH]
+                some = of[start : start + BATCH]
+                rows = part.rows[start : start + BATCH]
                 done += len(some)
                 if done > writer.done and codec is not None:
                     writer.append(len(some), [_sparse(part, step, rows, some)])
@@ -83,7 +87,8 @@ def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
         if part.sentences is None:
             items.append([Item(key, "image", key, key) for key in own])
             continue
-        owners, each = part.owners, len(own) // max(1, len(known))
+        owners = part.owners
+        each = len(own) // max(1, len(known))
         if owners is None and known and len(own) != each * len(known):
             raise SourceError(
                 f"{part.path}: {len(own)} sentences of {len(known)} pictures, and nobody says of "

@@ -103,7 +103,8 @@ def load_index(
     """
     _check_items(file, metadata)
     codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
-    backend, made = plugins.backend(at), (check_name(name), manifest, arrays)
+    backend = plugins.backend(at)
+    made = (check_name(name), manifest, arrays)
     mine, every = (1, 1) if part is None else shard_of(part)
     with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
 
@@ -129,10 +130,8 @@ def add_features(
     backend = plugins.backend(at)
     with backend.edit(check_name(name)) as editor:
         index = backend.open(name)
-        manifest, codec = (
-            index.manifest,
-            SurrogateCodec.restore(index.manifest.codec, index.arrays()),
-        )
+        manifest = index.manifest
+        codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         check_same_encoder(file, manifest)
         check_fields(manifest, metadata)
         _check_items(file, metadata)
@@ -245,7 +244,9 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
 
 
 def _rows(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> Rows:
-    items, embeddings, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    items = batch.items
+    embeddings = batch.embeddings
+    dtype = manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
     if codec is None:
@@ -292,7 +293,8 @@ def source_digest(file: FeatureFile | FeatureFiles) -> str:
 
 def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
-    ours, theirs = file.header.identity, manifest.identity
+    ours = file.header.identity
+    theirs = manifest.identity
     if ours.digest != theirs.digest:
         raise EncoderError(
             f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder",

@@ -121,7 +121,9 @@ def stored_manifest(
         raise BocError(
             f"{source.path} holds no concept sets, which {rerank} compares; leave out --rerank",
         )
-    parts, fields, facts = [old.source], old.fields, old.table_facts
+    parts = [old.source]
+    fields = old.fields
+    facts = old.table_facts
     if isinstance(source, StoredIndex) and not source.index.exact_vectors:
         parts.append("rounded")
     if metadata is not None:

@@ -183,7 +183,10 @@ class _Sync:
         ocr: bool,
         chunk: int,
     ) -> None:
-        self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._name = name
+        self._at = at
+        self._searcher = searcher
+        self._ocr = ocr
         self._source_types = source.types
         self._chunk = chunk
         self._index: Index = searcher.index
@@ -287,7 +290,8 @@ class _Sync:
                             for key, _ in file.failures
                             if key in self._states
                         }
-                        codec, manifest = self._searcher.codec, self._index.manifest
+                        codec = self._searcher.codec
+                        manifest = self._index.manifest
                         deque(write_items(editor.put, file, codec, manifest, self._table), 0)
                 for start in range(0, len(leaving), DELETED):
                     editor.delete(leaving[start : start + DELETED])
@@ -384,7 +388,8 @@ class _Sync:
     def _differs(self, reuse: Reuse, *, of_table: bool) -> bool:
         """Return whether the row of an item has to be written again; a file with other times
         differs in its facts."""
-        item, donor = reuse.item, reuse.donor
+        item = reuse.item
+        donor = reuse.donor
         if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
             return True
         if item.modality == "image" and reuse.digest is not None:
@@ -403,7 +408,8 @@ class _Sync:
 
     def _with_fields(self, reuse: Reuse) -> Item:
         """Return the item with its metadata: the facts of its file, and the values of the table."""
-        item, facts = reuse.item, {}
+        item = reuse.item
+        facts = {}
         if item.modality == "image":
             digest = reuse.digest or text_fact(reuse.donor, "content_hash")
             of_file: Mapping[str, Any] = reuse.donor.fields

@@ -53,7 +53,8 @@ def watch(
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    error, first = "", True
+    error = ""
+    first = True
     moments = Moments([*paths, *([images] if images else [])], stop, pace, some=keep_missing)
     for _ in moments:
         try:
@@ -70,11 +71,14 @@ def watch(
         except BocError as failure:
             if str(failure) != error:
                 notify(failure)
-            error, moments.patience = str(failure), pace.again
+            error = str(failure)
+            moments.patience = pace.again
         else:
             if first or error or report.failed or not report.up_to_date:
                 notify(report)
-            error, first, moments.patience = "", False, pace.every
+            error = ""
+            first = False
+            moments.patience = pace.every
 
 
 class Moments:

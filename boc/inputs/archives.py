@@ -69,7 +69,9 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
             f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a "
             ".tar",
         )
-    found, end, size = Members({}, []), 0, status.st_size
+    found = Members({}, [])
+    end = 0
+    size = status.st_size
     try:
         headers = _Headers(file.fileno(), closefd=False)  # the caller closes the file
         headers.seek(0)

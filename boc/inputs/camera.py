@@ -47,10 +47,17 @@ TEXTS = {2, 129}  # types of entries: ASCII, and UTF-8 of EXIF 3.0
 POINTERS = {3: "H", 4: "I", 13: "I"}
 FRACTIONS = {5: "II", 10: "ii"}
 
-MAKE, MODEL, LENS, CHANGED, TAKEN, DIGITIZED = 0x010F, 0x0110, 0xA434, 0x0132, 0x9003, 0x9004
+MAKE = 0x010F
+MODEL = 0x0110
+LENS = 0xA434
+CHANGED = 0x0132
+TAKEN = 0x9003
+DIGITIZED = 0x9004
 XMP = 1 << 16  # bytes of XMP that are read
-CAMERA_DIRECTORY, GPS_DIRECTORY = 0x8769, 0x8825
-LATITUDE, LONGITUDE = (1, 2, "N", "S", 90), (3, 4, "E", "W", 180)
+CAMERA_DIRECTORY = 0x8769
+GPS_DIRECTORY = 0x8825
+LATITUDE = (1, 2, "N", "S", 90)
+LONGITUDE = (3, 4, "E", "W", 180)
 
 _DATE = re.compile(
     r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",

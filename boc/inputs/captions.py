@@ -32,7 +32,8 @@ from boc.types import FieldType
 Objects: TypeAlias = Iterator[tuple[str, Any]]
 """Values of JSON, each after the place where it stands, such as "line 3"."""
 
-IMAGE, CAPTION = ("image", "path", "file_name"), ("caption", "captions", "text")
+IMAGE = ("image", "path", "file_name")
+CAPTION = ("caption", "captions", "text")
 LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
 BATCH = 4096  # rows of a Parquet file read at a time
 # The type of a field by those of its values, the first that fits.
@@ -92,10 +93,8 @@ class Captions:
             name = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789")
             if kinds and name and name not in types and name not in FACTS:
                 known = next((of for each, of in KINDS if kinds <= each), "keyword")
-                types[name], columns[column] = (
-                    cast(FieldType, kind if kind in TYPES else known),
-                    name,
-                )
+                types[name] = cast(FieldType, kind if kind in TYPES else known)
+                columns[column] = name
         rows: dict[str, dict[str, Any]] = {}
         for image, row in self.fields.items():
             fields = rows[image] = {}
@@ -189,7 +188,9 @@ def _json(path: Path, _: list[str]) -> Objects:
     except ValueError as error:
         raise SourceError(f"{path}: no JSON ({error}); fetch it again") from error
     whole = content if isinstance(content, dict) else {"images": content}
-    images, sentences, names = whole.get("images"), whole.get("annotations", []), {}
+    images = whole.get("images")
+    sentences = whole.get("annotations", [])
+    names = {}
     if not isinstance(images, list) or not isinstance(sentences, list):
         raise SourceError(
             f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects",
@@ -230,11 +231,9 @@ def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
         places, faults = members(file)
         into.faults += [f"{archive.name}: {fault}" for fault in faults]
         for name, (offset, size) in places.items():
-            suffix, owner, where = (
-                PurePosixPath(name).suffix.lower(),
-                owners.get(_key(name)),
-                f"{archive.name}/{name}",
-            )
+            suffix = PurePosixPath(name).suffix.lower()
+            owner = owners.get(_key(name))
+            where = f"{archive.name}/{name}"
             if suffix not in (".txt", ".json", ".cls"):
                 continue
             if owner is None or size > LONGEST:

@@ -63,9 +63,11 @@ class Extraction:
     ) -> None:
         self._prepare: Callable[[ImageRef], Any]
         if encoder is not None:
-            identity, self._prepare = encoder.identity, encoder.preparer
+            identity = encoder.identity
+            self._prepare = encoder.preparer
         elif regions is not None:
-            identity, self._prepare = regions.identity, regions
+            identity = regions.identity
+            self._prepare = regions
         else:
             raise EncoderError(
                 "name what to extract: --encoder for embeddings, or --regions for regions",
@@ -100,7 +102,8 @@ class Extraction:
                 raise SourceError(
                     f"{source.file} holds no pictures to read the words of; leave out --ocr",
                 )
-            self._prepare, self.workers = self._region_file(source.file), 0
+            self._prepare = self._region_file(source.file)
+            self.workers = 0
         else:
             if ocr:
                 words.check_installed()
@@ -218,7 +221,8 @@ class _WithFacts:
                 state = settled_state(image.path)
                 facts = facts_of(image, state, content_hash(image.path)) if state else {}
             except OSError:  # the reader of the picture reports the error
-                state, facts = (), {}
+                state = ()
+                facts = {}
             prepared = self.prepare(image)
             facts |= words.words_inside(image) if self.ocr else {}
             if state == settled_state(image.path):

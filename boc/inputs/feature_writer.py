@@ -238,7 +238,10 @@ class _Sink:
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None
-        self.read, self.tell, self.seek, self.flush = raw.read, raw.tell, raw.seek, raw.flush
+        self.read = raw.read
+        self.tell = raw.tell
+        self.seek = raw.seek
+        self.flush = raw.flush
         self._raw = raw
 
     def readinto(self, data: memoryview) -> int | None:
@@ -290,7 +293,8 @@ def _write(
     layouts: dict[Modality, _Layout] = {}
     for batch in batches():
         if batch.items:
-            modality, layout = batch.items[0].modality, _Layout.of(batch)
+            modality = batch.items[0].modality
+            layout = _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with (
         path.open("w+b", buffering=0) as raw,
@@ -338,7 +342,8 @@ def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
 def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
     """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after
     them."""
-    arrays, end = _Arrays.of(batch), item + len(batch)
+    arrays = _Arrays.of(batch)
+    end = item + len(batch)
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
     group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)

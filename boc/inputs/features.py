@@ -318,7 +318,8 @@ class FeatureFile:
         row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
-        low, high = offsets[0], offsets[-1]
+        low = offsets[0]
+        high = offsets[-1]
         ragged = {
             name: Ragged(self._single(data, low, high), offsets - low)
             for name, data in group.get("ragged", {}).items()
@@ -583,7 +584,8 @@ class FeatureFiles:
 
 
 def _check_alike(files: Sequence[FeatureFile]) -> None:
-    first, types = files[0], {**files[0].header.types}
+    first = files[0]
+    types = {**files[0].header.types}
     for file in files[1:]:
         alike = ("kind", "digest", "dim", "dtype", "precision")
         pairs = [(name, getattr(first.header, name), getattr(file.header, name)) for name in alike]

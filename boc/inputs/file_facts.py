@@ -42,14 +42,12 @@ only."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # hexadecimal digits
-GRAIN, COARSE = (
-    20 * 10**6,
-    2 * 10**9,
-)  # ns in which a file can change twice at one time: on most disks, and on FAT
-LEAST, MOST = (
-    -(2**63),
-    2**63 - 1,
-)  # of times: a damaged file system may tell those of another millennium
+# ns in which a file can change twice at one time: on most disks, and on FAT
+GRAIN = 20 * 10**6
+COARSE = 2 * 10**9
+# of times: a damaged file system may tell those of another millennium
+LEAST = -(2**63)
+MOST = 2**63 - 1
 
 
 def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:

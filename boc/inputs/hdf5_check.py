@@ -28,7 +28,8 @@ HEADER = 16  # bytes before the strings of a heap, and before each of them
 def check_layout(path: Path, file: h5py.File) -> None:
     """FeatureFileError unless groups and arrays are those of a feature file, in this file, and fit
     each other."""
-    arrays, size = dict(_arrays(path, file, "")), path.stat().st_size
+    arrays = dict(_arrays(path, file, ""))
+    size = path.stat().st_size
     texts = [data for data in arrays.values() if _is_text(data)]
     held = sum(data.id.get_storage_size() for data in arrays.values()) + sum(
         _characters(path, data) for data in texts
@@ -237,10 +238,12 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
     places = starts + HEADER
     while True:
         left = places + HEADER <= ends
-        places, ends = places[left], ends[left]
+        places = places[left]
+        ends = ends[left]
         if not len(places):
             return True
-        used, sizes = _word(data, places) & 0xFFFF != 0, _word(data, places + 8)
+        used = _word(data, places) & 0xFFFF != 0
+        sizes = _word(data, places + 8)
         if (sizes > len(data)).any():
             return False
         steps = sizes.astype(np.int64)

@@ -43,7 +43,10 @@ FRAMES = 32  # of an animation, of which one that shows something is looked for
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
 QUALITY = 82  # of the JPEG of a thumbnail
 STRIP = 256  # rows blended with white at a time
-WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
+# tags of TIFF and EXIF
+WIDTH = 0x0100
+HEIGHT = 0x0101
+ORIENTATION = 0x0112
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose
 # also rewrites the EXIF, which fails if it is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
@@ -122,7 +125,8 @@ def upright_size(image: Image) -> tuple[int, int]:
     width, height = image.size
     if image.format == "TIFF":  # newer versions of Pillow return the upright size already
         tags = cast(Any, image).tag_v2
-        width, height = tags[WIDTH], tags[HEIGHT]
+        width = tags[WIDTH]
+        height = tags[HEIGHT]
     return (height, width) if orientation(image) >= 5 else (width, height)
 
 
@@ -137,7 +141,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
 
     data: Any = picture
     if isinstance(picture, Image):
-        turned, file = Exif(), io.BytesIO()
+        turned = Exif()
+        file = io.BytesIO()
         turned[ORIENTATION] = orientation(picture)
         with decoding("image"):
             kept = (

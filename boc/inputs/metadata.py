@@ -138,7 +138,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
         raise BocError(
             f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020",
         )
-    name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
+    name = match[1]
+    op = cast(Any, "=" if match[2] == "==" else match[2])
+    value = match[3]
     kind = _filterable(name, types)
     try:
         return check_filter(
@@ -152,7 +154,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     """Return a valid ``condition``, its date as a moment. BocError names the known fields, or the
     rule."""
-    name, op, value = condition.field, condition.op, condition.value
+    name = condition.field
+    op = condition.op
+    value = condition.value
     kind = _filterable(name, types)
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
         raise BocError(f"{name} of type {kind} does not compare by {op!r}; take = or !=")
@@ -212,7 +216,8 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
     Of several values the first in that order counts. Equal ones stay in order, hits without a value
     come last.
     """
-    name, falling = sort.removeprefix("-"), sort.startswith("-")
+    name = sort.removeprefix("-")
+    falling = sort.startswith("-")
     pairs = [(values_of(hit.item.fields, name), hit) for hit in hits]
     pick = max if falling else min
     keyed = sorted(

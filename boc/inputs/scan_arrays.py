@@ -36,7 +36,8 @@ def read_scan(path: Path) -> list[Item]:
     """
     split = path.name.removesuffix(ARRAY)
     beside = path.with_name(f"{split}_caps.txt")
-    count, captions = rows_of(path), _lines(beside)
+    count = rows_of(path)
+    captions = _lines(beside)
     if len(captions) != CAPTIONS * count:
         raise SourceError(
             f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, "

@@ -259,7 +259,8 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
     """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its
     case: the name of a file or folder, or the end of its path. SourceError if it cannot be listed
     itself."""
-    result, waiting = Listing(), [""]
+    result = Listing()
+    waiting = [""]
     begins = (
         ("" if pattern[0] == "*" else "(?:.*/)?", pattern.strip("/"))
         for pattern in exclude

@@ -70,8 +70,10 @@ def read(
     FeatureFileError if they cannot be terms.
     """
     starts = group["terms/starts"][start : stop + 1]
-    low, high = int(starts[0]), int(starts[-1])
-    columns, values = group["terms/columns"][low:high], group["terms/values"][low:high]
+    low = int(starts[0])
+    high = int(starts[-1])
+    columns = group["terms/columns"][low:high]
+    values = group["terms/values"][low:high]
     terms = sparse.csr_array((values, columns, starts - low), shape=(stop - start, n_terms))
     if len(values) and (columns.min() < 0 or columns.max() >= n_terms or values.min() < 1):
         raise FeatureFileError(
@@ -82,7 +84,8 @@ def read(
         raise FeatureFileError(
             f"{path}: the terms of an item are not in order; copy the index again",
         )
-    first, last = group["offsets"][start], group["offsets"][stop]
+    first = group["offsets"][start]
+    last = group["offsets"][stop]
     return terms, group["terms/scales"][first:last] if "terms/scales" in group else None
 
 

@@ -73,7 +73,8 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
         done = 0
         try:
             for cells in reader:
-                done, where = reader.line_num, f"line {begin + reader.line_num}"
+                done = reader.line_num
+                where = f"line {begin + reader.line_num}"
                 if fault := check_text(cells):
                     faults.append(f"{where}: {fault}")
                 elif cells:

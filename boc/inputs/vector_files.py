@@ -134,10 +134,8 @@ def _fvecs(path: Path) -> Vectors:
 
 
 def _bin(path: Path) -> Vectors:
-    shape, kind = (
-        tuple(np.fromfile(path, "<u4", 2).tolist()),
-        np.dtype("<f4" if path.suffix == ".fbin" else "u1"),
-    )
+    shape = tuple(np.fromfile(path, "<u4", 2).tolist())
+    kind = np.dtype("<f4" if path.suffix == ".fbin" else "u1")
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
         raise ValueError(f"its bytes are fewer than {shape} numbers take")
     return Vectors(path, np.memmap(path, kind, "r", 8, shape))
@@ -157,7 +155,11 @@ def _csr(path: Path) -> Vectors:
 
 def _json_lines(path: Path) -> Vectors:
     columns: dict[str, int] = {}
-    indices, ends, ids, texts, owners = [], [0], [], [], []
+    indices = []
+    ends = [0]
+    ids = []
+    texts = []
+    owners = []
     weights: list[float] = []
     faults: list[str] = []
     for number, record in json_lines(path, faults):

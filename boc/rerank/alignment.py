@@ -73,9 +73,11 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float3
     Besides the normalised sets, about 16 MB of cosines are in memory at a time.
     """
     check_metric(metric)
-    n, m = len(words), len(regions)
+    n = len(words)
+    m = len(regions)
     scores = np.empty((n, m), dtype=np.float32)
-    word_rows, rows = unit_rows(words.values), unit_rows(regions.values)
+    word_rows = unit_rows(words.values)
+    rows = unit_rows(regions.values)
     step = max(1, CELLS * m // max(1, len(word_rows) * len(rows)))
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
@@ -100,11 +102,13 @@ def _pool(
 ) -> NDArray[np.float32]:
     """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and
     ``columns`` (m + 1,)."""
-    tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
+    tall = np.diff(rows) > 0
+    wide = np.diff(columns) > 0
     scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
     if not cosines.size:
         return scores
-    tops, lefts = rows[:-1][tall], columns[:-1][wide]
+    tops = rows[:-1][tall]
+    lefts = columns[:-1][wide]
 
     def sum_over(words: bool) -> NDArray[np.float32]:
         """Sum over words, or over regions, of the maximum over the others."""

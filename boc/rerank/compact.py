@@ -83,7 +83,8 @@ class CompactCode:
         if "Center" not in steps:
             return None
         i = steps.index("Center")
-        labels, means = arrays[f"{i}.labels_"].tolist(), arrays[f"{i}.means_"]
+        labels = arrays[f"{i}.labels_"].tolist()
+        means = arrays[f"{i}.means_"]
         if means.shape[1] != dim:
             return None  # they are of concepts
         known = [
@@ -99,10 +100,8 @@ class CompactCode:
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
         """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects their mean."""
-        codes, scales = (
-            np.empty((len(vectors), self.width), np.uint8),
-            np.empty(len(vectors), np.float32),
-        )
+        codes = np.empty((len(vectors), self.width), np.uint8)
+        scales = np.empty(len(vectors), np.float32)
         for i in range(0, len(vectors), BLOCK):
             block = slice(i, i + BLOCK)
             rows = restore_rows(vectors[block]).astype(np.float32)
@@ -166,7 +165,9 @@ def _transform(columns: Floats) -> Floats:
     """Return the Hadamard transform of columns (p, n), p a power of 2, scaled to keep lengths."""
     p = len(columns)
     for _ in range(p.bit_length() - 1):
-        first, second, columns = columns[: p // 2], columns[p // 2 :], np.empty_like(columns)
+        first = columns[: p // 2]
+        second = columns[p // 2 :]
+        columns = np.empty_like(columns)
         np.add(first, second, out=columns[0::2])
         np.subtract(first, second, out=columns[1::2])
     return columns * np.float32(1 / np.sqrt(p))
@@ -180,7 +181,8 @@ def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[
     """
     most = np.abs(columns).max(axis=0, initial=0).astype(np.float64)
     odd = ~np.isfinite(most)
-    columns[:, odd], most[odd] = 0, 0
+    columns[:, odd] = 0
+    most[odd] = 0
     factors = np.divide(largest, most, out=np.zeros(len(most)), where=most > 0)
     return np.rint(columns * factors), most / largest
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 NEAR = 0.2
 SIZE = 1000  # items of the sample
 SETS = 100  # of these, whose concept sets are read
-WIDER, FOOT = 1.4, 0.5  # how they were chosen: docs/explanation/confidence.md
+# how they were chosen: docs/explanation/confidence.md
+WIDER = 1.4
+FOOT = 0.5
 SIXTH = 0.158655  # share of normal scores below the mean less one standard deviation
 ALIKE = 1e-6  # standard deviation that rounding alone gives
 

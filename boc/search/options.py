@@ -24,7 +24,9 @@ Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 
 MOST = 2**31  # hits of a query
 
-_WHOLE, _NUMBER, _TEXT = (int, Integral), (float, Real), (str, str)
+_WHOLE = (int, Integral)
+_NUMBER = (float, Real)
+_TEXT = (str, str)
 _KINDS: dict[str, tuple[tuple[type, type], str]] = {
     "k": (_WHOLE, "a whole number, such as 10"),
     "rm": (_NUMBER, "a number, such as 5"),

@@ -33,7 +33,9 @@ from boc.vectors import unit_rows
 if TYPE_CHECKING:
     from boc.search.options import SearchOptions
 
-ALPHA, BETA, GAMMA = 1.0, 1.0, 0.5
+ALPHA = 1.0
+BETA = 1.0
+GAMMA = 0.5
 """Default weights of the sentence, of the examples, and of what is unwanted."""
 
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
@@ -120,8 +122,10 @@ class Query:
                 "has none",
             )
         minus, images, like, unlike = map(_different, (minus, images, like, unlike))
-        examples, unwanted = len(images) + len(like), len(minus) + len(unlike)
-        plus, less = weight / max(1, examples), -unlike_weight / max(1, unwanted)
+        examples = len(images) + len(like)
+        unwanted = len(minus) + len(unlike)
+        plus = weight / max(1, examples)
+        less = -unlike_weight / max(1, unwanted)
         return cls(
             (
                 *([] if text is None else [Part("text", text, ALPHA)]),

@@ -156,7 +156,8 @@ class Searcher:
     def embeddings(self, id: str) -> Embeddings:
         """Return the stored vector of an item, and its concepts if there are any. KeyError for an
         unknown id."""
-        item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
+        item = self.index.find([id])[0]
+        sets = self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).to_ragged() if sets else None
         terms = None if self.codec.given is None else self.index.terms([id])
         return Embeddings(
@@ -253,7 +254,8 @@ class Searcher:
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
         one row, if they are encoded already. BocError for an unknown id, and as ``search``.
         """
-        options, begun = self._options_of(query, options, **keywords), perf_counter()
+        options = self._options_of(query, options, **keywords)
+        begun = perf_counter()
         query = Query(tuple(self._known(part) for part in query.parts))
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
@@ -282,7 +284,9 @@ class Searcher:
     ) -> list[Hits]:
         """Search by several sentences as one batch; one list of hits per sentence."""
         texts = check_texts(texts, "search_texts")
-        options, encoder, begun = self._options(options, **keywords), self.encoder, perf_counter()
+        options = self._options(options, **keywords)
+        encoder = self.encoder
+        begun = perf_counter()
         encoded = encoder.encode_texts(texts)
         _took(stages, "encode_ms", begun)
         return self.search_vectors(encoded, options, texts=texts, stages=stages)
@@ -321,7 +325,8 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        options, queries = self._options(options, **keywords), self._plain(queries)
+        options = self._options(options, **keywords)
+        queries = self._plain(queries)
         if texts is not None:
             check_texts(texts, "search_vectors")
             if len(texts) != len(queries):
@@ -347,7 +352,8 @@ class Searcher:
         query has fewer hits than others, None and -inf follow. ``threads`` share the queries.
         BocError for an option that works on hits: hybrid, sort, min_confidence and collapse.
         """
-        options, queries = self._options(options, **keywords), self._plain(queries)
+        options = self._options(options, **keywords)
+        queries = self._plain(queries)
         if named := options.on_hits:
             raise BocError(
                 f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call "
@@ -475,10 +481,8 @@ class Searcher:
                 f"queries must be Embeddings, got {type(queries).__name__}; write "
                 "Embeddings('text', rows)",
             )
-        vectors, concepts = (
-            plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries"),
-            queries.concepts,
-        )
+        vectors = plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries")
+        concepts = queries.concepts
         if concepts is not None:
             concepts = replace(
                 concepts,
@@ -531,8 +535,11 @@ class Searcher:
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms
         itself.
         """
-        rows, only, code = queries.rows, self.target(options.find), None
-        filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
+        rows = queries.rows
+        only = self.target(options.find)
+        code = None
+        filters = cast("tuple[Filter, ...]", options.filters)
+        metric = self._metric(options)
         planned = options.rm is None and options.query_z is None
         if options.query_z is None and options.hybrid is None and len(rows):
             growth = self._growth(only, filters) if planned and filters else 1
@@ -544,7 +551,8 @@ class Searcher:
         )
         terms: TermMatrix | Callable[[], TermMatrix] = make
         if code is None or stages is not None or metric != "dot":
-            begun, code = perf_counter(), None
+            begun = perf_counter()
+            code = None
             terms = make()
             _took(stages, "code_ms", begun)
             if stages is not None:
@@ -617,10 +625,8 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> list[Hit]:
-        plain, near = (
-            replace(options, collapse=False),
-            self.background(self.target(options.find)).near,
-        )
+        plain = replace(options, collapse=False)
+        near = self.background(self.target(options.find)).near
         return select_distinct(
             lambda k: self._hits(query, replace(plain, k=k), stages)[0],
             self.index,
@@ -663,8 +669,10 @@ class Searcher:
     ) -> list[list[Hit]]:
         """Return the hits of at least ``options.min_confidence``, with their confidences."""
         begun = perf_counter()
-        modality, metric = self.target(options.find), self._metric(options)
-        total, least = self.index.manifest.items[modality], options.min_confidence or 0
+        modality = self.target(options.find)
+        metric = self._metric(options)
+        total = self.index.manifest.items[modality]
+        least = options.min_confidence or 0
         confident = []
         for i, hits in enumerate(answers):
             usual = self.background(modality).scores(queries.take(i).rows, metric, queries.parts)

@@ -18,12 +18,13 @@ ITEMS = 20_000  # first items of an index, whose words are known
 WORD = re.compile(
     r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])",
 )  # where spaces part words
-ALIKE, ALIKE_SHORT, SHORT = (
-    0.75,
-    0.66,
-    4,
-)  # of 1: likeness of a word, and of one of few letters, to what may be meant
-LONGER, NEAR = 2, 9  # letters by which the two may differ in length; words that are looked at
+# of 1: likeness of a word, and of one of few letters, to what may be meant
+ALIKE = 0.75
+ALIKE_SHORT = 0.66
+SHORT = 4
+# letters by which the two may differ in length; words that are looked at
+LONGER = 2
+NEAR = 9
 
 
 class UnknownWord(NamedTuple):

@@ -112,7 +112,8 @@ def _add_pages(app: FastAPI) -> None:
     )
 
     def page(service: routes.Service, home: str) -> Response:
-        name, names = service.settings.name, service.names
+        name = service.settings.name
+        names = service.names
         return HTMLResponse(
             pages.get_template("index.html").render(
                 name=name,

@@ -15,10 +15,9 @@ from boc.web.live_index import Snapshot
 DEPTH = 500  # hits that are counted at most
 LINE = 0.5  # confidence from which a hit is probably right
 LEAST = 100  # hits that are counted, however few are probably right
-VALUES, MANY = (
-    12,
-    30,
-)  # usual values of a field, and those counted; a number with more is a measure, without facet
+# usual values of a field, and those counted; a number with more is a measure, without facet
+VALUES = 12
+MANY = 30
 TECHNICAL = {
     "width",
     "height",

@@ -41,10 +41,9 @@ SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
 EXAMPLES = 6
-BROWSED, ORDERS = (
-    200_000,
-    8,
-)  # items that a library without a search shows at most, and orders that are kept
+# items that a library without a search shows at most, and orders that are kept
+BROWSED = 200_000
+ORDERS = 8
 SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
@@ -185,7 +184,8 @@ class Library:
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
         check_sentence(text)
-        encoder, text = snapshot.searcher.encoder, nfc(text)
+        encoder = snapshot.searcher.encoder
+        text = nfc(text)
 
         key = encoder.identity.digest, text
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
@@ -274,7 +274,8 @@ class Library:
         try:
             self._take(self._snapshot.searcher.renew())
         except (BocError, OSError) as error:
-            self._away, self._looked = str(error), monotonic()
+            self._away = str(error)
+            self._looked = monotonic()
         finally:
             self._looking.release()
 

@@ -42,7 +42,8 @@ class Batcher:
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)
-                    others, self._waiting = self._waiting[: MOST - 1], self._waiting[MOST - 1 :]
+                    others = self._waiting[: MOST - 1]
+                    self._waiting = self._waiting[MOST - 1 :]
             encoded = encode([mine.text, *(other.text for other in others)])
             for i, each in enumerate([mine, *others]):
                 each.result = _row(encoded, i)

@@ -272,7 +272,9 @@ async def why(
     image: Picture = None,
 ) -> Response:
     """Explain why an item has its score for a sentence, for another item, or for a picture."""
-    q, like, library = parameters.q, parameters.like, service.library
+    q = parameters.q
+    like = parameters.like
+    library = service.library
 
     def work(sent: Upload | None) -> Response:
         if (q is not None) + (like is not None) + (sent is not None) != 1:
@@ -282,13 +284,16 @@ async def why(
 
         def explain(snapshot: Snapshot) -> serialize.Json:
             if sent is not None:
-                query, encoded = Item("query", "image", sent.name), library.upload(snapshot, sent)
+                query = Item("query", "image", sent.name)
+                encoded = library.upload(snapshot, sent)
             elif like is not None:
                 query = _item(snapshot, like)
                 encoded = library.embeddings_with_parts(snapshot, query)
             else:
-                query, encoded = Item("query", "text", str(q)), library.sentence(snapshot, str(q))
-            item, searcher = _item(snapshot, id), snapshot.searcher
+                query = Item("query", "text", str(q))
+                encoded = library.sentence(snapshot, str(q))
+            item = _item(snapshot, id)
+            searcher = snapshot.searcher
             encode = partial(library.item, snapshot)
             explanation = explain_item(
                 searcher,
@@ -407,7 +412,8 @@ def _item(snapshot: Snapshot, id: str) -> Item:
 
 
 def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
-    searcher, settings = snapshot.searcher, service.settings
+    searcher = snapshot.searcher
+    settings = service.settings
     manifest = searcher.index.manifest
     return {
         "name": settings.name,

@@ -120,7 +120,8 @@ class Search:
     def __call__(self, request: Request, question: Question, sent: Upload | None) -> Response:
         """Return the ``SearchAnswer`` to a question with the picture that was sent."""
         start: float = request.scope["state"]["start"]
-        query, encode = question.query(sent), partial(self._library.part, sent=sent)
+        query = question.query(sent)
+        encode = partial(self._library.part, sent=sent)
         answer = self._library.do(
             lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)),
         )
@@ -135,8 +136,10 @@ class Search:
         question: Question,
         encode: Callable[[Part], Embeddings],
     ) -> serialize.Json:
-        searcher, stages = snapshot.searcher, Stages()
-        options, find = question.options(snapshot), searcher.target(question.find)
+        searcher = snapshot.searcher
+        stages = Stages()
+        options = question.options(snapshot)
+        find = searcher.target(question.find)
         begun = perf_counter()
         encoded = list(map(encode, query.parts))
         stages.took("encode_ms", begun)

@@ -25,7 +25,8 @@ KNOWN = {
     "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"},
     "preprocess_cfg": {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"},
 }
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
 
 BLOCK = {
     "ln_1": "layer_norm1",
@@ -59,7 +60,8 @@ def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     """Return the network, the tokenizer and the image processor. ValueError for another
     architecture."""
     config = read_json(folder / CONFIG)
-    network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
+    network = config["model_cfg"]
+    pictures = config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use
     tokenizer = library.CLIPTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -107,7 +109,8 @@ def check(network: Mapping[str, Any], pictures: Mapping[str, Any]) -> None:
 
 def configure(network: Mapping[str, Any], tokenizer: Any) -> Any:
     """Return the settings of the same network in the transformers library."""
-    vision, text = network["vision_cfg"], network["text_cfg"]
+    vision = network["vision_cfg"]
+    text = network["text_cfg"]
     common = {
         "hidden_act": "quick_gelu" if network.get("quick_gelu") else "gelu",
         "projection_dim": network["embed_dim"],

@@ -35,7 +35,8 @@ class Tower:
     def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
         output = self._features(**inputs)
-        vectors, hidden = output.pooler_output, output.last_hidden_state
+        vectors = output.pooler_output
+        hidden = output.last_hidden_state
         if hidden.ndim == 4:  # the feature map of a convolutional network
             hidden = hidden.flatten(2).transpose(1, 2)
         return nn.functional.normalize(vectors.float(), dim=-1), hidden

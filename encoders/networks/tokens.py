@@ -20,7 +20,9 @@ from boc.foreign import parse_json
 from .foreign import reading_model
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-START, END, UNKNOWN = 1, 2, 3
+START = 1
+END = 2
+UNKNOWN = 3
 LIMIT = 512  # ids per text; the network itself has no limit
 MARKS = ("</w>", "\u2581", "\u0120")  # of tokens that end, or begin, a word
 BERT_LIMIT = 512  # positions of a BERT whose description names no other number

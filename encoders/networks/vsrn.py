@@ -215,7 +215,8 @@ class Vsrn(Network):
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
-        features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
+        features = features.masked_fill(padding, 0)
+        boxes = boxes.masked_fill(padding, 0)
         return signed_power(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:

@@ -35,17 +35,15 @@ from ..runtime import device
 from ._shared import parse_spec, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
-SHORTER, LONGER = (
-    600,
-    1000,
-)  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
+# sides in pixels that pictures are resized to: the shorter one, but at most the longer
+SHORTER = 600
+LONGER = 1000
 STRIDE = 16  # pixels per row of the feature maps
 LEAST = 16  # pixels of the original picture: proposals with a shorter side are dropped
-CANDIDATES, PROPOSALS, OVERLAP = (
-    6000,
-    300,
-    0.7,
-)  # proposals before and after suppression, and its threshold
+# proposals before and after suppression, and its threshold
+CANDIDATES = 6000
+PROPOSALS = 300
+OVERLAP = 0.7
 POOLED = 14  # rows and columns of a pooled region
 LARGEST_STEP = math.log(1000 / 16)  # of the logarithm of a side, from an anchor to its proposal
 UNUSED = tuple(
@@ -268,9 +266,11 @@ class Detector(nn.Module):
             size,
         )
         order = scores.argsort(descending=True, stable=True)[:CANDIDATES]
-        boxes, scores = boxes[order], scores[order]
+        boxes = boxes[order]
+        scores = scores[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
-        boxes, scores = boxes[large], scores[large]
+        boxes = boxes[large]
+        scores = scores[large]
         chosen: Tensor = boxes[nms(boxes, scores, OVERLAP)[:PROPOSALS]]
         return chosen
 

@@ -146,7 +146,8 @@ class MapRegions:
     def _sizes(self, spec: str) -> tuple[int, tuple[int, int, int]]:
         """Return the side of the input and the shape of a map. EncoderError for a network of
         another form."""
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        inputs = self._session.get_inputs()
+        outputs = self._session.get_outputs()
         shape = list(inputs[0].shape) if [each.type for each in inputs] == ["tensor(float)"] else []
         side = shape[-1] if shape[1:] == [3, *shape[-1:] * 2] else None
         made = None
@@ -175,7 +176,8 @@ def crop_boxes(side: int) -> NDArray[np.float32]:
 def _averages(size: int, count: int) -> NDArray[np.float32]:
     """Return weights (count, size) that average ``size`` values to ``count``, value i over those
     from i * size / count to (i + 1) * size / count, rounded outwards."""
-    i, place = np.arange(count)[:, None], np.arange(size)
+    i = np.arange(count)[:, None]
+    place = np.arange(size)
     inside = (place >= i * size // count) & (place < -(-(i + 1) * size // count))
     weights: NDArray[np.float32] = (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
     return weights

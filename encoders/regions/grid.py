@@ -85,7 +85,8 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is that of the channel where it is
     largest.
     """
-    rows, columns = np.zeros_like(pixels), np.zeros_like(pixels)
+    rows = np.zeros_like(pixels)
+    columns = np.zeros_like(pixels)
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)

@@ -38,7 +38,8 @@ class Lite(nn.Module):
         self.stem = _Convolution(left, "_conv_stem", "_bn0", 2, activated=True)
         self.stages = nn.Sequential()
         for number, stride in enumerate(STRIDES):
-            first, count = sum(BLOCKS[name][:number]), BLOCKS[name][number]
+            first = sum(BLOCKS[name][:number])
+            count = BLOCKS[name][number]
             blocks = [
                 _Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)
             ]
@@ -76,7 +77,8 @@ def read_network(name: str, path: Path) -> Lite:
 def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
     """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with
     metadata."""
-    file, free = BytesIO(), {0: "B"}
+    file = BytesIO()
+    free = {0: "B"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter that needs no further package
         torch.onnx.export(
@@ -118,8 +120,11 @@ class _Convolution(nn.Module):
         weight = left.pop(f"{name}.weight")
         scale = scale / (variance + EPSILON).sqrt()
         folded = (weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
-        self.weight, self.bias = nn.Parameter(folded), nn.Parameter(shift - mean * scale)
-        self.kernel, self.stride, self.activated = weight.shape[-1], stride, activated
+        self.weight = nn.Parameter(folded)
+        self.bias = nn.Parameter(shift - mean * scale)
+        self.kernel = weight.shape[-1]
+        self.stride = stride
+        self.activated = activated
         self.groups = len(weight) if weight.shape[1] == 1 else 1
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -315,7 +315,8 @@ def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
     if row["id"] != name.encode():
         raise ValueError(f"the row is of {row['id'][:40]!r}, the table was changed")
     count, width, height = (int(row[key]) for key in ("count", "width", "height"))
-    boxes, features = _floats(row["boxes"]), _floats(row["features"])
+    boxes = _floats(row["boxes"])
+    features = _floats(row["features"])
     if count < 0 or min(width, height) < 1 or len(boxes) != 4 * count:
         raise ValueError(
             f"{count} boxes on {width} x {height} pixels, but {len(boxes)} numbers for boxes",
@@ -342,7 +343,8 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
 def _index(path: Path) -> _Index:
     """Return the index of the table: the one beside it, or a new one, kept if the folder is
     writable."""
-    status, cache = path.stat(), path.with_name(f".{path.name}.index.npz")
+    status = path.stat()
+    cache = path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
     index = _read_index(cache, stamp)
     if index is None:
@@ -378,7 +380,10 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
 
 def _index_table(path: Path) -> _Index:
     """One pass over the table, row by row. EncoderError if it is no table of regions."""
-    digest, ids, offsets, at = hashlib.sha256(), [], [], 0
+    digest = hashlib.sha256()
+    ids = []
+    offsets = []
+    at = 0
     widths: Counter[int] = Counter()
     with path.open("rb") as handle:
         while line := _line(handle, path):

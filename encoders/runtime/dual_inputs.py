@@ -71,7 +71,8 @@ class Preparer:
 def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
     """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width
     and height of the picture. Beyond [0, 1] if the crop is larger than the picture."""
-    size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
+    size = getattr(processor, "size", None) or {}
+    crop = getattr(processor, "crop_size", None) or {}
     if getattr(processor, "do_resize", False):
         width, height = resized(size, width, height)
     if (
@@ -80,7 +81,8 @@ def window(processor: Any, width: int, height: int) -> tuple[float, float, float
         or not crop.get("width")
     ):
         return 0.0, 0.0, 1.0, 1.0
-    left, top = (width - crop["width"]) // 2, (height - crop["height"]) // 2
+    left = (width - crop["width"]) // 2
+    top = (height - crop["height"]) // 2
     return (
         left / width,
         top / height,
@@ -104,7 +106,8 @@ def patch_boxes(
     columns: int,
 ) -> NDArray[np.float32]:
     """Return (rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
-    xs, ys = np.linspace(seen[0], seen[2], columns + 1), np.linspace(seen[1], seen[3], rows + 1)
+    xs = np.linspace(seen[0], seen[2], columns + 1)
+    ys = np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
     clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
@@ -203,9 +206,11 @@ class TextForm:
         not special."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
         ids = np.full((len(batch), width), self.pad, np.int64)
-        attended, words = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)
+        attended = np.zeros(ids.shape, np.int64)
+        words = np.zeros(ids.shape, bool)
         for row, each in enumerate(batch):
             place = slice(width - len(each), width) if self.left else slice(len(each))
-            ids[row, place], attended[row, place] = each.ids, 1
+            ids[row, place] = each.ids
+            attended[row, place] = 1
             words[row, place] = np.array(each.special_tokens_mask) == 0
         return ids, attended, words

@@ -207,7 +207,8 @@ def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
     height, width = inputs["pixel_values"].shape[-2:]
     if patch:
         down, across = patch if isinstance(patch, (list, tuple)) else (patch, patch)
-        rows, columns = height // down, width // across
+        rows = height // down
+        columns = width // across
         if rows * columns <= tokens <= rows * columns + 16:  # [CLS] and registers come before them
             return rows, columns
     side = round(tokens**0.5)

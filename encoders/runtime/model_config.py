@@ -16,7 +16,8 @@ from .onnx_record import Parts
 
 FORMAT = 2
 PARTS = {"network", "text", "regions"}
-SETTINGS, WEIGHTS = ("config.json", "tokenizer.json"), "model.safetensors"
+SETTINGS = ("config.json", "tokenizer.json")
+WEIGHTS = "model.safetensors"
 REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX
 
 

@@ -93,7 +93,8 @@ def _export_dual(folder: Path, parts: Parts) -> Iterator[str]:
     """As ``export``. Pictures that are prepared in another way than that of ``PixelForm`` are left
     to torch."""
     network = clip.open_network(str(folder), folder, Runtime("cpu"))
-    encodings, form = network.form.encode(SENTENCES), network.form
+    encodings = network.form.encode(SENTENCES)
+    form = network.form
     free = 1 if form.full else 2
     towers = {
         TEXT: _Tower(
@@ -180,7 +181,8 @@ class _Part(nn.Module):
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.network, self.model = network, getattr(network, "model", None)
+        self.network = network
+        self.model = getattr(network, "model", None)
 
 
 class _Images(_Part):

@@ -14,7 +14,9 @@ from boc.errors import EncoderError
 from boc.foreign import read_json
 from boc.types import Identity
 
-TEXT, IMAGE, RECORD = "text.onnx", "image.onnx", "onnx.json"
+TEXT = "text.onnx"
+IMAGE = "image.onnx"
+RECORD = "onnx.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class OnnxRecord:
     def check(self, folder: Path, name: str) -> Path:
         """Return the path of a file. EncoderError if it was touched since and is not the one that
         was written."""
-        path, record = folder / name, folder / RECORD
+        path = folder / name
+        record = folder / RECORD
         untouched = (
             record.exists()
             and path.is_file()

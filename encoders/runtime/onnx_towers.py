@@ -25,7 +25,9 @@ class OnnxSessions:
     """The two networks of a model in ONNX, each opened with its first input."""
 
     def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
-        self.folder, self.record, self.batch = folder, record, batch
+        self.folder = folder
+        self.record = record
+        self.batch = batch
 
     @cached_property
     def image(self) -> Any:

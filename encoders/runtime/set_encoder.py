@@ -42,7 +42,8 @@ class SetEncoder:
         source: Callable[[], RegionSource],
         identity: Identity,
     ) -> None:
-        self._images, self.encode_ids = images, texts
+        self._images = images
+        self.encode_ids = texts
         self.tokens = tokens
         self.identity = identity
         self._source = source
@@ -83,7 +84,8 @@ class SetEncoder:
 
     def alone(self) -> SetEncoder:
         """Return the encoder of the same network without context."""
-        spec, digest = f"{self.identity.spec}?alone", f"alone:{self.identity.digest}"
+        spec = f"{self.identity.spec}?alone"
+        digest = f"alone:{self.identity.digest}"
         identity = Identity(spec, digest, self.identity.dim)
         return AloneEncoder(self._images, self.encode_ids, self.tokens, self._source, identity)
 

@@ -77,10 +77,14 @@ class CaptionBranch(nn.Module):
         """
         lengths = lengths.clamp(min=1)
         read, _ = self.encoder(self.dropout(self.vid2hid(regions)))
-        state, keys = at_last(read, lengths), self.attend_regions(read)
+        state = at_last(read, lengths)
+        keys = self.attend_regions(read)
         padding = padding_mask(lengths, regions.shape[1])
         if owners is not None:
-            read, state, keys, padding = read[owners], state[owners], keys[owners], padding[owners]
+            read = read[owners]
+            state = state[owners]
+            keys = keys[owners]
+            padding = padding[owners]
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
             energies = self.attention(torch.tanh(keys + self.attend_state(state)[:, None]))[..., 0]

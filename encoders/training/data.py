@@ -125,7 +125,8 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
     Raises EncoderError if no picture has a caption.
     """
     with FeatureFile(path) as file:
-        pictures, captions = file.items("image"), file.items("text")
+        pictures = file.items("image")
+        captions = file.items("text")
     own: dict[str, list[int]] = {item.id: [] for item in pictures if ids is None or item.id in ids}
     captions = [caption for caption in captions if caption.group in own]
     for number, caption in enumerate(captions):

@@ -60,7 +60,8 @@ class Fragments:
         if not places or rng.random() >= self._share:
             return row
         place = rng.choice(places)
-        start, stop = rng.integers(1, place + 1), rng.integers(place + 1, len(row))
+        start = rng.integers(1, place + 1)
+        stop = rng.integers(place + 1, len(row))
         return [row[0], *row[start:stop], row[-1]]
 
 

@@ -37,7 +37,8 @@ ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the
 # budgets for as many postings as a dictionary reads; the others are usual values, hardly compared.
-Z, QUERY_Z = 8, 16
+Z = 8
+QUERY_Z = 16
 SEED = 0
 EPOCHS = 6
 PICTURES = 64  # per batch
@@ -71,11 +72,9 @@ class Head(nn.Module):
 
         The largest rows are found without gradients, and only their products computed with them.
         """
-        side, starts, lengths = (
-            MODALITIES.index(modality),
-            rows.offsets[:-1, None],
-            np.diff(rows.offsets)[:, None],
-        )
+        side = MODALITIES.index(modality)
+        starts = rows.offsets[:-1, None]
+        lengths = np.diff(rows.offsets)[:, None]
         places = torch.from_numpy(
             starts + np.minimum(np.arange(lengths.max()), lengths - 1),
         )  # short sets repeat a row
@@ -159,10 +158,8 @@ def first_head(pairs: Pairs, terms: int) -> Head:
     """Begin with centroids of the centred rows of both modalities, and thresholds that one item in
     twenty exceeds."""
     rng = np.random.default_rng(SEED)
-    drawn, means = (
-        [],
-        np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32),
-    )
+    drawn = []
+    means = np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32)
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
         kinds = np.ones(len(rows.values), np.int64)
@@ -211,7 +208,8 @@ def train(
         lambda step: min(1, (step + 1) / WARMUP) * (1 + np.cos(np.pi * step / steps)) / 2,
     )
     for _ in range(epochs):
-        losses, order = [], rng.permutation(pictures)
+        losses = []
+        order = rng.permutation(pictures)
         for start in range(0, len(order) - per_batch + 1, per_batch):
             chosen = order[start : start + per_batch].tolist()
             captions = [
@@ -253,10 +251,8 @@ def _labels(
         best = np.concatenate([best, part])
         rows = np.concatenate([rows, np.broadcast_to(np.array(numbers)[:, None], part.shape)])
         order = np.argsort(-best, axis=0, kind="stable")[:CAPTIONS]
-        best, rows = (
-            np.take_along_axis(best, order, axis=0),
-            np.take_along_axis(rows, order, axis=0),
-        )
+        best = np.take_along_axis(best, order, axis=0)
+        rows = np.take_along_axis(rows, order, axis=0)
     for having, which in zip(best.T, rows.T, strict=True):
         typical = [words[row] for row in which[having > 0].tolist()]
         counts = Counter(word for caption in typical for word in sorted(caption))

@@ -113,7 +113,8 @@ class Objective(nn.Module):
         negatives: int,
         apart: Tensor | None,
     ) -> Tensor:
-        config, matching = self.config, part == "matching"
+        config = self.config
+        matching = part == "matching"
         if matching and config.sinkhorn:
             scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)
         if config.loss == "contrast":

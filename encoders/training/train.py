@@ -122,10 +122,8 @@ def describe(
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
     """Raise EncoderError, before regions are cut, for too few pictures to train or to validate
     on."""
-    held_out, batch = (
-        recipe.train.held_out if validated is None else validated,
-        recipe.train.batch_size,
-    )
+    held_out = recipe.train.held_out if validated is None else validated
+    batch = recipe.train.batch_size
     if pictures < held_out + batch:
         fewer = (
             f"--set held_out={max(1, pictures // 10)}"
@@ -145,7 +143,8 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     note = folder / "training.json"
     if not note.exists():
         return False
-    theirs, mine = parse_json(note.read_text(encoding="utf-8")), json.loads(json.dumps(run))
+    theirs = parse_json(note.read_text(encoding="utf-8"))
+    mine = json.loads(json.dumps(run))
     differing = sorted(key for key in mine if theirs.get(key) != mine[key])
     if differing:
         raise EncoderError(
@@ -198,7 +197,8 @@ class Training:
         )
         network = _build(reader.identity.dim, recipe, tower)
         (folder / "training").mkdir(parents=True, exist_ok=True)
-        frozen, width = recipe.train.text_lr == 0, network.txt_enc.width
+        frozen = recipe.train.text_lr == 0
+        width = network.txt_enc.width
         self._captions = Captions(
             captions,
             tower.tokens,

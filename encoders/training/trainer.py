@@ -109,7 +109,8 @@ class Trainer:
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
                 "give more pictures or a smaller --set batch_size=",
             )
-        share, ids = config.fragments, self.captions.ids
+        share = config.fragments
+        ids = self.captions.ids
         self.fragments = Fragments(ids, self.train, self.captions.stops, share) if share else None
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(
@@ -261,7 +262,8 @@ class Trainer:
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:
-        first, last = self.config.negatives_first, self.config.negatives_last
+        first = self.config.negatives_first
+        last = self.config.negatives_last
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:

@@ -23,7 +23,9 @@ from ..networks.vsrn import Vsrn
 
 IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2
-REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN decay: twice the usual length
+# steps over which the states of VSRN decay: twice the usual length
+REGIONS = 100.0
+WORDS = 30.0
 LINEAR = 0.4  # size of the input of a tanh, for which it is nearly linear
 LEAST = 0.01  # deviation of a feature, relative to the mean one, below which it gets less weight
 QUIET = 0.3  # factor of random weights that would disturb the start
@@ -43,13 +45,18 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
     Directions are weighted by their correlation, and scaled so that projections have unit variance
     on the whole.
     """
-    X, Y = X.double(), Y.double()
+    X = X.double()
+    Y = Y.double()
     means = X.mean(dim=0), Y.mean(dim=0)
-    X, Y = X - means[0], Y - means[1]
-    Wx, Wy = _whitening(X, IMAGE_RIDGE), _whitening(Y, TEXT_RIDGE)
+    X = X - means[0]
+    Y = Y - means[1]
+    Wx = _whitening(X, IMAGE_RIDGE)
+    Wy = _whitening(Y, TEXT_RIDGE)
     U, S, Vt = torch.linalg.svd(Wx @ (X.T @ Y / len(X)) @ Wy, full_matrices=False)
-    A, B = Wx @ U[:, :rank] * S[:rank], Wy @ Vt[:rank].T * S[:rank]
-    A, B = A / (X @ A).std(), B / (Y @ B).std()
+    A = Wx @ U[:, :rank] * S[:rank]
+    B = Wy @ Vt[:rank].T * S[:rank]
+    A = A / (X @ A).std()
+    B = B / (Y @ B).std()
     return Projection(means[0].float(), A.float()), Projection(means[1].float(), B.float())
 
 
@@ -161,7 +168,8 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
 def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
     """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part,
     recombined."""
-    first, last = fusion[0], fusion[2]
+    first = fusion[0]
+    last = fusion[2]
     width = len(projection.mean)
     shift = projection.mean @ projection.matrix
     for start, sign in ((0, 1.0), (half, -1.0)):
@@ -191,7 +199,8 @@ def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -
     """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps,
     times ``scale``."""
     width = rnn.hidden_size
-    update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
+    update = slice(width, 2 * width)
+    new = slice(2 * width, 3 * width)
     for parameter in rnn.parameters():
         parameter.mul_(QUIET)
     rnn.bias_ih_l0.zero_()

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 Occurrences: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """The rows with a word, ascending, and its frequency in each, unsigned integers."""
 
-K1, B = 1.2, 0.75  # defaults of Elasticsearch and OpenSearch
+# defaults of Elasticsearch and OpenSearch
+K1 = 1.2
+B = 0.75
 
 _MARKS = ".':\u2019\u00b7,;"
 _LOOSE = re.compile(rf"[{_MARKS}](?!(?<=[^\W\d_][.':\u2019\u00b7])[^\W\d_]|(?<=\d[.'\u2019,;])\d)")

@@ -174,7 +174,8 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
     path = home / f".{kind}.tmp"
     with fs.create(path) as handle:
         np.save(handle, array, allow_pickle=False)
-    digest, size = sha256(path), path.stat().st_size
+    digest = sha256(path)
+    size = path.stat().st_size
     name = f"{kind}-{digest[:12]}.npy"
     fs.rename(path, home / name)
     return name, {name: (size, digest)}
@@ -240,7 +241,8 @@ def check(home: Path, commit: Commit) -> None:
     A file with the stamp of its last verification is not read; all others are read and compared.
     ``damage`` reads all.
     """
-    known, stamps = _read_checks(home), {}
+    known = _read_checks(home)
+    stamps = {}
     for name, told in commit.files.items():
         path = home / name
         stamps[name] = stamp(path)

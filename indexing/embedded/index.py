@@ -110,7 +110,8 @@ class EmbeddedIndex:
 
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        ranked, begun = self._rank(request, stages), perf_counter()
+        ranked = self._rank(request, stages)
+        begun = perf_counter()
         numbers, rows, scores = ranked.flat()
         hits = ranked.split(
             list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
@@ -123,7 +124,8 @@ class EmbeddedIndex:
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         ranked = self._rank(request, None)
         numbers, rows, _ = ranked.flat()
-        there, ids = ranked.there, np.full(ranked.rows.shape, None, object)
+        there = ranked.there
+        ids = np.full(ranked.rows.shape, None, object)
         ids[there] = read(self._parts, numbers, rows, Segment.ids)
         ranked.scores[~there] = -np.inf
         return ids, ranked.scores
@@ -158,7 +160,8 @@ class EmbeddedIndex:
         filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
         check_conditions(k, modality, filters, self.manifest)
-        masks, answers = self._ranking(modality, tuple(filters)).masks, []
+        masks = self._ranking(modality, tuple(filters)).masks
+        answers = []
         for text in texts:
             pairs = zip(self._matching(text), masks, strict=True)
             matches = [one if mask is None else _apply_mask(*one, mask) for one, mask in pairs]
@@ -183,7 +186,8 @@ class EmbeddedIndex:
 
     @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        dtype, dim = np.dtype(self.manifest.vector_floats), self.manifest.identity.dim
+        dtype = np.dtype(self.manifest.vector_floats)
+        dim = self.manifest.identity.dim
         out: NDArray[np.floating[Any]] = np.empty((len(ids), dim), dtype)
         for part, places, rows in locate(self._parts, ids):
             out[places] = restore_rows(part.segment.vectors[rows])

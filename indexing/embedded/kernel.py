@@ -118,7 +118,8 @@ class Kernel:
         types.
         """
         depth = max(1, min(depth, self._rows))
-        k, size = min(k, depth), depth if size is None else size
+        k = min(k, depth)
+        size = depth if size is None else size
         if _search is None or self._plan is None:
             return None
         if isinstance(queries, QueryCode):
@@ -142,10 +143,8 @@ class Kernel:
             return None
         n = queries.shape[0]
         ranked = TopRows.empty(n, k)
-        offsets, terms = (
-            queries.indptr.astype(np.int64),
-            queries.indices.astype(np.int32, copy=False),
-        )
+        offsets = queries.indptr.astype(np.int64)
+        terms = queries.indices.astype(np.int32, copy=False)
 
         def answer(first: int) -> int:
             last = min(first + step, n)

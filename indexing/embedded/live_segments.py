@@ -131,7 +131,8 @@ def _mask(
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> NDArray[np.uint8] | None:
-    segment, mask = part.segment, part.live
+    segment = part.segment
+    mask = part.live
     if modality is not None and segment.counts[modality] < len(segment):
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen

@@ -124,7 +124,8 @@ class Merger:
         """Wait for the merge in progress and replace its parts by its result."""
         if self._job is None:
             return
-        job, self._job = self._job, None
+        job = self._job
+        self._job = None
         merged, moved = job.result.result()
         for part, before, places in zip(job.parts, job.live, moved, strict=True):
             if part.live is not None:

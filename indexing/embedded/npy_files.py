@@ -139,7 +139,8 @@ def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
 
 def load_strings(folder: Path, name: str) -> Strings:
     """Map a column of strings. ManifestError naming a damaged file."""
-    offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
+    offsets = load_array(folder / f"{name}.npy")
+    path = folder / f"{name}.bin"
     try:
         mapped = _map(path)
     except (OSError, ValueError) as error:
@@ -170,7 +171,8 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of lists with at most ``most`` entries in total, or a single longer list;
     ``counts`` are lengths."""
-    ends, first = np.cumsum(counts), 0
+    ends = np.cumsum(counts)
+    first = 0
     while first < len(counts):
         before = ends[first - 1] if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + most, "right")))

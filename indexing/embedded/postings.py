@@ -210,7 +210,9 @@ class Postings:
 
         Reads the lists of those terms only.
         """
-        indptr, indices, data = [0], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        indptr = [0]
+        indices = [np.empty(0, np.int64)]
+        data = [np.empty(0, np.int32)]
         ordered = sorted(set(among))
         for term in ordered:
             _, listed, frequencies = self.lists(term, term + 1)

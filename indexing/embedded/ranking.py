@@ -70,7 +70,8 @@ class Ranking:
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
 
     def _arrays(self, part: Part, mask: NDArray[np.uint8] | None) -> Arrays:
-        segment, ids = part.segment, part.segment.texts["ids"]
+        segment = part.segment
+        ids = part.segment.texts["ids"]
         compact = None if self._shortlist is None else segment.compact
         codes = (None, None) if compact is None else (compact.codes, compact.scales)
         return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
@@ -83,7 +84,8 @@ class Ranking:
     ) -> TopRows:
         """Return the best rows of all queries. ``matching`` is called if the request counts
         words."""
-        begun, rescore = perf_counter(), request.rescore
+        begun = perf_counter()
+        rescore = request.rescore
         best = None
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
@@ -112,7 +114,8 @@ class Ranking:
 
     def _size(self, request: SearchRequest) -> int | None:
         """Return the number of candidates whose vectors are read; None for all."""
-        short, asked = self._shortlist, request.rescore
+        short = self._shortlist
+        asked = request.rescore
         return (
             None
             if short is None or asked is None or request.modality is None
@@ -125,7 +128,8 @@ class Ranking:
         lists."""
         segments = [part.segment for part in self.parts]
         n_terms = max((each.postings.n_terms for each in segments), default=1)
-        postings, rows = sum(len(each.postings.rows) for each in segments), sum(map(len, segments))
+        postings = sum(len(each.postings.rows) for each in segments)
+        rows = sum(map(len, segments))
         return postings / max(1, n_terms) * self.passing / max(1, rows)
 
     @cached_property
@@ -183,7 +187,8 @@ class Ranking:
 
     def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
-        queries, words = request.queries, request.words
+        queries = request.queries
+        words = request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         by_words = None if words is None else matching(words.texts[i])
         scored = []
@@ -207,7 +212,8 @@ class Ranking:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for
         an alignment also those of the best products; and the number of them whose vectors are read,
         None for all."""
-        size, count = self._size(request), self.passing
+        size = self._size(request)
+        count = self.passing
         few = self._few if rescore.metric == "dot" else request.k
         if not request.planned or (
             count > few and len(candidates.rows) >= min(count, self._enough(request, i))
@@ -289,7 +295,9 @@ def best_of(parts: Sequence[Part], matches: Sequence[Rows], k: int) -> Best:
     scores = np.concatenate([scores for _, scores in matches]) if matches else np.empty(0)
     if k < len(rows):
         kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-        numbers, rows, scores = numbers[kept], rows[kept], scores[kept]
+        numbers = numbers[kept]
+        rows = rows[kept]
+        scores = scores[kept]
     if len(parts) == 1:
         order = np.argsort(-scores, kind="stable")[:k]
     else:

@@ -145,7 +145,8 @@ def gather_segment(
     """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows,
     which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
-    order, chosen = np.array(ordered, dtype=np.int64), [items[row] for row in ordered]
+    order = np.array(ordered, dtype=np.int64)
+    chosen = [items[row] for row in ordered]
     texts = {
         "ids": Strings.of([item.id for item in chosen]),
         "content": Strings.of([item.content for item in chosen]),
@@ -258,7 +259,8 @@ def write(
     return its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
-    postings, concepts = segment.postings, segment.concepts
+    postings = segment.postings
+    concepts = segment.concepts
     arrays |= {
         "starts": postings.starts,
         "rows": postings.rows,
@@ -339,13 +341,12 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
 def _write_rows(out: _Output, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
     """Write everything except postings and text index."""
     if code is not None:
-        vectors, modalities = (
-            merged.column(lambda part: part.vectors),
-            merged.column(lambda part: part.modality),
-        )
+        vectors = merged.column(lambda part: part.vectors)
+        modalities = merged.column(lambda part: part.modality)
         out.compact(len(merged), code, zip(vectors, modalities, strict=True))
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
-    dtype, width = like.vectors.dtype, like.vectors.shape[1]
+    dtype = like.vectors.dtype
+    width = like.vectors.shape[1]
     out.array("vectors", dtype, (len(merged), width), merged.column(lambda part: part.vectors))
     for name in like.texts:
         out.strings(name, merged.strings(name))
@@ -385,7 +386,8 @@ class _MergeOrder:
         """Yield for each block of rows: the parts, their positions in the block, and their rows in
         the part."""
         for start in range(0, len(self), BLOCK):
-            part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
+            part = self._part[start : start + BLOCK]
+            row = self._row[start : start + BLOCK]
             places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
             yield [(each, at, row[at]) for each, at in places if len(at)]
 
@@ -426,7 +428,8 @@ class _MergeOrder:
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
         """Yield all postings, many lists at a time: keys of terms and rows, and frequencies."""
         for first, last in spans(counts, POSTINGS):
-            keys, frequencies = [], []
+            keys = []
+            frequencies = []
             for part, moved in zip(self._parts, self.moved, strict=True):
                 indptr, rows, weights = part.postings.lists(first, last)
                 key = moved[rows]
@@ -493,7 +496,8 @@ class _Output(Output):
             key=lambda each: each.itemsize * bool(len(each)),
         )
         dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
-        total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
+        total = int(counts.sum())
+        blocks = max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
             raise BackendError(
@@ -527,7 +531,8 @@ def _concepts(part: Segment) -> StoredConcepts:
 
 def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
     """Ascending rows, as a slice if they are consecutive, which is copied many times faster."""
-    first, last = int(rows[0]), int(rows[-1])
+    first = int(rows[0])
+    last = int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 

@@ -34,7 +34,8 @@ class Shortlist:
     def of(cls, opened: Snapshot) -> Shortlist | None:
         """Return the shortlist of an index; None if it is small, or a segment has no compact
         codes."""
-        manifest, parts = opened.manifest, [part for part in opened.parts if len(part.segment)]
+        manifest = opened.manifest
+        parts = [part for part in opened.parts if len(part.segment)]
         if sum(map(len, parts)) < LEAST:
             return None
         code = CompactCode.of(manifest.codec, opened.arrays, manifest.identity.dim)

@@ -108,7 +108,8 @@ class ItemWords:
 
     def lists(self, first: str, last: str) -> _Lists:
         """Return the posting lists of the words from ``first`` to ``last``."""
-        low, high = bisect_left(self._words, first), bisect_right(self._words, last)
+        low = bisect_left(self._words, first)
+        high = bisect_right(self._words, last)
         places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
         keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(
             self._ends,
@@ -262,7 +263,8 @@ def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterato
     ordered = sorted(counts)
     rank = {word: i for i, word in enumerate(ordered)}
     for first, last in spans(np.array([counts[word] for word in ordered], np.int64), OCCURRENCES):
-        keys, frequencies = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        keys = [np.zeros(0, np.int64)]
+        frequencies = [np.zeros(0, np.int64)]
         for part, moved in parts:
             words, documents, rows, weights = part.lists(ordered[first], ordered[last - 1])
             places = moved[rows]
@@ -325,7 +327,8 @@ def _cut(values: Ints, starts: Ints) -> list[bytes]:
     sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
     pieces = [b""] * len(starts)
     for size in np.unique(sizes).tolist():
-        data, chosen = values.astype(f"<u{size}").tobytes(), np.flatnonzero(sizes == size)
+        data = values.astype(f"<u{size}").tobytes()
+        chosen = np.flatnonzero(sizes == size)
         bounds = zip((size * starts[chosen]).tolist(), (size * ends[chosen]).tolist(), strict=True)
         for i, (begin, end) in zip(chosen.tolist(), bounds, strict=True):
             pieces[i] = data[begin:end]

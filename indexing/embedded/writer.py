@@ -220,7 +220,8 @@ class EmbeddedWriter(_Writing):
     def _flush(self) -> None:
         self._wait()
         self._remember(self._buffer.place)
-        leaving, self._buffer = self._buffer, _Buffer(self._manifest)
+        leaving = self._buffer
+        self._buffer = _Buffer(self._manifest)
         self._left = self._pool.submit(self._leave, leaving)
 
     def _leave(self, rows: _Buffer) -> None:
@@ -298,7 +299,8 @@ class EmbeddedEditor(_Writing):
 
     def _first_parts(self) -> list[Part]:
         opened = open_current(self._home)
-        self._manifest, self._arrays = opened.manifest, opened.arrays
+        self._manifest = opened.manifest
+        self._arrays = opened.arrays
         commits.forget_done_load(self._home, opened.manifest)
         _sweep(self._home)
         return opened.parts
@@ -310,7 +312,8 @@ class EmbeddedEditor(_Writing):
 
 def _sweep(home: Path) -> None:
     """Remove files that neither the current commit nor an unfinished load needs."""
-    names, kept = {"CURRENT", LOADING}, []
+    names = {"CURRENT", LOADING}
+    kept = []
     try:
         if (home / "CURRENT").is_file():
             names.add(commits.current(home))

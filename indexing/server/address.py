@@ -120,7 +120,8 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
             options[name] = read(value)
         except (ValueError, KeyError):
             raise BackendError(f"{name}={value} in the address: must be {rule}") from None
-    password, api_key = environment.get("BOC_PASSWORD"), environment.get("BOC_API_KEY")
+    password = environment.get("BOC_PASSWORD")
+    api_key = environment.get("BOC_API_KEY")
     if at and password is None:
         raise BackendError(
             f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD",

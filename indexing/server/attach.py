@@ -71,7 +71,9 @@ class Attachment:
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
-        self._transport, self._address, self.name = transport, address, name
+        self._transport = transport
+        self._address = address
+        self.name = name
         self._physical, self._mapping = _theirs(transport, name)
         there = [each for each in generations(transport, name) if each.state.attached]
         self._generation: Generation | None = there[-1] if there else None
@@ -116,7 +118,8 @@ class Attachment:
                     f"{self._transport.label} can add no codes to an index: {reasons}",
                 )
         self._field = field
-        strategy, there = STRATEGIES[field], self._mapping.get("properties", {}).get(OBJECT)
+        strategy = STRATEGIES[field]
+        there = self._mapping.get("properties", {}).get(OBJECT)
         mapping = object_mapping(strategy, manifest.identity.dim)
         if there is None:
             return {"properties": {OBJECT: mapping}}

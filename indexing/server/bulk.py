@@ -48,7 +48,8 @@ class Shards:
     ) -> None:
         self._transport = transport
         self._index = index
-        self._notice, self._pause = notice, pause
+        self._notice = notice
+        self._pause = pause
         self._seen: dict[int, str] = {}
         self.describe_lost()
 
@@ -162,7 +163,8 @@ class Bulk:
         self._deleted = 0
         self.missing: list[str] = []
         self._shortest, self._longest = pauses
-        self._notice, self._clock = notice, clock
+        self._notice = notice
+        self._clock = clock
         self._progress = clock()
         self._trouble = ""
         self._stop = threading.Event()
@@ -208,7 +210,8 @@ class Bulk:
         if self._rows:
             self._dispatch()
         self._settle(1)
-        deleted, self._deleted = self._deleted, 0
+        deleted = self._deleted
+        self._deleted = 0
         return deleted
 
     def _append(self, id: str, row: bytes) -> None:
@@ -230,7 +233,8 @@ class Bulk:
         future: Future[int] = Future()
         threading.Thread(target=self._run, args=(future, self._rows), daemon=True).start()
         self._sent[future] = self._rows
-        self._rows, self._bytes = {}, 0
+        self._rows = {}
+        self._bytes = 0
 
     def _settle(self, room: int) -> None:
         """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so its error
@@ -256,8 +260,11 @@ class Bulk:
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
         """Send rows until all are acknowledged; return how many deletes removed a document."""
-        left, count = list(rows), 0
-        limit, pause, begun = self._max_bytes, self._shortest, self._clock()
+        left = list(rows)
+        count = 0
+        limit = self._max_bytes
+        pause = self._shortest
+        begun = self._clock()
         while left:
             fitting = takewhile(limit.__ge__, accumulate(len(rows[id]) for id in left))
             ids = left[: max(1, sum(1 for _ in fitting))]
@@ -273,17 +280,22 @@ class Bulk:
                 count += deleted
                 limit = min(2 * limit, self._max_bytes)
             except UnreachableError as error:
-                again, trouble, limit = ids, str(error), max(len(body) // 2, SMALL)
+                again = ids
+                trouble = str(error)
+                limit = max(len(body) // 2, SMALL)
             except RefusedError as error:
                 if error.status == 413:
                     limit = self._shrink(ids, len(body))
                     continue
                 if error.status not in LATER:
                     raise
-                again, trouble = ids, str(error)
+                again = ids
+                trouble = str(error)
             left = again + left[len(ids) :]
             if len(again) < len(ids):
-                pause, self._progress, self._trouble = self._shortest, self._clock(), ""
+                pause = self._shortest
+                self._progress = self._clock()
+                self._trouble = ""
             if again:
                 self._wait(pause, max(begun, self._progress), trouble)
                 pause = min(2 * pause, self._longest)
@@ -299,7 +311,9 @@ class Bulk:
                 "is this a server of "
                 f"the kind that the address says?",
             )
-        again, deleted, trouble = [], 0, ""
+        again = []
+        deleted = 0
+        trouble = ""
         for id, item in zip(ids, items, strict=True):
             [(operation, result)] = item.items()
             error = result.get("error")
@@ -309,7 +323,8 @@ class Bulk:
             if operation == "update" and error.get("type") == "document_missing_exception":
                 self.missing.append(id)
                 continue
-            kind, reason = str(error.get("type")), str(error.get("reason"))
+            kind = str(error.get("type"))
+            reason = str(error.get("reason"))
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
             passing = result["status"] in LATER or kind in AWAY

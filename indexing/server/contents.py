@@ -40,11 +40,9 @@ class Contents:
         self.manifest: Manifest = generation.manifest
         self.generation = generation
         self._transport = transport
-        self._strategy, self._layout, self._target = (
-            generation.strategy,
-            generation.layout,
-            generation.target,
-        )
+        self._strategy = generation.strategy
+        self._layout = generation.layout
+        self._target = generation.target
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         physical = generation.physical if generation.narrowed else None
@@ -60,11 +58,9 @@ class Contents:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the codec; ManifestError if they are not those of the manifest."""
-        where, blocks, described = (
-            self.generation.physical,
-            self.generation.state.blocks,
-            self.manifest.arrays,
-        )
+        where = self.generation.physical
+        blocks = self.generation.state.blocks
+        described = self.manifest.arrays
         try:
             arrays = stored_arrays(self._transport, where, blocks, described)
         except RefusedError as error:
@@ -85,7 +81,8 @@ class Contents:
         return self._decode_vectors(self._searches.hits_of(ids, self._vectors.hit_fields))
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
-        dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
+        dtype = self.manifest.concept_dtype
+        width = self.generation.state.concept_dim or 0
         if dtype is None:
             raise no_concepts(self.generation.name)
         path = self._layout.own("concepts")
@@ -260,7 +257,9 @@ def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
 
 def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
     """Return bytes by part, from the server's analysis of its fields, or else from its files."""
-    index, prefix, manifest = generation.target, generation.layout.prefix, generation.manifest
+    index = generation.target
+    prefix = generation.layout.prefix
+    manifest = generation.manifest
     try:
         # OpenSearch has no such analysis, and a user may lack the right to it.
         answer = transport.request(

@@ -49,7 +49,8 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
 
 def one_per_shard(transport: Transport, index: str) -> list[str]:
     """Return ids of dummy documents, each of which belongs to another shard."""
-    path, ids = f"/{index}/_search_shards", dict[int, str]()
+    path = f"/{index}/_search_shards"
+    ids = dict[int, str]()
     total = len(transport.request("GET", path)["shards"])
     for number in count():
         id = f"boc:dummy:{number}"

@@ -30,7 +30,8 @@ LASTING = 60  # seconds that the number of items that pass a filter is kept
 Plan: TypeAlias = Literal["terms", "scan", "fill"]
 """How candidates are found: those that share a term with the query; all items that pass; or both,
 those first."""
-BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
+BY_ID = attrgetter("item.id")
+BY_SCORE = attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
@@ -56,7 +57,8 @@ class ServerIndex(Contents):
         self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        modality, rescore = request.modality, request.rescore
+        modality = request.modality
+        rescore = request.rescore
         stages = Stages() if stages is None else stages
         check_request(request, self.manifest, self.generation.name)
         if request.words is not None:
@@ -83,7 +85,8 @@ class ServerIndex(Contents):
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         answers = self.search(request)
         shape = len(answers), min(request.most, sum(self.manifest.items.values()))
-        ids, scores = np.full(shape, None, object), np.full(shape, -np.inf)
+        ids = np.full(shape, None, object)
+        scores = np.full(shape, -np.inf)
         for i, hits in enumerate(answers):
             ids[i, : len(hits)] = [hit.item.id for hit in hits]
             scores[i, : len(hits)] = [hit.score for hit in hits]
@@ -174,7 +177,10 @@ class ServerIndex(Contents):
     ) -> Json | None:
         """Return the search for query i, with ``fields`` of its hits; None if no item has one of
         its terms."""
-        depth, rescore, must, may = self._depth(request, plan, i), request.rescore, None, None
+        depth = self._depth(request, plan, i)
+        rescore = request.rescore
+        must = None
+        may = None
         reranked = self._reranked(request)
         if request.words is not None:
             may = requests.match_body(request.words.texts[i], request.words.weight)
@@ -185,7 +191,8 @@ class ServerIndex(Contents):
             unscored = reranked and may is None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
         if plan != "terms":
-            must, may = None, must
+            may = must
+            must = None
         elif must is None:
             return None
         body = requests.search_body(must, depth, only, request.filters, may, self._layout) | fields
@@ -203,24 +210,28 @@ class ServerIndex(Contents):
     ) -> list[tuple[list[Hit], int]]:
         """Return the hits of the queries of these ``numbers``, each with the number of items that
         matched."""
-        rescore, reranked = request.rescore, self._reranked(request)
+        rescore = request.rescore
+        reranked = self._reranked(request)
         depths = {i: self._depth(request, plan, i) for i in numbers}
         depth = max(depths.values(), default=1)
-        fields, size, most = self._layout.hits, BATCH, request.most if reranked else depth
+        fields = self._layout.hits
+        size = BATCH
+        most = request.most if reranked else depth
         only = self._only(request.modality) if plan == "terms" else request.modality
         if rescore is not None and not reranked:
-            fields, size = self._vectors.hit_fields, max(1, CANDIDATES // depth)
+            fields = self._vectors.hit_fields
+            size = max(1, CANDIDATES // depth)
         bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
         for start in range(0, len(bodies), size):
-            part, begun = list(bodies)[start : start + size], perf_counter()
-            searches, params = (
-                [bodies[i] for i in part],
-                {} if request.words is None else ALL_SHARDS,
-            )
+            part = list(bodies)[start : start + size]
+            begun = perf_counter()
+            searches = [bodies[i] for i in part]
+            params = {} if request.words is None else ALL_SHARDS
             pages = self._searches.pages(searches, most, **params)
             begun = stages.took("postings_ms", begun)
-            found, totals = [hits for hits, _ in pages], [total for _, total in pages]
+            found = [hits for hits, _ in pages]
+            totals = [total for _, total in pages]
             if not reranked and request.words is None:
                 self._check_exact(found)
             if rescore is None:
@@ -366,7 +377,8 @@ class ServerIndex(Contents):
 
     def _features(self, queries: TermMatrix, i: int, filters: int) -> dict[str, int]:
         span = slice(queries.indptr[i], queries.indptr[i + 1])
-        columns, weights = queries.indices[span].tolist(), queries.data[span].tolist()
+        columns = queries.indices[span].tolist()
+        weights = queries.data[span].tolist()
         features = self._strategy.features(columns, weights, self.generation.state.digits)
         return self._budget.fit(features, filters + 1)
 

@@ -62,7 +62,8 @@ class PartWriter(ServerWriter):
                 f"{count} parts are too many, at most {requests.WINDOW} can be counted; load fewer",
             )
         super().__init__(*of_whole)
-        self._part, self._count = number, count
+        self._part = number
+        self._count = count
 
     def __enter__(self) -> PartWriter:
         self._digest = digest_of(self._manifest, [*self._address.layout, "parts", self._count])
@@ -79,7 +80,8 @@ class PartWriter(ServerWriter):
         ):  # this part has no items, or another process has not made the index yet
             self._begin(self._create(0))
         assert self._load is not None
-        bulk, generation = self._load.rows.bulk, self._load.generation
+        bulk = self._load.rows.bulk
+        generation = self._load.generation
         bulk.flush()
         before = [part["part"] for part in self._complete()]
         state = generation.state
@@ -179,7 +181,8 @@ class PartWriter(ServerWriter):
         """Return whether this process is to publish. Of several that end at once the first is,
         unless it died: then who loads a complete part ``again``."""
         assert self._load is not None
-        generation, by = self._load.generation, uuid4().hex
+        generation = self._load.generation
+        by = uuid4().hex
         path = f"/{generation.loading_alias}/_create/{CLAIM}"
         try:
             self._transport.request(
@@ -224,7 +227,9 @@ def share_code(
     """Return what ``learn`` returns, called here or by the process that asked first. ``key`` stands
     for what is learned from and how, in 12 hex digits. Who learns gives a sign of life every
     ``beat`` seconds, and is given up after ``dead`` seconds without one."""
-    physical, seen, since = f"{name}-boc-{key}-code", -1, time.monotonic()
+    physical = f"{name}-boc-{key}-code"
+    seen = -1
+    since = time.monotonic()
     while True:
         progress = (
             indices_of(transport, physical)
@@ -240,7 +245,8 @@ def share_code(
         if progress["config"] is not None:
             return progress["config"], _read(transport, physical, progress)
         if progress["beat"] != seen:
-            seen, since = progress["beat"], time.monotonic()
+            seen = progress["beat"]
+            since = time.monotonic()
         elif time.monotonic() - since > dead:
             drop_index(transport, physical)
         time.sleep(PAUSE)

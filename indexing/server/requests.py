@@ -143,12 +143,11 @@ class Layout:
     def item(self, source: Json) -> Item:
         """Return the item of a document. KeyError for a field that is missing."""
         if not self.prefix:
-            own, meta = source, source.get("meta", {})
+            own = source
+            meta = source.get("meta", {})
         else:
-            own, meta = (
-                source[OBJECT],
-                flat({name: value for name, value in source.items() if name != OBJECT}),
-            )
+            own = source[OBJECT]
+            meta = flat({name: value for name, value in source.items() if name != OBJECT})
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
@@ -177,7 +176,8 @@ def flat(source: Json, path: str = "") -> Json:
 
 
 OBJECT = "boc"
-OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
+OWN = Layout()
+ATTACHED = Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
@@ -412,7 +412,9 @@ def decode_terms(
     n_terms: int,
 ) -> TermMatrix:
     """Return term frequencies from rows of {feature: value}, with digits combined."""
-    rows, columns, values = [], [], []
+    rows = []
+    columns = []
+    values = []
     for row, features in enumerate(rows_of_features):
         for feature, value in features.items():
             number = feature[1:].rstrip(DIGITS)

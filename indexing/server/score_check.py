@@ -55,7 +55,8 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
 
     BackendError if it scores differently. Leaves no document behind on success.
     """
-    terms, queries = check_documents(), check_queries()
+    terms = check_documents()
+    queries = check_queries()
     documents = list(strategy.documents(terms))
     features = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
     if faults := list(_mapping(transport, index, strategy)):
@@ -92,7 +93,8 @@ def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
     it changes fields of boc and stays, the index is removed: BackendError. ``asked`` is the mapping
     that the index was made with."""
     (entry,) = transport.request("GET", f"/{index}").values()
-    mapping, settings = entry["mappings"], entry["settings"]["index"]
+    mapping = entry["mappings"]
+    settings = entry["settings"]["index"]
     if computed := mapping.get("runtime"):
         transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
     if "default_pipeline" in settings.get("search", {}):
@@ -120,7 +122,8 @@ def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any
     """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
     missing."""
     for name, spec in asked["properties"].items():
-        there, where = dict(actual.get("properties", {}).get(name, {})), f"{path}{name}"
+        there = dict(actual.get("properties", {}).get(name, {}))
+        where = f"{path}{name}"
         if "properties" in spec:
             yield from _added(there, spec, f"{where}.")
         for key, value in there.items():

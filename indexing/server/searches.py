@@ -43,8 +43,11 @@ class Searches:
         *,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        self._physical, self._pauses = physical, pauses
-        self._transport, self._target, self._layout = transport, target, layout
+        self._physical = physical
+        self._pauses = pauses
+        self._transport = transport
+        self._target = target
+        self._layout = layout
         self._path = f"/{target}/{SEARCH}"
 
     def ask(self, body: Json, **params: Any) -> Json:
@@ -143,7 +146,8 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
-        left, path = k, f"/{SEARCH}"
+        left = k
+        path = f"/{SEARCH}"
         while left is None or left > 0:
             size = SCAN if left is None else min(SCAN, left)
             here: Json = {"size": size, "track_total_hits": False}

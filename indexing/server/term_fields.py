@@ -77,7 +77,8 @@ class Strategy(ABC):
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """Return the features of each row with their values; digits that are 0 are left out."""
-        values, bounds = terms.data, terms.indptr.tolist()
+        values = terms.data
+        bounds = terms.indptr.tolist()
         rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
         if values.max(initial=0) < self.base:
             return rows

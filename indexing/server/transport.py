@@ -32,7 +32,8 @@ from boc.errors import UnreachableError as UnreachableError
 from .address import Address
 
 Json = dict[str, Any]
-JSON, NDJSON = "application/json", "application/x-ndjson"
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
 # to a host at once; a thread that finds none waits, however long another one's request takes
 CONNECTIONS = 64
 HERE = {"localhost", "127.0.0.1", "::1"}
@@ -115,7 +116,8 @@ def _cause(body: Any) -> tuple[str, str]:
         return ("", str(error or "")[:300])
     causes = error.get("root_cause") or [error]
     inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
-    kind, reason = str(causes[0].get("type", "")), str(causes[0].get("reason", ""))
+    kind = str(causes[0].get("type", ""))
+    reason = str(causes[0].get("reason", ""))
     while isinstance(inner, dict) and inner:
         if inner.get("reason") and str(inner["reason"]) not in reason:
             reason = ": ".join(filter(None, (reason, str(inner["reason"]))))
@@ -152,7 +154,8 @@ class Transport(ABC):
     """The path of points in time, and the name of their ids."""
 
     def __init__(self, address: Address) -> None:
-        self.address, self.label = address, address.label
+        self.address = address
+        self.label = address.label
         headers = {"accept": JSON}
         if address.user is not None and address.password is not None:
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
@@ -263,7 +266,8 @@ class Transport(ABC):
         query = {
             "timeout" if name == "server_timeout" else name: value for name, value in params.items()
         }
-        headers, data = self._headers, None
+        headers = self._headers
+        data = None
         if body is not None:
             headers = headers | {"content-type": NDJSON if isinstance(body, bytes) else JSON}
             data = (
@@ -281,7 +285,8 @@ class Transport(ABC):
                 retry_on_timeout=again,
             )
         except TransportError as error:
-            tls, late = isinstance(error, TlsError), isinstance(error, ConnectionTimeout)
+            tls = isinstance(error, TlsError)
+            late = isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
         if meta.status not in ON_THE_WAY and not self._is_product(meta.headers):
             raise self._other_product()

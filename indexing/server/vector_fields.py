@@ -84,7 +84,8 @@ class VectorField(ABC):
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
         other = copy(self)
-        other.path, other.dtype = path, dtype
+        other.path = path
+        other.dtype = dtype
         return other
 
     @abstractmethod

@@ -146,7 +146,8 @@ class ServerWriter:
         """Merge what is loaded, and point the name to it. UnfinishedError unless it has
         ``expected`` items."""
         assert self._load is not None
-        bulk, physical = self._load.rows.bulk, self._load.generation.physical
+        bulk = self._load.rows.bulk
+        physical = self._load.generation.physical
         blocks = put_arrays(bulk, self._arrays)
         bulk.flush()
         self._load.shards.wait(self._address.patience)
@@ -191,10 +192,8 @@ class ServerWriter:
     def _create(self, largest: int) -> Generation:
         """Create an empty generation with the first supported field type. BackendError if it scores
         wrongly."""
-        lacking, vectors = (
-            dict[str, str](),
-            chosen_field(self._address.vectors, self._transport.engine),
-        )
+        lacking = dict[str, str]()
+        vectors = chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
@@ -243,17 +242,13 @@ class ServerWriter:
                 return generation
             drop(self._transport, [generation])
             lacking[field] = lack
-        what, advice, reasons = (
-            "can hold no codes",
-            NEEDS,
-            [f"{field} ({lack})" for field, lack in lacking.items()],
-        )
+        what = "can hold no codes"
+        advice = NEEDS
+        reasons = [f"{field} ({lack})" for field, lack in lacking.items()]
         if len(set(lacking.values())) < len(lacking):  # no matter of the field
-            what, advice, reasons = (
-                f"refused {physical}",
-                REFUSES,
-                list(dict.fromkeys(lacking.values())),
-            )
+            what = f"refused {physical}"
+            advice = REFUSES
+            reasons = list(dict.fromkeys(lacking.values()))
         raise BackendError(f"{self._transport.label} {what}: {'; '.join(reasons)}; {advice}")
 
     def _refuse_shards(self, generation: Generation) -> NoReturn:
@@ -354,7 +349,8 @@ class ServerEditor:
     def put(self, rows: Rows) -> None:
         state = self._generation.state
         check_rows(self._generation.manifest, rows, state.concept_dim)
-        terms, vectors = rows.terms, rows.vectors
+        terms = rows.terms
+        vectors = rows.vectors
         digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
         if digits > state.digits:
             raise BackendError(
@@ -396,7 +392,8 @@ class ServerEditor:
     def _check_left(self, unwanted: list[str]) -> None:
         """Raise BackendError if the deletion would leave an empty index; nothing is deleted
         before."""
-        index, name = self._generation.physical, self._generation.name
+        index = self._generation.physical
+        name = self._generation.name
         refresh(self._transport, index)
         total = sum(counts(self._transport, index)[0].values())
         if len(unwanted) >= total:

@@ -34,7 +34,8 @@ from tests.encoders.conversion.test_convert import (
 from tests.encoders.networks.test_vsrn import python2_pickle
 
 SPLITS = ("train",) * 8 + ("restval",) * 4 + ("val",) * 4 + ("test",) * 12
-REGIONS, SIZE = 5, (24, 16)
+REGIONS = 5
+SIZE = (24, 16)
 ENGLISH = (
     "the",
     "a",
@@ -105,7 +106,8 @@ def write_pictures(
 ) -> None:
     """Write pictures, Karpathy's file, regions by number, and SPICE. The first picture has six
     sentences. Splits of Flickr30k have no restval, nor the folder of a picture."""
-    rng, images = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    images = []
     for part in (folder, f"features_36/{prefix}_att", f"features_36/{prefix}_box", "relevances"):
         (home / part).mkdir(parents=True)
     for number, (name, split, feature) in enumerate(zip(names, SPLITS, features, strict=True)):

@@ -65,7 +65,8 @@ def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
     def table(signed: float) -> Rows:
         lines = []
         for sign, difference in (("", 40.0), (", 1/(1-D) with its sign", signed)):
-            one, other = f"SUM-aggr W-cont.{sign}", f"MAX-aggr W-cont.{sign}"
+            one = f"SUM-aggr W-cont.{sign}"
+            other = f"MAX-aggr W-cont.{sign}"
             sums = ((one, "", 300.0), (other, "", 300.0 - difference), (one, other, difference))
             empty = {
                 f"paper {d} {s} R@{k}": ""

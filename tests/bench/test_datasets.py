@@ -107,7 +107,8 @@ def test_karpathy_splits_and_first_five(
     folder: str,
     tmp_path: Path,
 ) -> None:
-    seven, out = [f"sentence {i}" for i in range(7)], tmp_path / "out"
+    seven = [f"sentence {i}" for i in range(7)]
+    out = tmp_path / "out"
     splits = {"train": ["a.jpg"], "restval": ["b.jpg"], "val": ["c.jpg"], "test": []}
     splits = {
         split: [f"{folder}/{name}".lstrip("/") for name in names] for split, names in splits.items()
@@ -304,7 +305,8 @@ def ann(
 @pytest.mark.slow
 @pytest.mark.parametrize("distance", ["angular", "dot"])
 def test_ann_benchmarks(tmp_path: Path, distance: str) -> None:
-    arrays, out = ann(tmp_path / "some.hdf5", distance), tmp_path / "out"
+    arrays = ann(tmp_path / "some.hdf5", distance)
+    out = tmp_path / "out"
     for _ in range(2):  # what is there is left
         done = convert("ann", tmp_path / "some.hdf5", "-o", out)
         assert done.exit_code == 0, done.output

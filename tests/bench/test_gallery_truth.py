@@ -107,7 +107,8 @@ def test_queries_distinct_seeded(gallery: list[Picture], seed: int) -> None:
 
 
 def test_sentence_text() -> None:
-    rocket, fish = ("rocket", "red"), ("fish", "")
+    rocket = ("rocket", "red")
+    fish = ("fish", "")
     assert Sentence((rocket,)).text == "a red rocket"
     assert Sentence((rocket,), "desert").text == "a red rocket over the desert"
     assert Sentence((("umbrella", ""),)).text == "an umbrella"
@@ -184,7 +185,8 @@ def test_boxes_of_things(tmp_path: Path) -> None:
             for rng, hide in zip(rngs, ((), (0,)), strict=True)
         )
         changed = np.abs(whole - without).sum(axis=2)
-        y, x = (np.arange(64) + 0.5)[:, None] / 64, (np.arange(64) + 0.5)[None, :] / 64
+        y = (np.arange(64) + 0.5)[:, None] / 64
+        x = (np.arange(64) + 0.5)[None, :] / 64
         left, top, right, bottom = picture.boxes[0]
         inside = (x >= left - 0.08) & (x <= right + 0.08) & (y >= top - 0.08) & (y <= bottom + 0.08)
         assert changed[inside].sum() > 0

@@ -109,7 +109,8 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a folder with dev.h5 and alone-dev.h5, train.h5 with all 22 concepts, alone.h5 with u_0,
     u_1, a mean o."""
     home = tmp_path_factory.mktemp("mini")
-    pictures, captions = [], []
+    pictures = []
+    captions = []
     for p, (c, j) in enumerate(PICTURES):
         pictures.append((f"{p:02d}", vector(c, j), [CLASS[c], OWN[j]]))
         captions.append(
@@ -158,12 +159,11 @@ def test_sparsity_recall(mini: Path) -> None:
         "--sparsity",
         SPARSITY,
     )
-    costs, finds, errors = (
-        ("z", "terms", "postings", "bytes", "dense"),
-        ("Rm=1", "Rm=2", "Rm=5", "Rm=50"),
-        ("Rm=1 +-", "Rm=2 +-", "Rm=5 +-"),
-    )
-    there, back = "text to image", "image to text"
+    costs = ("z", "terms", "postings", "bytes", "dense")
+    finds = ("Rm=1", "Rm=2", "Rm=5", "Rm=50")
+    errors = ("Rm=1 +-", "Rm=2 +-", "Rm=5 +-")
+    there = "text to image"
+    back = "image to text"
 
     # Nothing left out: a caption reads the 20 postings of its class and the 2 of its j. 80 postings
     # of 2 + 2 bytes (frequencies near 800 and 600) or 2 + 1 (ranks 2 and 1), and 4 bytes for each

@@ -21,7 +21,8 @@ from tests.bench.scripts import run_rows, run_script
 from tests.oracles import write_features
 from tests.servers.fixtures import kinds
 
-GROUPS, MEMBERS = 100, 10
+GROUPS = 100
+MEMBERS = 10
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
@@ -188,7 +189,8 @@ def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: 
     gallery, queries = miniature()
     with h5py.File(tmp_path / "some.hdf5", "w") as file:
         file.attrs["distance"] = "angular"
-        file["train"], file["test"] = 3 * gallery, 2 * queries
+        file["train"] = 3 * gallery
+        file["test"] = 2 * queries
         file["neighbors"] = np.argsort(-(queries @ gallery.T), axis=1, kind="stable")[:, :10]
     work = tmp_path / "work"
     result = run(
@@ -205,18 +207,24 @@ def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: 
     )
     (only,) = result.table
     assert (only["recall"], only["vectors_mb"]) == ("1.0000", "0.400")
-    truth, order = np.load(work / "data" / "truth.npy"), [*range(0, 40, 2), *range(1, 40, 2)]
+    truth = np.load(work / "data" / "truth.npy")
+    order = [*range(0, 40, 2), *range(1, 40, 2)]
     np.testing.assert_array_equal(np.load(work / "truth.npy"), truth[order])
 
 
 class ExactTop:
     """Answers with the first rows of the exact top ten, as many as its setting says."""
 
-    library, kind, knobs, ours, took = "some", "graph", ("rows",), False, None
+    library = "some"
+    kind = "graph"
+    knobs = ("rows",)
+    ours = False
+    took = None
     grid = ((2,), (5,), (10,))
 
     def __init__(self, top: dict[bytes, list[int]]) -> None:
-        self.top, self.query_count = top, 0
+        self.top = top
+        self.query_count = 0
         self.chosen: list[tuple[int, ...]] = []
 
     def choose(self, setting: tuple[int, ...]) -> None:
@@ -255,7 +263,8 @@ def test_every_round_times_all_queries_in_turns(
     assert engine.chosen == bench.timing.PASSES * [
         *engine.grid,
     ]  # in turns, so that none pays alone for warming up
-    engine.query_count, engine.chosen = 0, []
+    engine.query_count = 0
+    engine.chosen = []
     monkeypatch.setattr(bench.timing, "WARM", 5)
     monkeypatch.setattr(bench.timing, "PART", 8)
     bench.timing.measure(variants, data, 4, seed=0)
@@ -274,7 +283,9 @@ def test_fastest_setting_at_each_recall(bench: SimpleNamespace) -> None:
     def variant(validation: float, *rounds: float) -> Any:
         return bench.timing.Variant("x", None, (), validation, times=np.array(rounds)[:, None])
 
-    slow, quick, low = variant(0.99, 3, 4, 5), variant(0.96, 1, 9, 2), variant(0.91, 1, 1, 1)
+    slow = variant(0.99, 3, 4, 5)
+    quick = variant(0.96, 1, 9, 2)
+    low = variant(0.91, 1, 1, 1)
     none = variant(0.5, 0, 0, 0)
     at = bench.timing.best_at({"one": [slow, quick, low], "other": [none]})
     assert at == {id(low): [0.90], id(quick): [0.95], id(slow): [0.98, 0.99]}
@@ -462,7 +473,8 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
         name: engine for name, engine in bench.engines.ENGINES.items() if name not in optional
     }
     data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 64, 10, 0), None, 0)
-    queries, top = data.query_sets[0], data.top[0]
+    queries = data.query_sets[0]
+    top = data.top[0]
     cosines = queries.astype(np.float64) @ data.vectors.astype(np.float64).T
     assert top == [set(row) for row in np.argsort(-cosines, axis=1)[:, :10].tolist()]
     names = ["boc bits:16" if name == "boc" else name for name in engines]
@@ -576,7 +588,8 @@ def check_server(
 ) -> None:
     """The rows of the miniature on a server; ``graphs`` are types that it has."""
     scheme = SCHEMES[server.kind.engine]
-    at, missing = f"{scheme}+{server.url}", () if graphs else ("fp32",)
+    at = f"{scheme}+{server.url}"
+    missing = () if graphs else ("fp32",)
     options = [
         part for name in (*codes, *graphs, *missing) for part in ("--index", f"{scheme} {name}")
     ]
@@ -619,7 +632,8 @@ def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
     from bench.race.filtered import ALL, Filters, exact
 
     data = Data(tmp_path, *files, None, None, 0)
-    filters, queries = Filters.of(data), data.query_sets[0]
+    filters = Filters.of(data)
+    queries = data.query_sets[0]
     assert filters.rows("draw<50").size == 50
     for name, conditions in filters.conditions(queries, [0.005, 0.5]):
         for query, condition, best in zip(

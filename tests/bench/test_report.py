@@ -177,7 +177,8 @@ def test_bands_of_runs() -> None:
         replace(rows, table=[{**row, "Rm=1": str(float(row["Rm=1"]) + by)} for row in rows.table])
         for by in (-3, 1, 2)
     ]
-    alone, merged = figures.plot(rows, "fig3a"), figures.plot(moved, "fig3a")
+    alone = figures.plot(rows, "fig3a")
+    merged = figures.plot(moved, "fig3a")
     for before, after in zip(alone.panels[0].lines, merged.panels[0].lines, strict=True):
         assert after.x == before.x
         for place, value in enumerate(before.y):
@@ -198,7 +199,8 @@ def test_front_has_what_nothing_beats() -> None:
         front = {
             p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)
         }
-        steps, named = panel.lines[-1], [line for line in panel.lines if not line.grey]
+        steps = panel.lines[-1]
+        named = [line for line in panel.lines if not line.grey]
         assert set(zip(steps.x[:-1], steps.y[:-1], strict=True)) == front
         assert {(line.x[0], line.y[0]) for line in named} <= front
 
@@ -251,7 +253,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_generate_and_check(root: Path) -> None:
-    page, rows = root / "docs" / "how-to" / "page.md", root / "docs" / "rows" / "growth.csv"
+    page = root / "docs" / "how-to" / "page.md"
+    rows = root / "docs" / "rows" / "growth.csv"
     assert run_docs("--root", str(root), "--check").exit_code == 1
     assert page.read_text(encoding="utf-8") == PAGE
     assert run_docs("--root", str(root), "--paper", str(root / "paper")).exit_code == 0

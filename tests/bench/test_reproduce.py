@@ -71,7 +71,8 @@ def make_plan(paper: str, data: Path, out: Path) -> Plan:
 def test_reproduce_paper(paper: str, tmp_path: Path) -> None:
     if paper == "boc":
         pytest.importorskip("spellchecker")
-    data, out = write(tmp_path / "data", paper), tmp_path / "out"
+    data = write(tmp_path / "data", paper)
+    out = tmp_path / "out"
     plan = make_plan(paper, data, out)
     assert all(path.exists() for path in plan.sources())
     assert all(value is None for *_, value in plan.cells())
@@ -105,7 +106,8 @@ def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "bench.paper.reproduce.BOC",
         (*BOC[:-1], quick),
     )  # as left_to_torch, in processes of its own
-    data, out = write(tmp_path / "data", "vsrn"), tmp_path / "out"
+    data = write(tmp_path / "data", "vsrn")
+    out = tmp_path / "out"
     shutil.move(data / "coco_precomp", tmp_path / "away")
     checkpoints = [
         data / f"pretrain_model/flickr/model_fliker_{number}.pth.tar" for number in (1, 2)
@@ -197,7 +199,8 @@ WRONG = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("paper", "wrong"), WRONG)
 def test_wrong_file(paper: str, wrong: str, tmp_path: Path) -> None:
-    data, out = write(tmp_path / "data", paper), tmp_path / "out"
+    data = write(tmp_path / "data", paper)
+    out = tmp_path / "out"
     (data / wrong).write_text("not what it should be")
     out.mkdir()
     for step in make_plan(paper, data, out).steps.values():

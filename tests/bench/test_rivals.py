@@ -36,7 +36,8 @@ def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]
 
 @pytest.mark.parametrize("probes", [1, 2, 3])
 def test_cell_scalar_products(probes: int) -> None:
-    items, queries = embeddings(0), embeddings(1, modality="text")
+    items = embeddings(0)
+    queries = embeddings(1, modality="text")
     code = CellScalar([items, queries], 3, probes, z=4, query_z=5)
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
@@ -47,7 +48,8 @@ def test_cell_scalar_products(probes: int) -> None:
     for i, query in enumerate(queries.vectors):
         for j, item in enumerate(items.vectors):
             reached = nearest(item, code.centres)[0] in nearest(query, code.centres)[:probes]
-            own, other = kept(query, 5), kept(item, 4)
+            own = kept(query, 5)
+            other = kept(item, 4)
             expected = (
                 sum(own[key] * other[key] for key in own.keys() & other.keys()) if reached else 0
             )
@@ -55,7 +57,8 @@ def test_cell_scalar_products(probes: int) -> None:
 
 
 def test_cell_ranks_products() -> None:
-    items, queries = embeddings(2, 40), embeddings(3, modality="text")
+    items = embeddings(2, 40)
+    queries = embeddings(3, modality="text")
     code = CellRanks([items, queries], 2, pieces=2, fine=4, z=2, query_z=3, centred=True)
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
@@ -70,12 +73,14 @@ def test_cell_ranks_products() -> None:
 
     for i, query in enumerate(code.rows(queries)):
         for j, item in enumerate(code.rows(items)):
-            own, other = ranks(query, 3), ranks(item, 2)
+            own = ranks(query, 3)
+            other = ranks(item, 2)
             assert scores[i, j] == sum(own[key] * other[key] for key in own.keys() & other.keys())
 
 
 def test_fixed_encoding_by_its_definition() -> None:
-    items, queries = embeddings(4, 5), embeddings(5, 5, "text")
+    items = embeddings(4, 5)
+    queries = embeddings(5, 5, "text")
     code = FixedEncoding(DIM, bits=2, repetitions=3, width=DIM)
     scores = code.dense(queries, mean=False) @ code.dense(items, mean=True).T
     assert queries.concepts is not None
@@ -84,7 +89,8 @@ def test_fixed_encoding_by_its_definition() -> None:
         for j in range(5):
             total = 0.0
             for planes in code.planes:
-                words, regions = unit_rows(queries.concepts[i]), unit_rows(items.concepts[j])
+                words = unit_rows(queries.concepts[i])
+                regions = unit_rows(items.concepts[j])
                 signs = [tuple((row @ planes > 0).tolist()) for row in regions]
                 for word in words:
                     own = tuple((word @ planes > 0).tolist())
@@ -101,7 +107,8 @@ def test_fixed_encoding_halves_keep_products() -> None:
     0."""
     items = embeddings(6, 4)
     code = FixedEncoding(DIM, bits=2, repetitions=2, width=4)
-    dense, halves = code.dense(items, mean=True), code.weights(items)
+    dense = code.dense(items, mean=True)
+    halves = code.weights(items)
     assert np.allclose(halves[:, : dense.shape[1]] - halves[:, dense.shape[1] :], dense)
     assert halves.min() >= 0
 
@@ -153,7 +160,8 @@ def test_heads_learn_few_latents() -> None:
     pieces = WordPieces(pairs, 4, 4, 0.0, epochs=200)
     assert len(pieces.pieces) == 11
     for code in (trained, Autoencoder(pairs, 40, 4, 1.0, epochs=200), pieces):
-        documents, queries = code.encode_documents(images), code.encode_queries(texts)
+        documents = code.encode_documents(images)
+        queries = code.encode_queries(texts)
         assert np.diff(documents.indptr).max() <= 4
         best = (queries @ documents.T).toarray().argmax(axis=1)
         assert (best == owners).mean() > 0.5  # by chance a thirtieth
@@ -175,7 +183,8 @@ figures = st.builds(
     ),
 )
 def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]) -> None:
-    chosen, of = choose(measured), {(code, setting): each for code, setting, each in measured}
+    chosen = choose(measured)
+    of = {(code, setting): each for code, setting, each in measured}
     for code in "ab":
         for kind, limits in LIMITS.items():
             for limit in limits:
@@ -190,10 +199,8 @@ def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures
 @pytest.mark.slow
 def test_rivals_rows(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    plain, books = (
-        library / "photos.h5",
-        {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")},
-    )
+    plain = library / "photos.h5"
+    books = {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}
     for kind, path in books.items():
         assert (
             boc("build-codebook", plain, "-o", path, "--kind", kind, "--clusters", 9).exit_code == 0

@@ -33,7 +33,8 @@ def test_growth(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
-    plain, ids = library / "photos.h5", tmp_path / "ids.txt"
+    plain = library / "photos.h5"
+    ids = tmp_path / "ids.txt"
     ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
     floor = ("--floor", library / "regions.h5", "--train", ids)
     rows = run_rows(
@@ -54,7 +55,8 @@ def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_codes(library: Path, tmp_path: Path) -> None:
-    plain, book = library / "photos.h5", tmp_path / "book.npz"
+    plain = library / "photos.h5"
+    book = tmp_path / "book.npz"
     assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
     codes = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})")
     rows = run_rows(

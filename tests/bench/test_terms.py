@@ -17,7 +17,9 @@ from boc.codecs.surrogate_text import to_counts
 from boc.errors import BocError
 from boc.types import SearchRequest
 
-N, QUERIES, K = 60, 200, 10
+N = 60
+QUERIES = 200
+K = 10
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,8 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def hits_of(at: str) -> dict[str, list[tuple[str, int]]]:
     """Ids and integer scores of the pictures for each caption by the code alone, all of them."""
-    searcher, answers = Searcher.open("mine", at), {}
+    searcher = Searcher.open("mine", at)
+    answers = {}
     for i in range(QUERIES):
         query = searcher.embeddings(f"c{i}")
         request = SearchRequest(searcher.codec.encode_queries(query), N, "image")
@@ -111,7 +114,8 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
         summary_energy=1.0,
         max_fraction=9.0,
     )
-    queries, kind = records(tmp_path / "mine.text.queries.jsonl"), seismic.get_seismic_string()
+    queries = records(tmp_path / "mine.text.queries.jsonl")
+    kind = seismic.get_seismic_string()
     for key, hits in hits_of(at).items():
         terms = np.array(list(queries[key]), dtype=kind)
         weights = np.array(list(queries[key].values()), dtype=np.float32)
@@ -133,7 +137,8 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
 def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
     read = pytest.importorskip("ciff_toolkit.read", reason="ciff-toolkit is not installed")
     write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
-    scores, queries = {}, records(tmp_path / "mine.text.queries.jsonl")
+    scores = {}
+    queries = records(tmp_path / "mine.text.queries.jsonl")
     with read.CiffReader(tmp_path / "mine.image.ciff") as reader:
         header = reader.read_header()
         lists = {each.term: each for each in reader.read_postings_lists()}

@@ -106,7 +106,8 @@ def test_an_index_follows_its_pictures_and_other_processes(
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
     build_index("photos", pictures, encoder=f"tern:{library / 'model'}", at=at, device="cpu")
-    index, other = boc.open("photos", at), boc.open("photos", at)
+    index = boc.open("photos", at)
+    other = boc.open("photos", at)
     (pictures / "000.png").unlink()
     assert index.sync(pictures).removed == 1
     assert (len(index), len(other)) == (39, 40)

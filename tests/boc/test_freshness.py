@@ -46,7 +46,8 @@ def test_run_after_a_refused_one_is_fresh(
     tmp_path: Path,
     again: list[str],
 ) -> None:
-    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
+    at = f"file:{tmp_path / 'at'}"
+    encoder = f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
     assert boc("index", "x", pictures, *common, "--code", "scalar(plain=true)").exit_code == 0
     change(pictures / "000.png")
@@ -94,7 +95,8 @@ def test_leftovers_of_earlier_runs_are_removed(
     pictures: Path,
     tmp_path: Path,
 ) -> None:
-    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
+    at = f"file:{tmp_path / 'at'}"
+    encoder = f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
     (tmp_path / "at" / ".x.0123456789ab.features.h5.parts").mkdir()
     (tmp_path / "at" / ".x.ba9876543210.features.h5").touch()
@@ -129,7 +131,8 @@ def test_small_collections_are_searchable_or_refused(
     equal: bool,
 ) -> None:
     """Under each code every item finds itself, or the index is not made."""
-    path, at = tmp_path / "f.h5", f"--at=file:{tmp_path / 'at'}"
+    path = tmp_path / "f.h5"
+    at = f"--at=file:{tmp_path / 'at'}"
     for i in range(count):
         Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(
             tmp_path / f"{i}.png",

@@ -28,7 +28,8 @@ def test_json_round_trips(
     source: str,
     fields: dict[str, FieldType],
 ) -> None:
-    identity, config = Identity(spec, "ab" * 32, dim), {"steps": [], "n_terms": 3}
+    identity = Identity(spec, "ab" * 32, dim)
+    config = {"steps": [], "n_terms": 3}
     written = Manifest.new(
         identity,
         config,

@@ -19,7 +19,8 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
 
 YEAR = 2020  # of the first scene
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 360, "height": 740}
 
 
 def chromium() -> str | None:
@@ -154,7 +155,8 @@ def servers() -> Iterator[ExitStack]:
 def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
     """``visit(url, **options)`` opens a page in a context of its own. No page may complain in its
     console, but of what ``expected`` names."""
-    contexts, complaints = [], []
+    contexts = []
+    complaints = []
 
     def opened(
         url: str,

@@ -111,7 +111,8 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
 
 
 def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], server: str) -> None:
-    page, sorts = visit("about:blank"), []
+    page = visit("about:blank")
+    sorts = []
 
     def described(route: Any) -> None:
         info = route.fetch().json()

@@ -11,10 +11,9 @@ from tests.browser.pages import settle, unfold, word
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 SHIFT = 0.02  # a tenth is what the web calls good
-REQUESTS, BYTES = (
-    25,
-    60_000,
-)  # of a first visit: page, style, scripts, icon and what the index holds
+# of a first visit: page, style, scripts, icon and what the index holds
+REQUESTS = 25
+BYTES = 60_000
 SHIFTS = """
 window.shifted = 0;
 new PerformanceObserver((list) => {
@@ -130,15 +129,13 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("way", ["wide", "dark", "phone", "zoom"])
 def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None:
     pytest.importorskip("axe_playwright_python")
-    page, found = (
-        visit(
-            "about:blank",
-            dark=way == "dark",
-            phone=way == "phone",
-            expected="Failed to load resource",
-        ),
-        [],
+    page = visit(
+        "about:blank",
+        dark=way == "dark",
+        phone=way == "phone",
+        expected="Failed to load resource",
     )
+    found = []
     if way == "zoom":  # 200 %
         page.set_viewport_size({"width": 640, "height": 400})
     for name, (query, act) in STATES.items():

@@ -192,7 +192,8 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.keyboard.press("ArrowDown")
     below = page.evaluate(focused)
     x = "(i) => document.querySelectorAll('li.hit')[i].getBoundingClientRect()"
-    one, other = page.evaluate(x, 1), page.evaluate(x, below)
+    one = page.evaluate(x, 1)
+    other = page.evaluate(x, below)
     assert other["top"] > one["top"]
     assert abs(other["x"] - one["x"]) < one["width"]
     page.keyboard.press("ArrowUp")
@@ -236,7 +237,8 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     state = query_of(page)
     assert state.keys() == {"q", "k", "rm", "z", "hybrid", "open"}
     assert (state["k"], state["rm"]) == (["10"], ["3"])
-    title, shown = page.locator("dialog .figures").inner_text(), ids(page)
+    title = page.locator("dialog .figures").inner_text()
+    shown = ids(page)
     page.reload()
     unfold(page)
     assert (page.locator("dialog .figures").inner_text(), ids(page)[:10]) == (title, shown[:10])

@@ -14,14 +14,17 @@ from tests.browser.pages import ids, query_of, settle, settle_after
 
 pytestmark = pytest.mark.slow
 LOG = logging.getLogger(__name__)
-SENTENCE, FIRST = "a green kite", "00000.jpg"
+SENTENCE = "a green kite"
+FIRST = "00000.jpg"
 
 
 class Hand:
     """A user at a page, whose clicks are counted."""
 
     def __init__(self, page: Any) -> None:
-        self.page, self.clicks, self.begun = page, 0, perf_counter()
+        self.page = page
+        self.clicks = 0
+        self.begun = perf_counter()
 
     def click(self, target: Any, **options: Any) -> None:
         self.clicks += 1
@@ -311,10 +314,8 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
 
 
 def test_a_picture_alone_in_its_row_is_not_larger(visit: Callable[..., Any], scenes: Any) -> None:
-    page, heights = (
-        visit("about:blank"),
-        "all => all.map((each) => each.getBoundingClientRect().height)",
-    )
+    page = visit("about:blank")
+    heights = "all => all.map((each) => each.getBoundingClientRect().height)"
 
     def judged(route: Any) -> None:
         answer = route.fetch().json()
@@ -339,11 +340,13 @@ def test_of_many_pictures_those_near_the_screen_are_there(
 ) -> None:
     """Hundreds of pictures by date: few in the page at a time, the right ones, with their places
     said."""
-    page, many = visit("about:blank"), 3000
+    page = visit("about:blank")
+    many = 3000
 
     def library(route: Any) -> None:
         query = dict(each.split("=") for each in route.request.url.partition("?")[2].split("&"))
-        skip, k = int(query["skip"]), int(query["k"])
+        skip = int(query["skip"])
+        k = int(query["k"])
         fields = [{"taken": f"{2023 - i // 400}-0{9 - i % 400 // 50}-11"} for i in range(many)]
         hits = [
             {

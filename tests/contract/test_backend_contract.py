@@ -311,7 +311,8 @@ def halves(n: int, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
 def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
-    items, vectors = with_fields(40), halves(40, 0)
+    items = with_fields(40)
+    vectors = halves(40, 0)
     terms = random_terms(np.random.default_rng(0), (40, 4), 3, 0.6)
     index = build(backend, name, items, terms, vectors, dtype=dtype, fields=FIELDS)
     vector_of = dict(zip([item.id for item in items], vectors.tolist(), strict=True))
@@ -372,7 +373,8 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
         rows / np.linalg.norm(rows.astype(np.float64), axis=1)[:, None] for rows in (one, other)
     )
     cosines = words @ regions.T
-    over_words, over_regions = cosines.max(axis=1).sum(), cosines.max(axis=0).sum()
+    over_words = cosines.max(axis=1).sum()
+    over_regions = cosines.max(axis=0).sum()
     scores = {"mrsw": over_words, "mwsr": over_regions, "symm": over_words + over_regions}
     return float(scores.get(metric, over_words / len(words)))
 
@@ -383,7 +385,8 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
 )
 def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric) -> None:
     rng = np.random.default_rng(0)
-    items, terms = mixed_items(40), random_terms(rng, (40, 4), 3, 0.6)
+    items = mixed_items(40)
+    terms = random_terms(rng, (40, 4), 3, 0.6)
     sets = [vectors_for(i % 5, 5, i) for i in range(40)]
     index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
     set_of = dict(zip([item.id for item in items], sets, strict=True))
@@ -414,9 +417,11 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
 
 
 def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
-    items, terms = mixed_items(6), random_terms(np.random.default_rng(0), (6, 3), 3, 1)
+    items = mixed_items(6)
+    terms = random_terms(np.random.default_rng(0), (6, 3), 3, 1)
     sets = Ragged.from_sets([np.ones((2, 5), np.float32)], 5)
-    aligned, bare = Embeddings("text", vectors_for(1), sets), Embeddings("text", vectors_for(1))
+    aligned = Embeddings("text", vectors_for(1), sets)
+    bare = Embeddings("text", vectors_for(1))
     index = build(
         backend,
         name,
@@ -443,11 +448,13 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("rescored", [False, True])
 def test_stages_are_timed(backend: Backend, name: str, rescored: bool) -> None:
-    items, terms = mixed_items(60), random_terms(np.random.default_rng(0), (60, 4), 3, 0.6)
+    items = mixed_items(60)
+    terms = random_terms(np.random.default_rng(0), (60, 4), 3, 0.6)
     index = build(backend, name, items, terms, halves(60, 0))
     queries = random_terms(np.random.default_rng(1), (3, 4), 3, 0.9)
     rescore = Rescore("dot", Embeddings("text", halves(3, 1)), 5) if rescored else None
-    request, stages = SearchRequest(queries, 20, rescore=rescore), Stages()
+    request = SearchRequest(queries, 20, rescore=rescore)
+    stages = Stages()
     start = perf_counter()
     results = index.search(request, stages)
     total = 1000 * (perf_counter() - start)
@@ -556,11 +563,9 @@ def test_arrays_follow_the_order_of_ids(
     most: int,
 ) -> None:
     rng = np.random.default_rng(1)
-    items, vectors, terms = (
-        with_fields(20),
-        vectors_for(20, 5),
-        random_terms(rng, (20, 6), 300, 0.3),
-    )
+    items = with_fields(20)
+    vectors = vectors_for(20, 5)
+    terms = random_terms(rng, (20, 6), 300, 0.3)
     terms = sparse.csr_array(
         (terms.data, terms.indices, terms.indptr),
         shape=(20, 7),
@@ -586,10 +591,8 @@ def test_arrays_follow_the_order_of_ids(
         vectors_of_ids = index.vectors(ids)
         assert vectors_of_ids.dtype == index.manifest.vector_floats
         assert np.array_equal(vectors_of_ids.reshape(-1, 5), round_trip(vectors[order], dtype))
-        concepts, expected = (
-            index.concepts(ids),
-            store_rows([sets[i] for i in order], concept_dtype),
-        )
+        concepts = index.concepts(ids)
+        expected = store_rows([sets[i] for i in order], concept_dtype)
         assert concepts.values.dtype == concept_dtype
         assert concepts.offsets.tolist() == expected.offsets.tolist()
         assert np.array_equal(concepts.values, expected.values)
@@ -665,7 +668,8 @@ def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None) -
     terms = random_terms(rng, (30, 6), 9, 0.5)
     old = build(backend, name, mixed_items(30), terms, concepts=sets, concept_dtype=dtype)
     before = everything(old, queries)
-    fresh, terms = [picture("new"), sentence("also new")], random_terms(rng, (2, 6), 9, 1)
+    fresh = [picture("new"), sentence("also new")]
+    terms = random_terms(rng, (2, 6), 9, 1)
     asleep = backend.open(name)  # not touched before the replacement
     with backend.create(name, new_manifest(6, 3, ARRAYS), ARRAYS) as writer:
         writer.add(Rows(fresh, terms, vectors_for(2)))
@@ -738,7 +742,8 @@ def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...])
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
 def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: str | None) -> None:
-    rng, kind = np.random.default_rng(0), Kind(concepts=dtype)
+    rng = np.random.default_rng(0)
+    kind = Kind(concepts=dtype)
     keys = [f"key {i:02d}" for i in range(25)]
     model = Model(kind, {row.item.id: row for row in rows_for(kind, keys[:15], 0)})
     load(backend, name, kind.manifest, columns(kind, list(model.rows.values())))
@@ -882,13 +887,12 @@ def test_copies_and_exports_equal_the_index(
     concepts: str | None,
 ) -> None:
     rng = np.random.default_rng(3)
-    items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
+    items = with_fields(30)
+    terms = random_terms(rng, (30, 9), 700, 0.5)
     sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
-    here, back, export = (
-        f"file:{tmp_path / 'source'}",
-        f"file:{tmp_path / 'back'}",
-        tmp_path / "a.h5",
-    )
+    here = f"file:{tmp_path / 'source'}"
+    back = f"file:{tmp_path / 'back'}"
+    export = tmp_path / "a.h5"
     source = build(
         plugins.backend(here),
         name,
@@ -948,7 +952,8 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         np.array_equal(array, copy.arrays()[name]) for name, array in source.arrays().items()
     )
     if source.manifest.concept_dtype is not None:
-        ours, theirs = copy.concepts(ids), source.concepts(ids)
+        ours = copy.concepts(ids)
+        theirs = source.concepts(ids)
         assert np.array_equal(ours.offsets, theirs.offsets)
         assert same_matrix(ours.values, theirs.values)
         assert np.array_equal(ours.to_ragged().values, theirs.to_ragged().values)

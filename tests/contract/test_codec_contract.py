@@ -21,7 +21,8 @@ from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from tests.oracles import assert_canonical, dense, same_matrix
 
-ROWS, WIDTH = 12, 6
+ROWS = 12
+WIDTH = 6
 
 MADE_HERE = {name: kind for name, kind in STEPS.items() if kind is not GivenTerms}
 """Steps that transform vectors; the terms of GivenTerms are made by others, see
@@ -103,7 +104,8 @@ def test_scikit_learn_checks(step: type[Step]) -> None:
 
 @pytest.mark.parametrize("step", EXAMPLES)
 def test_row_alone_equals_batch(step: Step) -> None:
-    X, labels = gaussian(0), np.repeat(MODALITIES, ROWS // 2)
+    X = gaussian(0)
+    labels = np.repeat(MODALITIES, ROWS // 2)
     for kind in (
         (np.asarray, sparse.csr_array)
         if step.__sklearn_tags__().input_tags.sparse

@@ -133,7 +133,8 @@ def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: i
 @pytest.mark.slow
 def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
     for encode, inputs in ((encoder.encode_images, pictures), (encoder.encode_texts, TEXTS)):
-        together, backwards = encode(inputs), encode(inputs[::-1])
+        together = encode(inputs)
+        backwards = encode(inputs[::-1])
         for i, each in enumerate(inputs):
             alone = encode([each])
             for found, row in ((alone, 0), (backwards, len(inputs) - 1 - i)):
@@ -158,7 +159,8 @@ def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
 
 
 def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]) -> None:
-    images, texts = encoder.encode_images(pictures), encoder.encode_texts(TEXTS)
+    images = encoder.encode_images(pictures)
+    texts = encoder.encode_texts(TEXTS)
     assert [len(images.concepts[i]) for i in range(len(pictures))] == [
         len(each) for each in pictures
     ]

@@ -15,7 +15,8 @@ from boc.search.queries import Query
 from boc.types import Batch, Embeddings, Filter, Item
 from tests.oracles import random_units, write_features
 
-DIM, COUNT = 8, 30
+DIM = 8
+COUNT = 30
 COLUMNS = "id,year:integer,size:float,tag,kept:boolean,taken:date,title:text"
 ROWS = [
     f"{i:02}.jpg,{2000 + i},{i / 10},{('Ürsel', 'dog|cat')[i % 2]},"
@@ -110,7 +111,8 @@ def outcome(searcher: Searcher, options: Options) -> object:
 
 
 def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Path) -> None:
-    path, here = features(tmp_path), f"file:{tmp_path / 'here'}"
+    path = features(tmp_path)
+    here = f"file:{tmp_path / 'here'}"
     searchers = []
     for at in (address, here):
         build_index(name, path, at=at, metadata=tmp_path / "m.csv", code="scalar(plain=true)")

@@ -64,10 +64,8 @@ def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
     for i, picture in enumerate(PICTURES):
         stem = Path(picture).stem
         n = i + 1 if i else 0
-        features, corners = (
-            rng.random((n, WIDTH), dtype=np.float32),
-            np.sort(rng.random((n, 2, 2)), axis=1),
-        )
+        features = rng.random((n, WIDTH), dtype=np.float32)
+        corners = np.sort(rng.random((n, 2, 2)), axis=1)
         if suffix == "npz":
             np.savez(folder / layout[0] / f"{stem}.npz", feat=features)
         else:
@@ -78,7 +76,8 @@ def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
 
 def make_table(path: Path, wide: bool) -> str:
     """A table of the same: i + 1 regions for the i-th picture, none for the first."""
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     for i, picture in enumerate(PICTURES):
         n = i + 1 if i else 0
         corners = (np.sort(rng.random((n, 2, 2)), axis=1) * SIZE).reshape(n, 4).astype(np.float32)
@@ -147,7 +146,8 @@ def test_regions_of_every_mode(given: Given) -> None:
 @pytest.mark.slow
 def test_source_copies_agree(given: Given) -> None:
     source, folder = given
-    fresh, copy = plugins.region_source(source.identity.spec), pickle.loads(pickle.dumps(source))  # noqa: S301
+    fresh = plugins.region_source(source.identity.spec)
+    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert fresh.identity == copy.identity == source.identity
     first = [source(ref(folder, name)) for name in PICTURES]
     for name, expected in reversed(list(zip(PICTURES, first, strict=True))):
@@ -168,10 +168,8 @@ def test_pixels_decide_not_how_they_are_stored(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
-    source, folder = (
-        plugins.region_source(SPECS[kind](tmp_path, request)),
-        draw(tmp_path / "pictures"),
-    )
+    source = plugins.region_source(SPECS[kind](tmp_path, request))
+    folder = draw(tmp_path / "pictures")
     upright, rotated, grey = (
         source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey")
     )
@@ -187,7 +185,8 @@ def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
     )
     folder = draw(tmp_path / "pictures")
     for i, name in enumerate(PICTURES):
-        found, stem = source(ref(folder, name)), Path(name).stem
+        found = source(ref(folder, name))
+        stem = Path(name).stem
         assert len(found) == (i + 1 if i else 0)
         with (tmp_path / "f" / f"{layout}_att" / f"{stem}.{suffix}").open("rb") as handle:
             stored = np.load(handle)

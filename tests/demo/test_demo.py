@@ -58,7 +58,9 @@ def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
 def test_a_cell_learns_the_thing_in_front() -> None:
     scene = Scene("desert", "night", (Thing("rocket", "red"), Thing("cat", "white")))
     kind, colour, place, sky = describe(scene, [(0.0, 0.0, 0.6, 0.6), (0.5, 0.5, 1.0, 1.0)])
-    rocket, cat, nothing = list(ART).index("rocket"), list(ART).index("cat"), len(ART)
+    rocket = list(ART).index("rocket")
+    cat = list(ART).index("cat")
+    nothing = len(ART)
     assert kind.shape == (CELLS, CELLS)
     assert [kind[0, 0], kind[4, 4], kind[-1, -1], kind[0, -1]] == [rocket, cat, cat, nothing]
     assert [colour[0, 0], colour[4, 4], colour[0, -1]] == [

@@ -83,7 +83,8 @@ def _captions_of(folder: Path) -> list[list[str]]:
 
 
 def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path) -> None:
-    again, other = _gallery(tmp_path / "again", 12), _gallery(tmp_path / "other", 12, seed=6)
+    again = _gallery(tmp_path / "again", 12)
+    other = _gallery(tmp_path / "other", 12, seed=6)
     assert _files(again) == _files(gallery)
     assert _files(other)["images/00000.jpg"] != _files(gallery)["images/00000.jpg"]
 

@@ -89,10 +89,8 @@ def word_pieces(folder: Path) -> dict[str, Any]:
     ]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     fast = transformers.PreTrainedTokenizerFast(
@@ -110,10 +108,8 @@ def unigram(folder: Path) -> dict[str, Any]:
     scores = {"<unk>": 0.0, "</s>": 0.0, "▁": -4.0, "▁red": -1.0, "▁box": -1.0, "es": -2.0}
     pieces = list((scores | dict.fromkeys("abcdefghijklmnopqrstuvwxyz?!:,", -9.0)).items())
     tokenizer = Tokenizer(models.Unigram(pieces, 0, byte_fallback=False))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.Lowercase(),
-        pre_tokenizers.Metaspace(),
-    )
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.post_processor = processors.TemplateProcessing(
         "$A </s>",
@@ -210,10 +206,8 @@ def tiny_alt(folder: Path) -> None:
 
 def tiny_pair(folder: Path) -> None:
     """A ViT and a BERT, whose poolers go before the projections."""
-    vision, text = (
-        transformers.ViTConfig(**SIZES, **PICTURE),
-        transformers.BertConfig(**SIZES, **word_pieces(folder)),
-    )
+    vision = transformers.ViTConfig(**SIZES, **PICTURE)
+    text = transformers.BertConfig(**SIZES, **word_pieces(folder))
     config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
         vision,
         text,
@@ -342,7 +336,8 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
     encoder = open_encoder(folders(kind))
     model, images, texts = library_inputs(folders(kind), pictures)
     prepared = [encoder.prepare(each) for each in pictures]
-    seen, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
+    seen = encoder.encode_images(prepared)
+    said = encoder.encode_texts(TEXTS)
     assert np.abs(seen.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
     assert np.abs(said.vectors - unit(model.get_text_features(**texts))).max() <= 1e-6
     assert encoder.identity.dim == seen.vectors.shape[1] == said.vectors.shape[1]
@@ -429,7 +424,8 @@ def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef
     encoder = open_encoder(folders("siglip"))
     model, images, texts = library_inputs(folders("siglip"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    head, width = model.vision_model.head, 16
+    head = model.vision_model.head
+    width = 16
     values = head.attention.in_proj_weight[2 * width :], head.attention.in_proj_bias[2 * width :]
     for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
         for j, token in enumerate(tokens):
@@ -604,7 +600,8 @@ def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None
     (folder / "model.safetensors").unlink(missing_ok=True)
     parts = sorted(folder.glob("model-*.safetensors"))
     assert len(parts) > 1
-    one, other = open_encoder(folders("clip")), open_encoder(folder)
+    one = open_encoder(folders("clip"))
+    other = open_encoder(folder)
     assert np.array_equal(one.encode_texts(TEXTS).vectors, other.encode_texts(TEXTS).vectors)
     part = next(part for part in parts if "visual_projection.weight" in load_file(part))
     change_weights(part)
@@ -646,7 +643,8 @@ def test_torch_files_are_read_for_weights_only(
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    one, other = open_encoder(folders("clip")), open_encoder(folder)
+    one = open_encoder(folders("clip"))
+    other = open_encoder(folder)
     assert np.array_equal(one.encode_texts(TEXTS).vectors, other.encode_texts(TEXTS).vectors)
     assert one.identity.digest != other.identity.digest
     torch.save(
@@ -732,7 +730,8 @@ def test_compiling_changes_nothing(
         return run
 
     monkeypatch.setattr(torch, "compile", compiled)
-    plain, fast = open_encoder(folders("clip")), open_encoder(folders("clip"), compile=True)
+    plain = open_encoder(folders("clip"))
+    fast = open_encoder(folders("clip"), compile=True)
     assert not asked
     assert np.array_equal(plain.encode_texts(TEXTS).vectors, fast.encode_texts(TEXTS).vectors)
     prepared = [plain.prepare(each) for each in pictures]
@@ -752,7 +751,8 @@ def test_network_without_concepts(
     encoder = open_encoder(folders("clip"))
     prepared = [encoder.prepare(each) for each in pictures]
     assert [len(each) for each in prepared] == [0] * len(pictures)
-    found, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
+    found = encoder.encode_images(prepared)
+    said = encoder.encode_texts(TEXTS)
     assert found.concepts is found.boxes is said.concepts is said.words is None
     monkeypatch.undo()
     whole = open_encoder(folders("clip"))

@@ -23,7 +23,8 @@ from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_exports import NUMBERS, REALS
 from tests.fuzz.test_fuzz_indexes import ODD
 
-DIM, ROWS = 4, 6
+DIM = 4
+ROWS = 6
 
 
 def kinds(rng: np.random.Generator) -> dict[str, Codebook]:

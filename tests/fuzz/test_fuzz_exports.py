@@ -45,7 +45,8 @@ def forge_header(file: h5py.File, rng: random.Random) -> str:
         file.attrs[name] = value
         return f"{name} = {value!r}"
     tree = json.loads(file.attrs["index"])
-    node, keys = tree, []
+    node = tree
+    keys = []
     while isinstance(node, (dict, list)) and node:
         above = node
         keys.append(rng.choice(list(node) if isinstance(node, dict) else range(len(node))))

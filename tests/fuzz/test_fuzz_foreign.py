@@ -78,7 +78,8 @@ def archive(path: Path) -> None:
             ("n" * 120, b""),
         ):
             info = tarfile.TarInfo(name)
-            info.size, info.pax_headers = len(data), {"comment": "x" * 40}
+            info.size = len(data)
+            info.pax_headers = {"comment": "x" * 40}
             tar.addfile(info, io.BytesIO(data))
 
 
@@ -142,7 +143,8 @@ def forge(data: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.5:
         return damaged(data, rng) if data else data
     place = rng.choice((0, 4, 8, 16, rng.randrange(len(data) + 1)))
-    form, value = rng.choice(("<i", "<I", "<q")), rng.choice(HUGE)
+    form = rng.choice(("<i", "<I", "<q"))
+    value = rng.choice(HUGE)
     size = struct.calcsize(form)
     number = (value % 2 ** (8 * size)).to_bytes(size, "little")
     new = rng.choice((number, number, rng.choice(ODD_JSON).encode()))
@@ -156,7 +158,8 @@ def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str) -> None:
     write(path)
     for picture in ("a.png", "b.png"):
         (tmp_path / picture).write_bytes(b"picture")
-    sound, wrong = path.read_bytes(), {}
+    sound = path.read_bytes()
+    wrong = {}
     for number in range(FORGED):
         path.write_bytes(forge(sound, random.Random(number)))
         with pytest.MonkeyPatch.context() as patch:
@@ -169,7 +172,8 @@ def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str) -> None:
 
 def packed(path: Path, member: str, claimed: int | None = None) -> None:
     """Write 300 MB of zeros as an archive of numpy, which may claim another size."""
-    rows, header = 300 << 20, io.BytesIO()
+    rows = 300 << 20
+    header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
         {"descr": "|u1", "fortran_order": False, "shape": (rows // 4, 4)},

@@ -62,7 +62,8 @@ def forge(home: Path, rng: random.Random) -> str:
         above = raw["manifest"]
         while isinstance(node, (dict, list)) and node and (not keys or rng.random() < 0.8):
             keys.append(rng.choice(list(node) if isinstance(node, dict) else range(len(node))))
-            above, node = node, node[keys[-1]]
+            above = node
+            node = node[keys[-1]]
         above[keys[-1]] = rng.choice(ODD)
         told = f"{'/'.join(map(str, keys))} = {above[keys[-1]]!r}"
     data = json.dumps(raw).encode()

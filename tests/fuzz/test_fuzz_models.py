@@ -32,7 +32,8 @@ SAFETENSORS = "model.safetensors"
 
 def forge_tree(tree: Any, rng: random.Random) -> str:
     """Replace a value of JSON, at any depth."""
-    node, keys = tree, list[Any]()
+    node = tree
+    keys = list[Any]()
     while isinstance(node, (dict, list)) and node and (not keys or rng.random() < 0.8):
         above = node
         keys.append(rng.choice(list(node) if isinstance(node, dict) else range(len(node))))
@@ -101,7 +102,8 @@ def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kin
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(FORGED // 2):
-            rng, folder = random.Random(number), tmp_path / "forged"
+            rng = random.Random(number)
+            folder = tmp_path / "forged"
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(sound, folder)
             told = forge(folder, rng)

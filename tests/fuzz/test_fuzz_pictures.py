@@ -61,12 +61,11 @@ KINDS = {
 
 def picture(form: str, mode: str = "RGB", frames: int = 1, **options: object) -> bytes:
     """A small sound picture of a format, with EXIF where the format has it."""
-    exif, buffer = Image.Exif(), io.BytesIO()
-    exif[0x0112], exif[0x010E], exif.get_ifd(0x8769)[0x9003] = (
-        6,
-        "what is on it",
-        "2020:02:29 12:00:00",
-    )
+    exif = Image.Exif()
+    buffer = io.BytesIO()
+    exif[0x0112] = 6
+    exif[0x010E] = "what is on it"
+    exif.get_ifd(0x8769)[0x9003] = "2020:02:29 12:00:00"
     shown = [
         Image.frombytes("RGB", (24, 16), bytes((i * 37 + n) % 256 for i in range(24 * 16 * 3)))
         for n in range(frames)

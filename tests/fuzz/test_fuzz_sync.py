@@ -111,8 +111,10 @@ def test_a_sync_of_forged_files_is_refused_or_done(
     tmp_path: Path,
     kind: str,
 ) -> None:
-    place, folder = tmp_path / "at", tmp_path / "pictures"
-    at, files = f"file:{place}", Files(folder)
+    place = tmp_path / "at"
+    folder = tmp_path / "pictures"
+    at = f"file:{place}"
+    files = Files(folder)
     for i in range(8):
         files.write(folder / f"{i}.png", f"picture {i}" if i else "bad")
     new("x", folder, at)

@@ -29,7 +29,8 @@ Own = Callable[[Any], Any]
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
     """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in
     ``calls``."""
-    source, tools = tmp_path / "server.zip", tmp_path / "bin"
+    source = tmp_path / "server.zip"
+    tools = tmp_path / "bin"
     with zipfile.ZipFile(source, "w") as file:
         file.writestr("product/elasticsearch/lib/server.jar", "a server")
         file.writestr("product/else", "of no use")

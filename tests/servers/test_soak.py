@@ -66,7 +66,9 @@ class Client(threading.Thread):
         rows = (library / "captions.csv").read_text(encoding="utf-8").splitlines()[1:]
         self._sentences = [row.split(",")[1] for row in rows]
         self._pictures = sorted((library / "images").iterdir())[1::10]  # stay in the index
-        self._host, self._kind, self._end = urlsplit(address).netloc, kind, end
+        self._host = urlsplit(address).netloc
+        self._kind = kind
+        self._end = end
         self.answers: list[Answer] = []
         self.errors: list[str] = []
 
@@ -84,7 +86,8 @@ class Client(threading.Thread):
                     time.sleep(0.05 if kind == "slow" else 0)
                 status = answer.status
             except (OSError, http.client.HTTPException) as error:
-                status, body = 0, repr(error).encode()
+                status = 0
+                body = repr(error).encode()
             connection.close()
             self.answers.append(Answer(kind, status, 1000 * (time.perf_counter() - begun)))
             if status not in (200, 429, 503):
@@ -92,8 +95,11 @@ class Client(threading.Thread):
 
     def _request(self) -> tuple[Any, ...]:
         """Return the kind, method, path, body and headers of the next request."""
-        sentence, file = random.choice(self._sentences), random.choice(self._pictures)
-        text, item, k = quote(sentence), quote(file.name), random.choice((10, 40))
+        sentence = random.choice(self._sentences)
+        file = random.choice(self._pictures)
+        text = quote(sentence)
+        item = quote(file.name)
+        k = random.choice((10, 40))
         if self._kind == "upload":
             head = (
                 '--x\r\nContent-Disposition: form-data; name="image"; '
@@ -131,7 +137,9 @@ def boc(*words: object) -> None:
 
 def changes(library: Path, work: Path, at: str) -> Callable[[], None]:
     """Make the index ``soak``, and return what changes it, one step a call."""
-    table, images, features = library / "captions.csv", library / "images", library / "photos.h5"
+    table = library / "captions.csv"
+    images = library / "images"
+    features = library / "photos.h5"
     head, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
     first = sorted(path.name for path in images.iterdir())[::10]
     fewer = work / "fewer.csv"
@@ -170,7 +178,9 @@ class Ledger(threading.Thread):
     def __init__(self, library: Path, at: str, end: threading.Event) -> None:
         super().__init__(daemon=True)
         boc("index", "ledger", library / "photos.h5", "--at", at)
-        self._at, self._end, self._random = at, end, np.random.default_rng(7)
+        self._at = at
+        self._end = end
+        self._random = np.random.default_rng(7)
         self._backend = plugins.backend(at)
         index = self._backend.open("ledger")
         self._codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
@@ -254,10 +264,8 @@ def crash(node: Server) -> None:
 
 def row(name: str, answers: list[Answer], process: int, node: Server | None) -> str:
     times = [answer.ms for answer in answers if answer.status == 200] or [0]
-    memory, files = (
-        status_of(process, "VmRSS") / 1e6,
-        len(list(Path(f"/proc/{process}/fd").iterdir())),
-    )
+    memory = status_of(process, "VmRSS") / 1e6
+    files = len(list(Path(f"/proc/{process}/fd").iterdir()))
     theirs = 0.0
     with suppress(OSError, StopIteration, AssertionError):  # it is being killed
         theirs = status_of(node.pid, "VmRSS") / 1e6 if node else 0
@@ -284,7 +292,9 @@ def test_soak_has_no_errors(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     node = own(Server(kind, tmp_path, heap="512m")) if kind else None
     at = address(node, replicas=0) if node else f"file:{tmp_path / 'index'}"
-    change, errors, end = changes(library, tmp_path, at), list[str](), threading.Event()
+    change = changes(library, tmp_path, at)
+    errors = list[str]()
+    end = threading.Event()
     ledger = Ledger(library, at, end)
     with ExitStack() as stack:
         server, url = serve("soak", at)

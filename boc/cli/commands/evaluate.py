@@ -139,7 +139,8 @@ def command(
 
     from boc.evaluate.runs import Gallery
 
-    gallery, known = Gallery.of(*features), None
+    gallery = Gallery.of(*features)
+    known = None
     if ndcg is not None:
         with options.bars() as bars:
             tick = bars.ticks("relevance", len(gallery.captions) * gallery.images)

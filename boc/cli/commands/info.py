@@ -54,7 +54,8 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    counts, rounded = facts["items"], ", stored rounded" if facts["rounded"] else ""
+    counts = facts["items"]
+    rounded = ", stored rounded" if facts["rounded"] else ""
     total = max(1, sum(counts.values()))
     for label, value in (
         ("items", f"{counts['image']} pictures, {counts['text']} captions"),
@@ -96,7 +97,8 @@ def _recall(recall: dict[str, Any]) -> str:
 
 
 def _place(backend: Backend, *, as_json: bool) -> None:
-    about, names = backend.about(), backend.names()
+    about = backend.about()
+    names = backend.names()
     if as_json:
         click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
         return

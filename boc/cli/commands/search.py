@@ -209,7 +209,9 @@ def command(
             raise click.UsageError(
                 "give one of --json, --paths, -0, --show and --request: each prints something else",
             )
-        as_json, show = ways == ["as_json"], ways == ["show"]  # whatever the settings say
+        # An option of the command line counts whatever the settings say.
+        as_json = ways == ["as_json"]
+        show = ways == ["show"]
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions

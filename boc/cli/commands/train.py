@@ -89,7 +89,8 @@ def command(
     check_writable(output / "config.json")
     trainer.check_model_folder(output)
     recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
-    data, region_source = open_source(source, ids, images), plugins.region_source(regions)
+    data = open_source(source, ids, images)
+    region_source = plugins.region_source(regions)
     held_out = None
     if validate is not None:
         held_out = open_source(source, validate, images)
@@ -159,6 +160,7 @@ def _show(steps: Iterator[Progress]) -> None:
         for now in steps:
             progress("training", now.step, now.steps)
             if now.recalls is not None:
-                text, image = now.recalls.text_to_image.r10, now.recalls.image_to_text.r10
+                text = now.recalls.text_to_image.r10
+                image = now.recalls.image_to_text.r10
                 recalls = f"R@10 sentence to picture {text:.1f}, picture to sentence {image:.1f}"
                 tqdm.write(f"epoch {now.epoch + 1}: loss {now.loss:.3f}, {recalls}", sys.stderr)

@@ -170,7 +170,8 @@ class Guard:
 
 def _check_origin(headers: Headers) -> None:
     """Data is for our own page and for programs; programs send no Origin or Sec-Fetch headers."""
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    site = headers.get("sec-fetch-site")
+    origin = headers.get("origin")
     ours = headers.get("host", "").lower()
     if site not in (None, "same-origin", "none") or (
         origin is not None and urlsplit(origin).netloc.lower() != ours

@@ -29,5 +29,6 @@ def below_index(path: str) -> str:
 
 def path_of(scope: Mapping[str, Any]) -> str:
     """Return the path of a request below the mount prefix, and below the address of its index."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    path = str(scope["path"])
+    root = str(scope.get("root_path", ""))
     return below_index(path[len(root) :] if root and path.startswith(f"{root}/") else path)

@@ -75,7 +75,8 @@ class BodyLimit:
 
     async def _read(self, receive: Receive) -> bytes | None:
         """Return the body; None if the client disconnected."""
-        parts, length = [], 0
+        parts = []
+        length = 0
         while True:
             message = await receive()
             if message["type"] != "http.request":

@@ -53,7 +53,9 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status, size = perf_counter(), 500, 0
+        start = perf_counter()
+        status = 500
+        size = 0
         requested = Headers(scope=scope).get(ID, "")
         id = requested if _SOUND.fullmatch(requested) else uuid4().hex[:16]
         REQUEST.set(id)
@@ -70,7 +72,9 @@ class RequestLog:
         try:
             await self._app(scope, receive, observe)
         finally:
-            method, route, seconds = scope["method"], _route(scope), perf_counter() - start
+            method = scope["method"]
+            route = _route(scope)
+            seconds = perf_counter() - start
             self._count(route, method, status, seconds)
             values = {
                 "method": method,

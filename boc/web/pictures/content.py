@@ -84,7 +84,8 @@ def _open(item: Item) -> int:
     That is the path before the id, or the folder of the file if it does not end with the id. Each
     folder on the way is opened in the one before, so that none can become a link meanwhile.
     """
-    path, root = item.path, item.content.removesuffix(f"/{item.id}")
+    path = item.path
+    root = item.content.removesuffix(f"/{item.id}")
     folder = path.parent if root == item.content else path_of(root or "/")
     real = Path(os.path.realpath(path))
     if ".." in path.parts or _first_seen(folder) not in real.parents:

@@ -42,7 +42,8 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "strange.csv").write_text("id,year:integer\nx.png,2020\n")
     (home / "fine.csv").write_text("id,year:integer,tag,title:text\n000.png,2020,box,A box\n")
     (home / "one.csv").write_text("image,caption\n000.png,a box\n000.png,the box\n")
-    at, encoder = f"--at=file:{home / 'index'}", f"--encoder=tern:{home / 'model'}"
+    at = f"--at=file:{home / 'index'}"
+    encoder = f"--encoder=tern:{home / 'model'}"
     run("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
     run("index", "tiny", home / "one.csv", encoder, at)
     for name in ("odd", "short"):

@@ -175,7 +175,8 @@ def test_training(table: Path, tmp_path: Path) -> None:
         "--set=batch_size=16",
         *(f"--set={s}" for s in TINY),
     ]
-    calm, wild = tmp_path / "calm", tmp_path / "wild"
+    calm = tmp_path / "calm"
+    wild = tmp_path / "wild"
     assert boc(*arguments, "-o", calm).exit_code == 0
     disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)
     for name in ("model.safetensors", "config.json", "tokenizer.json", "history.json"):

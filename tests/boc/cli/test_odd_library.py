@@ -73,7 +73,8 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
 def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="the page needs the extra web")
-    folder, at = tmp_path / "p", f"--at=file:{tmp_path / 'at'}"
+    folder = tmp_path / "p"
+    at = f"--at=file:{tmp_path / 'at'}"
     draw_pictures(folder, PICTURES)
     picture = folder / "images" / "000.png"
 

@@ -164,18 +164,24 @@ def of_sixel(text: str) -> np.ndarray:
     """Draw sixels as a terminal does; the numbers of the colours, -1 where nothing was drawn."""
     match = re.fullmatch(r'\x1bPq"1;1;(\d+);(\d+)(.*)\x1b\\', text, re.S)
     assert match is not None
-    width, height, body = int(match[1]), int(match[2]), match[3]
+    width = int(match[1])
+    height = int(match[2])
+    body = match[3]
     canvas = np.full((-(-height // 6) * 6, width), -1)
-    top, x, colour = 0, 0, 0
+    top = 0
+    x = 0
+    colour = 0
     for token in re.finditer(r"#(\d+);2;\d+;\d+;\d+|#(\d+)|!(\d+)([?-~])|([?-~])|(\$)|(-)", body):
         if token[2]:
             colour = int(token[2])
         elif token[6]:
             x = 0
         elif token[7]:
-            top, x = top + 6, 0
+            top = top + 6
+            x = 0
         elif not token[1]:
-            times, bits = int(token[3] or 1), ord(token[4] or token[5]) - 63
+            times = int(token[3] or 1)
+            bits = ord(token[4] or token[5]) - 63
             for row in range(6):
                 if bits >> row & 1:
                     assert (canvas[top + row, x : x + times] == -1).all()

@@ -99,7 +99,8 @@ def test_file_and_environment_equal_the_flag(
         return context.params[str(option.name)] if option.expose_value else dict(context.meta)
 
     value = sample(option)
-    single, typed = value[0] if isinstance(value, list) else value, max(option.opts, key=len)
+    single = value[0] if isinstance(value, list) else value
+    typed = max(option.opts, key=len)
     flag = effective([typed] if single is True else [typed, str(single)])
     monkeypatch.setenv(settings.variable(command, key), str(single))
     assert effective([]) == flag

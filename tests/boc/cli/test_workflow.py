@@ -69,7 +69,8 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     assert scores[0] == sorted(scores[0], reverse=True)
     assert scores[0][-1] >= -1.001
     assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
-    bare, table = tmp_path / "bare.h5", library / "captions.csv"
+    bare = tmp_path / "bare.h5"
+    table = library / "captions.csv"
     encoder = f"tern:{library / 'model'}"
     assert (
         boc("extract", table, "-o", bare, "--encoder", encoder, "--set=concepts=false").exit_code

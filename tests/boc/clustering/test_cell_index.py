@@ -75,7 +75,8 @@ def slow_scores(
 def in_cells(draw: st.DrawFn) -> Centroids:
     """Centroids in cells of all sizes, drawn, not learned; some of them the same."""
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=12))
-    width, steps = draw(st.integers(1, 140)), draw(st.sampled_from([1, 2, 100]))
+    width = draw(st.integers(1, 140))
+    steps = draw(st.sampled_from([1, 2, 100]))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     vectors, heads = (
         rng.integers(-steps, steps + 1, (n, width)).astype(np.float32)
@@ -220,7 +221,8 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(
     rng = np.random.default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
     centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
-    numbers, others = rng.integers(9, size=(n, m)), rng.integers(9, size=n)
+    numbers = rng.integers(9, size=(n, m))
+    others = rng.integers(9, size=n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_index, "BATCH_NUMBERS", 2 * m * d)  # two rows at a time
         found = centroids.cosines(numbers, others)
@@ -251,10 +253,8 @@ def test_means_are_those_of_a_loop_over_the_groups(
     """And a group without a direction keeps the one before; whatever the batches."""
     rng = np.random.default_rng(seed)
     points = Directions(*rounded(rng.standard_normal((n, d)).astype(np.float32)))
-    before, owners = (
-        Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32))),
-        rng.integers(k, size=n),
-    )
+    before = Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32)))
+    owners = rng.integers(k, size=n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_index, "BATCH_ROWS", batch)
         found = points.means(owners, before)

@@ -114,7 +114,8 @@ def test_sample_is_uniform(two: Any) -> None:
     counts = Counter(
         name for seed in range(times) for name in names(sample_concepts(two, 5, seed=seed))
     )
-    expected, deviation = times / 3, np.sqrt(times / 3 * 2 / 3)
+    expected = times / 3
+    deviation = np.sqrt(times / 3 * 2 / 3)
     assert set(counts) == set(ALL)
     assert max(abs(count - expected) for count in counts.values()) < 4 * deviation
 
@@ -267,7 +268,8 @@ def made(words: tuple[str, ...] | None = None) -> Codebook:
     ],
 )
 def test_file_round_trip(tmp_path: Path, fields: dict[str, Any]) -> None:
-    book, path = replace(made(), **fields), tmp_path / "deep" / "book.npz"
+    book = replace(made(), **fields)
+    path = tmp_path / "deep" / "book.npz"
     book.save(path)
     loaded = Codebook.load(path)
     for name, value in vars(book).items():
@@ -385,7 +387,8 @@ def test_load_damaged_file(tmp_path: Path) -> None:
 
 
 def test_load_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
-    path, zeros = tmp_path / "book.npz", io.BytesIO()
+    path = tmp_path / "book.npz"
+    zeros = io.BytesIO()
     np.save(zeros, np.zeros((50_000_000, DIM), np.int8))
     for name in ("centroids.npy", "more.npy"):
         archive(path)
@@ -434,7 +437,8 @@ def run(*arguments: object) -> Result:
 
 @pytest.mark.parametrize("kind", ["plain", "centered", "rescaled"])
 def test_build_codebook_command(library: Path, tmp_path: Path, kind: str) -> None:
-    features, output = library / "photos.h5", tmp_path / "book.npz"
+    features = library / "photos.h5"
+    output = tmp_path / "book.npz"
     result = run(features, "-o", output, "--clusters", 12, "--kind", kind)
     assert result.exit_code == 0, result.output
     book = Codebook.load(output)

@@ -76,7 +76,8 @@ def slow_labels(
 
     for path in paths:
         with FeatureFile(path) as file:
-            texts, images = file.batch("text", 0, 99), file.batch("image", 0, 99)
+            texts = file.batch("text", 0, 99)
+            images = file.batch("image", 0, 99)
         for i, pieces in enumerate(texts.embeddings.words or []):
             words, of = whole_words(pieces)
             pairs = {

@@ -91,7 +91,8 @@ def test_hard_assignment_counts_nearest_centroids(
     seed: int,
     labels: Any,
 ) -> None:
-    sets, codebook = random_sets(sizes, seed), book(p, seed + 1)
+    sets = random_sets(sizes, seed)
+    codebook = book(p, seed + 1)
     step = HardAssignment.from_codebook(replace(codebook, labels=labels))
     assert step.term_labels_.tolist() == ([] if labels is None else labels.tolist())
     terms = step.transform(sets)
@@ -118,7 +119,8 @@ def test_soft_assignment_aggregates_similarities(
     aggregate: str,
     z: int | None,
 ) -> None:
-    sets, codebook = random_sets(sizes, seed, 2.0), book(p, seed + 1)
+    sets = random_sets(sizes, seed, 2.0)
+    codebook = book(p, seed + 1)
     step = SoftAssignment.from_codebook(codebook, similarity=kind, aggregate=aggregate, z=z)
     terms = step.transform(sets)
     assert terms.dtype == np.float32
@@ -139,7 +141,8 @@ def test_means_and_axes_move_concepts(
     modality: Modality,
     side: str,
 ) -> None:
-    sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
+    sets = random_sets(sizes, seed)
+    codebook = book(5, seed + 1)
     means = (
         np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
     )
@@ -157,7 +160,8 @@ def test_means_and_axes_move_concepts(
 
 
 def test_soft_query_budget() -> None:
-    sets, codebook = random_sets([3, 2], 0), book(8)
+    sets = random_sets([3, 2], 0)
+    codebook = book(8)
     step = SoftAssignment.from_codebook(codebook, z=2, query_z=5)
     assert same_matrix(step.encode_documents(sets, "image"), step.transform(sets))
     assert same_matrix(
@@ -172,12 +176,11 @@ def test_soft_query_budget() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"z": 3}, {"z": 3, "aggregate": "max"}])
 def test_blocks_equal_whole(options: dict[str, Any]) -> None:
-    sets, codebook = random_sets([0, 3, 9, 0, *[1, 2, 40] * 500, 0], 0), book(8)
+    sets = random_sets([0, 3, 9, 0, *[1, 2, 40] * 500, 0], 0)
+    codebook = book(8)
     assert len(sets.values) > kmeans.ROWS
-    soft, hard = (
-        SoftAssignment.from_codebook(codebook, **options),
-        HardAssignment.from_codebook(codebook),
-    )
+    soft = SoftAssignment.from_codebook(codebook, **options)
+    hard = HardAssignment.from_codebook(codebook)
     parts = [
         sets.take(range(start, min(start + 100, len(sets)))) for start in range(0, len(sets), 100)
     ]
@@ -206,7 +209,8 @@ def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
     X, C = (
         rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6)
     )
-    few, many = nearest(X[:30], C, z), nearest(X, C, z)
+    few = nearest(X[:30], C, z)
+    many = nearest(X, C, z)
     for (columns, squared), (others, _) in ((few, many), (many, few)):
         assert np.array_equal(np.sort(columns[:30], axis=1), np.sort(others[:30], axis=1))
         exact = ((X[:30, None, :] - C[columns[:30]]) ** 2).sum(axis=2)
@@ -257,7 +261,8 @@ def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
 def test_chain_fit_keeps_codebook(assignment: str) -> None:
-    codebook, items = book(6), embedded("image", [3, 0, 2], 0)
+    codebook = book(6)
+    items = embedded("image", [3, 0, 2], 0)
     codec = concept_code(codebook, assignment).fit(items)
     assert np.array_equal(codec.arrays()["0.centroids_"], codebook.centroids)
     assert_canonical(codec.encode_documents(items), (3, 6))

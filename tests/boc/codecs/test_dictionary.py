@@ -55,7 +55,9 @@ def slow_document(
     lead of a choice."""
     near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
     chosen: list[int] = []
-    remainder, weights, lead = x, np.empty(0), math.inf
+    remainder = x
+    weights = np.empty(0)
+    lead = math.inf
     for _ in range(min(z, len(near))):
         rest = sorted(
             (j for j in near if j not in chosen),
@@ -174,7 +176,8 @@ def test_terms_of_a_query_are_its_nearest_centroids(
     seed: int,
 ) -> None:
     step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
-    code, top = step.query_code(gaussian(seed + 1, 1)[0]), 2**bits - 1
+    code = step.query_code(gaussian(seed + 1, 1)[0])
+    top = 2**bits - 1
     X = np.concatenate(
         [gaussian(seed + 2, n), code.mean[None]],
     )  # the last is zero without the mean
@@ -196,7 +199,8 @@ def pursued(
     candidates: NDArray[np.float32],
     z: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    gram, rows = candidates @ candidates.transpose(0, 2, 1), np.arange(len(X))
+    gram = candidates @ candidates.transpose(0, 2, 1)
+    rows = np.arange(len(X))
     return pursuit(np.einsum("nmd,nd->nm", candidates, X), lambda one: gram[rows, one], z)
 
 
@@ -204,10 +208,8 @@ def pursued(
 def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     z = min(z, m)
-    X, candidates = (
-        unit_rows(gaussian(seed, n, 20)),
-        unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20),
-    )
+    X = unit_rows(gaussian(seed, n, 20))
+    candidates = unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
     chosen, weights = pursued(X, candidates, z)
     for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
         assert len(set(picks.tolist())) == z
@@ -277,8 +279,10 @@ def learned() -> Dictionary:
 def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
     """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the
     items it meets."""
-    X, Q = clustered(0, 400, 12_000), clustered(3, 400, 200)
-    documents, queries = learned.transform(X), learned.encode_queries(Q, "image")
+    X = clustered(0, 400, 12_000)
+    Q = clustered(3, 400, 200)
+    documents = learned.transform(X)
+    queries = learned.encode_queries(Q, "image")
     lengths = np.bincount(documents.indices, minlength=documents.shape[1])
     assert lengths[queries.indices].sum() / len(Q) < 0.1 * len(X)
     truth = np.argsort(-(unit_rows(Q) @ unit_rows(X).T), axis=1)[:, :10]

@@ -82,10 +82,8 @@ def test_scores_are_mrsw_without_thresholds(
 ) -> None:
     """Where every word is a centroid and all pictures have all terms, up to a constant of the
     sentence and rounding."""
-    sentences, gallery = (
-        sets([count + 1 for count in words], seed),
-        sets([count + 1 for count in pictures], seed + 100),
-    )
+    sentences = sets([count + 1 for count in words], seed)
+    gallery = sets([count + 1 for count in pictures], seed + 100)
     step = fitted(sentences, gallery, density=100)
     assert np.allclose(step.centroids_, unit_rows(sentences.values))
     scores = (

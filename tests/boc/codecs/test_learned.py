@@ -69,7 +69,8 @@ def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
     st.integers(0, 999),
 )
 def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int) -> None:
-    codebook, some = book(7, seed), items(counts, modality, seed + 10)
+    codebook = book(7, seed)
+    some = items(counts, modality, seed + 10)
     step = LearnedTerms.from_codebook(codebook, z=7)
     terms = step.encode_documents(step.read(some), modality).toarray()
     for i in range(len(counts)):
@@ -78,7 +79,8 @@ def test_activations_follow_definition(counts: list[int], modality: Modality, se
 
 @given(st.integers(0, 999), st.sampled_from(["documents", "queries"]))
 def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
-    codebook, some = book(7, seed), items([3, 0, 2], "text", seed + 10)
+    codebook = book(7, seed)
+    some = items([3, 0, 2], "text", seed + 10)
     codec = learned_code(codebook).fit(some)
     rows = getattr(codec, f"encode_{side}")(some).toarray()
     for i, row in enumerate(rows):
@@ -104,7 +106,8 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     )
     assert f"16 terms in {made}" in result.output
     assert "epoch 1 of " in result.output
-    at, code = f"file:{tmp_path}", f"learned(codebook='{made}', z=4, query_z=3)"
+    at = f"file:{tmp_path}"
+    code = f"learned(codebook='{made}', z=4, query_z=3)"
     build_index("learned", library / "photos.h5", code=code, at=at)
     searcher = Searcher.open("learned", at, device="cpu")
     assert str(code_of(searcher.index.manifest.codec)) == "learned:4/3"

@@ -178,7 +178,8 @@ def test_reference_page_lists_arguments() -> None:
 def test_limits_match_steps() -> None:
     assert set(CODES) == {*GLOBAL_CODES, *WORD_CODES, *LEARNED_CODES, *CONCEPT_CODES}
     assert {name for name in CODES if Code(name).reads_concepts} == {*LEARNED_CODES, *CONCEPT_CODES}
-    dictionary, soft = CODES["dictionary"].rules, CODES["soft"].rules
+    dictionary = CODES["dictionary"].rules
+    soft = CODES["soft"].rules
     assert dictionary["z"] == Whole(1, MOST_PER_DOCUMENT)
     assert dictionary["terms"] == CODES["late"].rules["terms"] == Whole(1, MOST_TERMS)
     for argument, words in SoftAssignment.choices.items():

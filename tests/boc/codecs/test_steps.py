@@ -183,7 +183,8 @@ def test_bit_frequencies_are_shares_of_peak(
 ) -> None:
     for rows in (X, sparse.csr_array(X)):
         step = BitQuantizer(bits).fit(rows)
-        top, peak = 2**bits - 1, max(float(X.max()), 0.0)
+        top = 2**bits - 1
+        peak = max(float(X.max()), 0.0)
         terms = step.transform(rows)
         assert_canonical(terms, X.shape)
         for tf, v in zip(terms.toarray().ravel().tolist(), X.ravel().tolist(), strict=True):
@@ -258,7 +259,8 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
 
     for q, row in zip(X, scores.tolist(), strict=True):
         for d, score in zip(X, row, strict=True):
-            a, b = printed(q, query_z), printed(d, z)
+            a = printed(q, query_z)
+            b = printed(d, z)
             cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
             assert score / 10_000**2 == pytest.approx(cosine, abs=width * 1e-4)
 
@@ -319,7 +321,8 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
 
 
 def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None:
-    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    X = unit(8, 60, 32)
+    Q = unit(9, 30, 32)
     dots = Q @ X.T
     likeness = []
     chain = [variants.Rotations(8), CReLU(), TopZ(), DeepPermutation()]
@@ -340,7 +343,8 @@ def test_restore_of_older_index() -> None:
     codec = concept_code(book).fit(
         Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))),
     )
-    config, arrays = codec.config(), codec.arrays()
+    config = codec.config()
+    arrays = codec.arrays()
     config["steps"][0]["params"] |= {"sigma": None, "seed": 0, "drop_stopwords": False}
     older = {name: array for name, array in arrays.items() if name not in ("0.means_", "0.axes_")}
     again = SurrogateCodec.restore(
@@ -368,7 +372,8 @@ def test_postings_read_counts_shared_terms(
     documents: sparse.csr_array,
     queries: sparse.csr_array,
 ) -> None:
-    D, Q = documents.toarray(), queries.toarray()
+    D = documents.toarray()
+    Q = queries.toarray()
     frequencies = document_frequencies(documents)
     assert frequencies.tolist() == [sum(int(d[j] > 0) for d in D) for j in range(5)]
     met = sum(int(q[j] > 0 and d[j] > 0) for q in Q for d in D for j in range(5))

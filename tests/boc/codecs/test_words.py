@@ -53,12 +53,10 @@ def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook
 
 @given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
 def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
-    words, origin, pictures, sentences = (
-        gaussian(9, seed),
-        gaussian(1, seed + 1)[0],
-        gaussian(7, seed + 2),
-        gaussian(3, 5),
-    )
+    words = gaussian(9, seed)
+    origin = gaussian(1, seed + 1)[0]
+    pictures = gaussian(7, seed + 2)
+    sentences = gaussian(3, 5)
     step = WordTerms.from_codebook(book_of(words, origin), z=4, query_z=query_z)
     step.fit(pictures, ["image"] * len(pictures))
     for row, x in zip(
@@ -148,7 +146,8 @@ def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
 
 
 def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path) -> None:
-    at, code = f"file:{tmp_path}", f"words(z=5, codebook='{book}')"
+    at = f"file:{tmp_path}"
+    code = f"words(z=5, codebook='{book}')"
     build_index("words", library / "photos.h5", code=code, at=at)
     searcher = Searcher.open("words", at)
     searcher._load = lambda spec: pytest.fail("the encoder is not needed")
@@ -192,7 +191,8 @@ def test_explanation_shows_words(library: Path, book: Path, tmp_path: Path) -> N
 
 
 def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path) -> None:
-    at, code = f"file:{tmp_path}", f"words(codebook='{book}')"
+    at = f"file:{tmp_path}"
+    code = f"words(codebook='{book}')"
     build_index("words", library / "photos.h5", code=code, at=at)
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
     gone = [id for id in before if id.startswith("007")]

@@ -130,10 +130,12 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
     fold = min(fold, len(images))
-    parts, ndcgs = [], []
+    parts = []
+    ndcgs = []
     for start in range(0, len(images) - fold + 1, fold):
         mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
-        own, pictures = owners[mine] - start, images[start : start + fold]
+        own = owners[mine] - start
+        pictures = images[start : start + fold]
         parts.append(evaluate_recall(texts[mine] @ pictures.T, own))
         ndcgs.append(evaluate_ndcg(texts[mine] @ pictures.T, own, R[mine, start : start + fold]))
     recalls = evaluate_recall(texts @ images.T, owners, fold)
@@ -202,7 +204,8 @@ def test_metrics_equal_trec_eval() -> None:
     pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
     rng = np.random.default_rng(0)
     items, queries = (rng.standard_normal((n, 8)).astype(np.float32) for n in (60, 20))
-    owners, grades = np.arange(20), rng.integers(0, 4, (20, 60))
+    owners = np.arange(20)
+    grades = rng.integers(0, 4, (20, 60))
     run = {
         str(q): {str(i): float(score) for i, score in enumerate(row)}
         for q, row in enumerate((queries @ items.T).tolist())

@@ -57,7 +57,8 @@ def slow_rouge_l(candidate: str, references: list[str]) -> float:
     ],
 )
 def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected: float) -> None:
-    texts, owners = [*references, candidate], np.array([*[0] * len(references), 1])
+    texts = [*references, candidate]
+    owners = np.array([*[0] * len(references), 1])
     assert rouge_l_matrix(texts, owners)[-1, 0] == pytest.approx(expected)
 
 

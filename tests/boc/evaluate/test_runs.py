@@ -26,7 +26,8 @@ from boc.vectors import unit_rows
 from tests.helpers import boc
 
 ALIGNMENTS = METRICS[1:]
-IMAGES, TEXTS = 5, 11
+IMAGES = 5
+TEXTS = 11
 
 
 def items_of(images: int = IMAGES, texts: int = TEXTS) -> tuple[list[Item], list[Item]]:
@@ -80,11 +81,13 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
     with FeatureFile(path) as file:
         texts, images = (file.batch(modality, 0, 1000) for modality in ("text", "image"))
     if metric == "dot":
-        words, regions = texts.embeddings.vectors, images.embeddings.vectors
+        words = texts.embeddings.vectors
+        regions = images.embeddings.vectors
         return np.array(
             [[sum(a * b for a, b in zip(w, r, strict=True)) for r in regions] for w in words],
         )
-    words, regions = texts.embeddings.concepts, images.embeddings.concepts
+    words = texts.embeddings.concepts
+    regions = images.embeddings.concepts
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
     return np.stack(
         [align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))],
@@ -106,7 +109,8 @@ def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
 @pytest.mark.parametrize("metric", ["dot", "mrsw"])
 def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric) -> None:
     items = items_of(12, 60)
-    path, at = write(tmp_path / "f.h5", items, dim=8, least=1), f"file:{tmp_path / 'index'}"
+    path = write(tmp_path / "f.h5", items, dim=8, least=1)
+    at = f"file:{tmp_path / 'index'}"
     shared = {"code": Code("scalar"), "rm": 60, "rerank": metric}
     build_index("all", path, at=at, concepts="float16", **shared)
     relevance = np.float32(np.random.default_rng(0).random((60, 12)))

@@ -84,7 +84,8 @@ def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
     for line in qrels.read_text().splitlines():
         query, _, key, _ = line.split()
         right.setdefault(query, set()).add(key)
-    found, gained = dict.fromkeys(right, 0.0), dict.fromkeys(right, 0.0)
+    found = dict.fromkeys(right, 0.0)
+    gained = dict.fromkeys(right, 0.0)
     for line in run.read_text().splitlines():
         query, _, key, rank, *_ = line.split()
         if int(rank) <= 10 and key in right[query]:
@@ -100,7 +101,8 @@ def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
 
 
 def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path) -> None:
-    at, runs = f"file:{library / 'index'}", tmp_path / "runs"
+    at = f"file:{library / 'index'}"
+    runs = tmp_path / "runs"
     result = boc("evaluate", library / "photos.h5", "--name", "photos", "--at", at, "--run", runs)
     assert result.exit_code == 0, result.output
     searcher = Searcher.open("photos", at)
@@ -114,7 +116,8 @@ def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path:
 
 
 def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None:
-    topics, run = tmp_path / "topics.tsv", tmp_path / "photos.run"
+    topics = tmp_path / "topics.tsv"
+    run = tmp_path / "photos.run"
     topics.write_text("q 1\ta red square\nq2\ta red square\nq3\ta blue circle -red\n")
     arguments = ("photos", "--at", f"file:{library / 'index'}", "--queries", topics, "-k", 3)
     result = boc("search", *arguments, "--run", run)

@@ -75,7 +75,8 @@ def build(
     codec: SurrogateCodec,
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
 ) -> Index:
-    vectors, arrays = unit(), codec.arrays()
+    vectors = unit()
+    arrays = codec.arrays()
     manifest = Manifest.new(
         IDENTITY,
         codec.config(),
@@ -386,13 +387,13 @@ def name(backend: Backend) -> Iterator[str]:
 def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     index: Any = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
-    path, request = index.generation.physical, backend.transport.request
-    strategy, field = index.generation.strategy, index.generation.vectors
-    (shown,), before, vector = (
-        index.find(["007.jpg"]),
-        index.terms(["007.jpg"]),
-        index.vectors(["007.jpg"]),
-    )
+    path = index.generation.physical
+    request = backend.transport.request
+    strategy = index.generation.strategy
+    field = index.generation.vectors
+    (shown,) = index.find(["007.jpg"])
+    before = index.terms(["007.jpg"])
+    vector = index.vectors(["007.jpg"])
     other = before.copy()
     other.data += 3
 

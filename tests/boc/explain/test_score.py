@@ -250,11 +250,9 @@ def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyP
 
 
 def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
-    table, features, at = (
-        draw_pictures(tmp_path, 40),
-        tmp_path / "photos.h5",
-        f"file:{tmp_path / 'index'}",
-    )
+    table = draw_pictures(tmp_path, 40)
+    features = tmp_path / "photos.h5"
+    at = f"file:{tmp_path / 'index'}"
     run("extract", table, "-o", features, "--encoder", f"tern:{library / 'model'}")
     run("index", "photos", features, "--at", at)
     (tmp_path / "images" / "007.png").unlink()

@@ -94,7 +94,8 @@ class Breaking:
     """A back end whose editor breaks at its ``left``-th call."""
 
     def __init__(self, backend: Any, left: int) -> None:
-        self._backend, self._left = backend, left
+        self._backend = backend
+        self._left = left
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -110,7 +111,8 @@ class Breaking:
 
 class _BreakingEditor:
     def __init__(self, editor: Any, owner: Breaking) -> None:
-        self._editor, self._owner = editor, owner
+        self._editor = editor
+        self._owner = owner
 
     def __enter__(self) -> _BreakingEditor:
         self._editor.__enter__()
@@ -191,7 +193,8 @@ def held(name: str, at: str) -> dict[str, tuple[Any, ...]]:
     index = plugins.backend(at).open(name)
     items = list(index.items())
     ids = [item.id for item in items]
-    terms, vectors = index.terms(ids).toarray(), index.vectors(ids)
+    terms = index.terms(ids).toarray()
+    vectors = index.vectors(ids)
     rows = zip(items, terms.tolist(), vectors.astype(float).tolist(), strict=True)
     found = {
         item.id: (item.modality, item.content, item.group, dict(item.fields), *row)

@@ -19,7 +19,9 @@ from boc.types import Batch, Embeddings, Item
 from boc.vectors import unit_rows
 from tests.oracles import sentence, write_features
 
-DIM, PICTURES = 96, 12_000  # more than are compared one by one
+# more than are compared one by one
+DIM = 96
+PICTURES = 12_000
 
 
 def rows(n: int, seed: int, offset: float) -> np.ndarray:
@@ -33,10 +35,8 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
-    pictures, captions = (
-        [Item(f"i{i}", "image", "") for i in range(PICTURES)],
-        [sentence(f"t{i}") for i in range(300)],
-    )
+    pictures = [Item(f"i{i}", "image", "") for i in range(PICTURES)]
+    captions = [sentence(f"t{i}") for i in range(300)]
     return write_features(
         path,
         Batch(pictures, Embeddings("image", rows(PICTURES, 1, 0.3))),
@@ -46,13 +46,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> None:
-    place, queries = f"file:{tmp_path}", rows(400, 3, -0.3)
+    place = f"file:{tmp_path}"
+    queries = rows(400, 3, -0.3)
     best = np.argsort(-(queries @ rows(PICTURES, 1, 0.3).T), axis=1)[:, :10]
     costs = []
     for target in (0.8, 0.95):
         build_index("made", source, at=place, code="dictionary", recall=target, replace=True)
         searcher = Searcher.open("made", place)
-        manifest, budget = searcher.index.manifest, searcher.codec.query_budget
+        manifest = searcher.index.manifest
+        budget = searcher.codec.query_budget
         assert manifest.recall["target"] == target
         assert manifest.recall["low"] >= 1 - (1 - target) / EASIER
         assert manifest.recall["source"] == "captions"
@@ -83,7 +85,8 @@ def write_more(path: Path, vectors: np.ndarray) -> Path:
 
 @pytest.mark.slow
 def test_pictures_alone_choose_by_pictures_that_are_moved(tmp_path: Path) -> None:
-    place, pictures = f"file:{tmp_path}", rows(PICTURES, 1, 0.3)
+    place = f"file:{tmp_path}"
+    pictures = rows(PICTURES, 1, 0.3)
     build_index("made", write_more(tmp_path / "alone.h5", pictures), at=place)
     first, second, third = rows(600, 9, 0.3).reshape(3, 200, DIM)
     queries = unit_rows(first + 0.8 * (second - third))

@@ -34,7 +34,8 @@ def export(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same(at: str, one: str, to: str, other: str) -> None:
     """Two indexes hold the same and answer alike."""
-    ours, theirs = Searcher.open(one, at), Searcher.open(other, to)
+    ours = Searcher.open(one, at)
+    theirs = Searcher.open(other, to)
     assert ours.index.manifest.same_contents(theirs.index.manifest)
     items = list(ours.index.items())
     assert items == list(theirs.index.items())
@@ -63,7 +64,8 @@ def test_a_copy_in_a_file_round_trips(
     options: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("boc.indexes.load.BATCH", 13)
-    at, to = f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
+    at = f"file:{tmp_path / 'here'}"
+    to = f"file:{tmp_path / 'there'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     build_index("photos", library / "photos.h5", at=at, metadata=tmp_path / "table.csv", **options)
     report = copy_index("photos", at=at, to=tmp_path / "photos.h5")
@@ -89,10 +91,8 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     assert verify(coded).right
     assert (coded.manifest.rm, coded.manifest.items) == (3, {"image": 40, "text": 80})
     build_index("deeper", tmp_path / "photos.h5", at=at, rm=50)
-    deeper, photos = (
-        plugins.backend(at).open("deeper").manifest,
-        plugins.backend(at).open("photos").manifest,
-    )
+    deeper = plugins.backend(at).open("deeper").manifest
+    photos = plugins.backend(at).open("photos").manifest
     assert (deeper.rm, deeper.codec, deeper.arrays) == (50, photos.codec, photos.arrays)
     (tmp_path / "table.csv").write_text("id,year:integer,width:keyword\n000.png,2019,wide\n")
     build_index("described", tmp_path / "photos.h5", at=at, metadata=tmp_path / "table.csv")
@@ -111,7 +111,8 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
 def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, code: str) -> None:
     copy_index("photos", "coded", at=at, code=code, rm=7)
     build_index("indexed", library / "photos.h5", at=at, code=code, rm=7)
-    ours, theirs = Searcher.open("coded", at), Searcher.open("indexed", at)
+    ours = Searcher.open("coded", at)
+    theirs = Searcher.open("indexed", at)
     assert ours.index.manifest.codec == theirs.index.manifest.codec
     assert ours.index.manifest.rm == 7
     assert verify(ours.index).right
@@ -153,7 +154,8 @@ def test_copy_continues_after_an_error(
     monkeypatch.setattr("boc.indexes.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
     to = to.format(folder=tmp_path)
-    vectors, calls = EmbeddedIndex.vectors, [0]
+    vectors = EmbeddedIndex.vectors
+    calls = [0]
 
     def count(self: EmbeddedIndex, ids: Any) -> Any:
         calls[0] += 1
@@ -222,7 +224,8 @@ def test_a_damaged_export_is_refused(
     value: int,
     words: str,
 ) -> None:
-    path, at = shutil.copy(export, tmp_path / "photos.h5"), f"file:{tmp_path / 'indexes'}"
+    path = shutil.copy(export, tmp_path / "photos.h5")
+    at = f"file:{tmp_path / 'indexes'}"
     with h5py.File(path, "a") as file:
         found = name if name in file else f"code/{sorted(file['code'])[0]}"
         file[found][-1 if found.startswith("code") else 0] = value

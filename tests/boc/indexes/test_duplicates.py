@@ -79,7 +79,8 @@ def members(groups: list[Group]) -> dict[str, set[str]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
     n = 4 * DEPTH * 3
-    items, vectors = [picture(f"{i:03d}.jpg") for i in range(n)], crowded(n, seed)
+    items = [picture(f"{i:03d}.jpg") for i in range(n)]
+    vectors = crowded(n, seed)
     for i in (3, 77, 140):
         items[i] = replace(items[i], fields={"content_hash": "same"})
     cosines = np.sort(np.unique(vectors @ vectors.T))
@@ -93,7 +94,8 @@ def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
     place = {item.id: row for row, item in enumerate(items)}
     for group in groups:
         for one in group.duplicates:
-            ours, theirs = vectors[place[group.item.id]], vectors[place[one.item.id]]
+            ours = vectors[place[group.item.id]]
+            theirs = vectors[place[one.item.id]]
             hashed = bool(group.item.fields) and bool(one.item.fields)
             assert one.exact == (hashed or np.array_equal(ours, theirs))
             assert one.exact or one.score == pytest.approx(float(ours @ theirs), abs=1e-5)
@@ -120,7 +122,8 @@ def test_equal_pictures_are_searched_by_once(
 ) -> None:
     vectors = np.concatenate([np.tile(crowded(1, 0), (200, 1)), crowded(3, 1)])
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(203)], vectors)
-    asked, search = [], searcher.search_vectors
+    asked = []
+    search = searcher.search_vectors
     monkeypatch.setattr(
         searcher,
         "search_vectors",

@@ -75,7 +75,8 @@ def check(at: str, documents: list[Vector], queries: list[Vector], k: int = 10) 
 
 
 def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
-    documents, queries = splade_like(300, 3000, 120, 0), splade_like(30, 3000, 30, 1)
+    documents = splade_like(300, 3000, 120, 0)
+    queries = splade_like(30, 3000, 30, 1)
     build_index("splade", write(tmp_path / "d.jsonl", documents, "d"), at=f"file:{tmp_path}")
     check(f"file:{tmp_path}", documents, queries)
     assert [path.name for path in tmp_path.glob(".splade*features*")] == []
@@ -83,7 +84,8 @@ def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_a_server_gives_the_same_dot_products(server: Server, tmp_path: Path) -> None:
-    documents, queries = splade_like(500, 30_000, 120, 0), splade_like(20, 30_000, 30, 1)
+    documents = splade_like(500, 30_000, 120, 0)
+    queries = splade_like(20, 30_000, 30, 1)
     build_index(
         "splade",
         write(tmp_path / "d.jsonl", documents, "d"),
@@ -94,11 +96,10 @@ def test_a_server_gives_the_same_dot_products(server: Server, tmp_path: Path) ->
 
 
 def test_a_run_of_sparse_queries_has_their_ids(tmp_path: Path) -> None:
-    documents, queries = splade_like(40, 300, 20, 0), splade_like(5, 300, 10, 1)
-    path, topics = (
-        write(tmp_path / "d.jsonl", documents, "d"),
-        write(tmp_path / "q.jsonl", queries, "q"),
-    )
+    documents = splade_like(40, 300, 20, 0)
+    queries = splade_like(5, 300, 10, 1)
+    path = write(tmp_path / "d.jsonl", documents, "d")
+    topics = write(tmp_path / "q.jsonl", queries, "q")
     at = f"file:{tmp_path}"
     assert boc("index", "splade", path, "--at", at).stdout == "splade: 40 pictures and 0 captions\n"
     result = boc(
@@ -126,7 +127,8 @@ def test_captions_of_sparse_pictures_are_evaluated(tmp_path: Path) -> None:
         for i, vector in enumerate(pictures)
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    at, write_to = f"file:{tmp_path}", tmp_path / "copy.h5"
+    at = f"file:{tmp_path}"
+    write_to = tmp_path / "copy.h5"
     build_index("both", [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"], at=at)
     assert boc("copy", "both", "--at", at, "--to", write_to).exit_code == 0
     result = boc("evaluate", write_to, "--name", "both", "--at", at, "--json")
@@ -210,7 +212,8 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
 def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
     """Also the first ones, by which a file is known."""
     vectors = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
-    vectors[0], vectors[5] = 0, np.nan
+    vectors[0] = 0
+    vectors[5] = np.nan
     np.save(tmp_path / "images.npy", vectors)
     report = build_index("dense", tmp_path / "images.npy", at=f"file:{tmp_path}")
     assert report.images == 7

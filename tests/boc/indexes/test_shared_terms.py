@@ -23,7 +23,8 @@ def test_a_code_that_keeps_modalities_apart_is_told(tmp_path: Path, apart: bool)
     far = 50.0 if apart else 0.0
     pictures = [[[far + i % 5, i % 3], [far, 1.0]] for i in range(40)]
     captions = [(["dog", "runs"], [[i % 5, i % 3], [0.0, 1.0]]) for i in range(40)]
-    path, place = write(tmp_path / "f.h5", pictures, captions), f"file:{tmp_path}"
+    path = write(tmp_path / "f.h5", pictures, captions)
+    place = f"file:{tmp_path}"
     with FeatureFile(path) as file:
         make_codebook.cluster([file], 8).save(tmp_path / "c.npz")
     with warnings.catch_warnings(record=True) as caught:

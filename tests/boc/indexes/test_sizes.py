@@ -52,7 +52,8 @@ def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -
     for name, path in (("few", few), ("many", many)):
         build_index(name, path, at=at, code=code)
     backend = plugins.backend(at)
-    planned, real = planned_sizes(backend.open("few"), 5000), backend.open("many").sizes()
+    planned = planned_sizes(backend.open("few"), 5000)
+    real = backend.open("many").sizes()
     assert sum(planned.values()) == pytest.approx(sum(real.values()), rel=0.1)
     assert planned["vectors"] == pytest.approx(real["vectors"], rel=0.01)
     assert planned["code"] > 0

@@ -83,7 +83,9 @@ def check(
             encoder.breaks_at = None if left % 2 else len(encoder.seen) + left // 2
             with suppress(KeyboardInterrupt):
                 sync_index(name, folder, at=at, remove_many=True)
-        encoder.breaks_at, encoder.seen[:], encoder.meanwhile = None, [], []
+        encoder.breaks_at = None
+        encoder.seen[:] = []
+        encoder.meanwhile = []
         report = sync_index(name, folder, at=at, remove_many=True)
         found = held(name, at)
         assert report.added + report.changed + report.moved + report.same == len(found)
@@ -298,7 +300,8 @@ def _taken(at: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
-    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder = tmp_path / "pictures"
+    table = tmp_path / "table.csv"
     folder.mkdir()
     for i in range(4):
         _photograph(folder / f"{i}.jpg", "red", f"202{i}:01:01 00:00:00", 10**18)
@@ -322,7 +325,8 @@ def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_p
 
 
 def test_table_with_the_fact_of_the_camera(encoder: Counting, at: str, tmp_path: Path) -> None:
-    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder = tmp_path / "pictures"
+    table = tmp_path / "table.csv"
     folder.mkdir()
     _photograph(folder / "0.jpg", "red", "2020:01:01 00:00:00", 10**18)
     new("x", folder, at)
@@ -369,7 +373,8 @@ def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files
 
 
 def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path) -> None:
-    one, two = Files(tmp_path / "one"), Files(tmp_path / "two")
+    one = Files(tmp_path / "one")
+    two = Files(tmp_path / "two")
     for i in range(3):
         one.do(("write", f"{i}.png", f"one {i}"))
         two.do(("write", f"{i}.png", f"two {i}"))
@@ -555,7 +560,8 @@ def test_what_cannot_be_synced_is_refused(library: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path) -> None:
-    folder, at = tmp_path / "pictures", f"--at=file:{tmp_path / 'at'}"
+    folder = tmp_path / "pictures"
+    at = f"--at=file:{tmp_path / 'at'}"
     shutil.copytree(library / "images", folder)
     assert boc("index", "x", folder, "--encoder", f"tern:{library / 'model'}", at).exit_code == 0
     told = boc("sync", "x", folder, at)

@@ -37,11 +37,9 @@ def test_rounding_survives_every_operation(
     dtype: str,
     code: str,
 ) -> None:
-    features, at, to = (
-        library / "photos.h5",
-        f"file:{tmp_path / 'here'}",
-        f"file:{tmp_path / 'there'}",
-    )
+    features = library / "photos.h5"
+    at = f"file:{tmp_path / 'here'}"
+    to = f"file:{tmp_path / 'there'}"
     backend = plugins.backend(at)
     build_index("photos", features, at=at, code=code, vectors=dtype)
     assert_holds(backend.open("photos"), features, dtype)
@@ -60,12 +58,14 @@ def test_rounding_survives_every_operation(
 
 
 def test_int8_vectors_by_command(library: Path, tmp_path: Path) -> None:
-    at, features = f"file:{tmp_path}", library / "photos.h5"
+    at = f"file:{tmp_path}"
+    features = library / "photos.h5"
     run("index", "photos", features, "--at", at, "--vectors", "int8")
     assert "x int8\n" in boc("info", "photos", "--at", at).stdout
     assert boc("verify", "photos", "--at", at).exit_code == 0
     with FeatureFile(features) as file:
-        dim, items = file.header.dim, file.count("image") + file.count("text")
+        dim = file.header.dim
+        items = file.count("image") + file.count("text")
     (rows,) = tmp_path.glob("photos/segment-*/vectors.npy")
     assert np.load(rows).shape == (items, dim + 4)
     again = boc("index", "photos", features, "--at", at, "--vectors", "int8")

@@ -48,7 +48,8 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 @pytest.mark.slow
 def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
-    files, at = Files(tmp_path / "pictures"), f"file:{tmp_path / 'at'}"
+    files = Files(tmp_path / "pictures")
+    at = f"file:{tmp_path / 'at'}"
     for i in range(5):
         files.write(files.folder / f"{i}.png", f"picture {i}")
     new("x", files.folder, at)
@@ -82,11 +83,13 @@ def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
 
 
 def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
-    files, at = Files(tmp_path / "pictures"), f"file:{tmp_path / 'at'}"
+    files = Files(tmp_path / "pictures")
+    at = f"file:{tmp_path / 'at'}"
     files.write(files.folder / "a.png", "a")
     new("x", files.folder, at)
     files.folder.rename(tmp_path / "away")
-    looks, told = iter(range(6)), []
+    looks = iter(range(6))
+    told = []
     watch("x", files.folder, told.append, at=at, stop=lambda: next(looks, None) is None, pace=QUICK)
     assert [type(each) for each in told] == [SourceError]
 

@@ -22,10 +22,19 @@ from boc.inputs.metadata import TYPES, parse_filter
 from boc.types import ImageRef
 from tests.fuzz.mutations import damages
 
-MAKE, MODEL, ORIENTATION, CAMERA, GPS = 0x010F, 0x0110, 0x0112, 0x8769, 0x8825
-TAKEN, DIGITIZED, LENS = 0x9003, 0x9004, 0xA434
+MAKE = 0x010F
+MODEL = 0x0110
+ORIENTATION = 0x0112
+CAMERA = 0x8769
+GPS = 0x8825
+TAKEN = 0x9003
+DIGITIZED = 0x9004
+LENS = 0xA434
 TEXT = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1, max_size=30)
-ASCII, SHORT, LONG, RATIONAL = 2, 3, 4, 5
+ASCII = 2
+SHORT = 3
+LONG = 4
+RATIONAL = 5
 
 
 def block(
@@ -94,7 +103,8 @@ def test_exif_of_pillow(
 ) -> None:
     exif = Image.Exif()
     exif.endian = order
-    exif[MAKE], exif[MODEL] = make, model
+    exif[MAKE] = make
+    exif[MODEL] = model
     exif.get_ifd(CAMERA).update({TAKEN: moment.strftime("%Y:%m:%d %H:%M:%S").zfill(19), LENS: lens})
     exif.get_ifd(GPS).update(
         {
@@ -122,7 +132,8 @@ def test_exif_of_pillow(
 def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: int) -> None:
     path = tmp_path / f"a.{suffix}"
     exif = Image.Exif()
-    exif[ORIENTATION], exif[MODEL] = orientation, "X100"
+    exif[ORIENTATION] = orientation
+    exif[MODEL] = "X100"
     exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
     Image.new("RGB", (40, 24), "red").save(path, exif=exif.tobytes() if suffix == "tif" else exif)
     fields = camera_facts(ref(path))
@@ -138,7 +149,8 @@ def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: i
 def test_heic_orientation(tmp_path: Path) -> None:
     pytest.importorskip("pillow_heif").register_heif_opener()
     exif = Image.Exif()
-    exif[MODEL], exif[ORIENTATION] = "iPhone 12", 6
+    exif[MODEL] = "iPhone 12"
+    exif[ORIENTATION] = 6
     exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
     picture = Image.new("RGB", (64, 32), "red")
     picture.info["exif"] = (

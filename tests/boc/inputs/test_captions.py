@@ -147,15 +147,14 @@ def test_damage_of_an_archive_costs_what_is_damaged(
     block = data.draw(st.integers(0, len(archive) // 512 - 1))
     if data.draw(st.booleans()):
         del archive[block * 512 :]
-        kept, whole = list(contents)[: block // 3], {*contents}
+        kept = list(contents)[: block // 3]
+        whole = {*contents}
     else:
         archive[block * 512 : (block + 1) * 512] = data.draw(
             st.binary(min_size=512, max_size=512).filter(any),
         )
-        kept, whole = (
-            [name for name in contents if block != 3 * int(name[0])],
-            {*contents} - {f"{block // 3}.png"},
-        )
+        kept = [name for name in contents if block != 3 * int(name[0])]
+        whole = {*contents} - {f"{block // 3}.png"}
     path.write_bytes(archive)
     if not kept:
         with pytest.raises(SourceError):
@@ -176,7 +175,8 @@ def test_odd_members_are_left_out(tmp_path: Path) -> None:
     )
     with tarfile.open(path, "a") as tar:
         link = tarfile.TarInfo("d.png")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
         tar.addfile(link)
     captions, _, reasons = opened(lambda: open_source(path))
     assert [*captions] == ["a.png", "c.png"]
@@ -329,7 +329,8 @@ def test_a_sync_follows_the_metadata_of_its_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Counting.installed(monkeypatch)
-    path, at = pictures / "x.jsonl", f"file:{pictures / 'at'}"
+    path = pictures / "x.jsonl"
+    at = f"file:{pictures / 'at'}"
     rows = [
         {"path": "a.png", "caption": "one", "year": 1, "tag": "x"},
         {"path": "b.png", "year": 2},
@@ -382,7 +383,8 @@ def test_shards_through_every_command(library: Path, tmp_path: Path) -> None:
     shards = [
         shard(tmp_path / f"{n}.tar", [m for m in members if int(m[0][:3]) % 2 == n]) for n in (0, 1)
     ]
-    encoder, at = f"--encoder=tern:{library / 'model'}", f"--at=file:{tmp_path / 'at'}"
+    encoder = f"--encoder=tern:{library / 'model'}"
+    at = f"--at=file:{tmp_path / 'at'}"
     assert run("index", "x", *shards, encoder, at).stdout == "x: 40 pictures and 20 captions\n"
     hits = Searcher.open("x", at.removeprefix("--at=")).search(
         "a box",

@@ -120,7 +120,8 @@ def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], di
     """``count`` files, ``damaged`` of them in every way in turn, spread evenly; the good names and
     the bad ones."""
     folder.mkdir(parents=True)
-    good, bad = set(), {}
+    good = set()
+    bad = {}
     for i in range(count):
         if i % (count // damaged) == 3 and len(bad) < damaged:
             way = list(DAMAGES)[len(bad) % len(DAMAGES)]
@@ -141,7 +142,8 @@ def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], di
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
 def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
-    photos, output = tmp_path / "photos", tmp_path / "f.h5"
+    photos = tmp_path / "photos"
+    output = tmp_path / "f.h5"
     good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
     assert len(bad) == DAMAGED
     result = boc(
@@ -391,7 +393,8 @@ def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
     with closing(run):
         assert [next(run), next(run)] == [0, 256]
     assert extraction.speed.images == 256
-    pictures, sentences = [(n, 300) for n in (256, 300)], [(n, 600) for n in (212, 468, 600)]
+    pictures = [(n, 300) for n in (256, 300)]
+    sentences = [(n, 600) for n in (212, 468, 600)]
     expected = [("cut", *each) for each in pictures] + [
         ("cut sentences", *each) for each in sentences
     ]
@@ -402,7 +405,8 @@ def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_precision_in_the_header(library: Path, table: Path, tmp_path: Path) -> None:
-    source, encoder = open_source(table), f"--encoder=tern:{library / 'model'}"
+    source = open_source(table)
+    encoder = f"--encoder=tern:{library / 'model'}"
     loaded = load_encoder(f"tern:{library / 'model'}", "cpu", Runtime("cpu", "bfloat16"))
     half = tmp_path / "half.h5"
     with closing(Extraction(source, half, encoder=loaded, precision="bfloat16").run()) as run:

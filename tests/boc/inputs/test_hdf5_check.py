@@ -18,7 +18,8 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.types import MODALITIES, Batch, Embeddings, Item, Ragged
 
-COUNT, DIM = 40, 5
+COUNT = 40
+DIM = 5
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +228,8 @@ def test_damaged_bytes_terminate(
 
 def test_a_small_file_stays_small_in_memory(sound: Path, tmp_path: Path) -> None:
     """Strings and arrays are not found in several places."""
-    strings, arrays = tmp_path / "strings.h5", tmp_path / "arrays.h5"
+    strings = tmp_path / "strings.h5"
+    arrays = tmp_path / "arrays.h5"
     for path in (strings, arrays):
         shutil.copy(sound, path)
     with h5py.File(strings, "r+") as file:

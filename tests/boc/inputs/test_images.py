@@ -23,7 +23,9 @@ from PIL import Image, ImageFile
 from boc.errors import ADVICE, BocError, ImageError
 from boc.inputs.images import MAX_PIXELS, image_size, read_image, thumbnail_uri
 
-RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
+RED = (255, 0, 0)
+WHITE = (255, 255, 255)
+BLACK = (0, 0, 0)
 ORIENTATION = 0x0112
 
 
@@ -133,7 +135,8 @@ def test_animation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".gif", ".png", ".webp"])
 def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, suffix: str) -> None:
-    blank, clear = Image.new("RGBA", (6, 4), BLACK), Image.new("RGBA", (6, 4), (0, 0, 0, 0))
+    blank = Image.new("RGBA", (6, 4), BLACK)
+    clear = Image.new("RGBA", (6, 4), (0, 0, 0, 0))
     shown = corners().quantize(32).convert("RGBA")
     options = {"lossless": True} if suffix == ".webp" else {}
     blank.save(
@@ -333,7 +336,9 @@ def icc(
     connection: bytes = b"XYZ ",
 ) -> bytes:
     """A colour profile (ICC.1:2010), version 2."""
-    place, table, body = 132 + 12 * len(tags), b"", b""
+    place = 132 + 12 * len(tags)
+    table = b""
+    body = b""
     for name, data in tags.items():
         table += struct.pack(">4sII", name, place + len(body), len(data))
         body += data + bytes(-len(data) % 4)

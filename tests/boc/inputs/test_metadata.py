@@ -154,7 +154,8 @@ def test_periods_in_filters(
     op: str,
 ) -> None:
     """Comparing with a period is comparing with the begin of a date."""
-    value, period = moment.isoformat(), (moment if near else of).isoformat()[:length]
+    value = moment.isoformat()
+    period = (moment if near else of).isoformat()[:length]
     mine = value[:length]
     expected = {
         "=": mine == period,

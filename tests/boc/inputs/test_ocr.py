@@ -138,7 +138,8 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
-    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    folder = tmp_path / "pictures"
+    at = f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
         noise(folder / name, i)
     build_index("x", folder, encoder="any", at=at)
@@ -172,7 +173,8 @@ def test_kill_while_reading_words(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    folder = tmp_path / "pictures"
+    at = f"file:{tmp_path / 'at'}"
     for i in range(7):
         noise(folder / f"{i}.png", i)
     build_index("x", folder, encoder="any", at=at)
@@ -194,7 +196,8 @@ def test_kill_while_reading_words(
 
 
 def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
-    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    folder = tmp_path / "pictures"
+    at = f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
     (tmp_path / "own.csv").write_text("id,ocr:text\na.png,by hand\n", encoding="utf-8")
     build_index("x", folder, encoder="any", at=at, metadata=tmp_path / "own.csv")

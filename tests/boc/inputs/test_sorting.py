@@ -27,7 +27,8 @@ def test_hits_sorted_by_field_equal_a_slow_sort(
     for i, value in enumerate(values):
         item = replace(picture(f"{i}"), fields={} if value is None else {"year": value})
         hits.append(Hit(item, -float(i)))
-    left, expected = list(zip(values, hits, strict=True)), []
+    left = list(zip(values, hits, strict=True))
+    expected = []
     for year in range(3, -1, -1) if falls else range(4):
         for value, hit in left:
             years = [value] if isinstance(value, int) else value or []

@@ -356,7 +356,8 @@ def test_shard_sizes() -> None:
 
 
 def test_left_out_files_are_named(tmp_path: Path) -> None:
-    folder, other = tmp_path / "phone", tmp_path / "other"
+    folder = tmp_path / "phone"
+    other = tmp_path / "other"
     folder.mkdir()
     other.mkdir()
     for name in ("a.jpg", "b.jfif", "c.NEF", "d.nef", "e.jxl", "g.avif", "notes.txt"):

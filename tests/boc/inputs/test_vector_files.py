@@ -33,7 +33,8 @@ def write_bin(path: Path, rows: NDArray[np.float32]) -> None:
 
 def write_ann(path: Path, rows: NDArray[np.float32], distance: str = "angular") -> None:
     with h5py.File(path, "w") as file:
-        file["train"], file["test"] = rows, rows[:2]
+        file["train"] = rows
+        file["test"] = rows[:2]
         file.attrs["distance"] = distance
 
 

@@ -23,7 +23,8 @@ from tests.helpers import boc, draw_pictures
 from tests.hub import Hub, running
 
 ROOT = Path(__file__).resolve().parents[3]
-OLD, NEW = "a" * 40, "b" * 40
+OLD = "a" * 40
+NEW = "b" * 40
 WEIGHT = bytes(range(256)) * 12_288  # 3 MB
 FILES = {
     "config.json": b'{"model_type": "clip"}',
@@ -109,12 +110,14 @@ def test_get_resumes_cut_connection(hub: Hub, place: Path) -> None:
     assert files_of(place) == FILES
     boc("model", "remove", "me/tiny")
     hub.sent.clear()
-    hub.cut, hub.dies = 2_000_000, True
+    hub.cut = 2_000_000
+    hub.dies = True
     failed = boc(*GET)
     assert failed.exit_code == 1
     assert "repeat the command, complete files stay" in failed.stderr
     assert models.find("me/tiny") is None
-    hub.dead, hub.dies = False, False
+    hub.dead = False
+    hub.dies = False
     hub.asked.clear()
     assert boc(*GET).exit_code == 0
     assert files_of(place) == FILES

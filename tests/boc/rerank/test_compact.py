@@ -39,11 +39,14 @@ def hadamard(values: list[float]) -> list[float]:
     dtype=st.sampled_from(["float32", *VECTOR_DTYPES]),
 )
 def test_codes_and_estimates_are_those_of_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
-    code, rows = code_of(d), rows_of(n, d, seed)
+    code = code_of(d)
+    rows = rows_of(n, d, seed)
     if n > 2:
-        rows[1], rows[2, 0] = 0, np.inf
+        rows[1] = 0
+        rows[2, 0] = np.inf
     vectors = store_rows(rows, dtype)
-    modality, query = np.arange(n, dtype=np.uint8) % 2, rows_of(1, d, seed + 1)[0]
+    modality = np.arange(n, dtype=np.uint8) % 2
+    query = rows_of(1, d, seed + 1)[0]
     chosen = np.arange(n)[::-1].copy()
     compact = code.encode(vectors, modality)
     estimates = code.estimates(query, compact, chosen)
@@ -79,17 +82,21 @@ def rotated(code: CompactCode, row: NDArray[np.float32]) -> NDArray[np.float64]:
 
 @given(d=st.integers(1, 300), seed=st.integers(0, 99))
 def test_rotations_keep_lengths_and_products(d: int, seed: int) -> None:
-    code, rows = code_of(d), rows_of(3, d, seed)
+    code = code_of(d)
+    rows = rows_of(3, d, seed)
     turned = code._rotate(rows.T.copy()).T
     assert turned @ turned.T == pytest.approx(rows @ rows.T, abs=1e-5)
     assert turned[0] == pytest.approx(rotated(code, rows[0]), abs=1e-5)
 
 
 def test_estimates_are_near_the_products() -> None:
-    d, n = 384, 500
-    code, vectors = code_of(d), rows_of(n, d, 1)
+    d = 384
+    n = 500
+    code = code_of(d)
+    vectors = rows_of(n, d, 1)
     vectors[:, :40] *= 6  # of other sizes, which the rotation evens
-    modality, query = np.ones(n, np.uint8), rows_of(1, d, 2)[0]
+    modality = np.ones(n, np.uint8)
+    query = rows_of(1, d, 2)[0]
     centred = vectors - code.means[1]
     estimates = code.estimates(query, code.encode(vectors, modality), np.arange(n))
     scale = 127 / np.abs(rotated(code, query)).max()

@@ -122,7 +122,8 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
     metric: str,
     cells: int,
 ) -> None:
-    texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
+    texts = Ragged.from_sets(words, 5)
+    pictures = Ragged.from_sets(regions, 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alignment, "CELLS", cells)
         scores = alignments(texts, pictures, metric)
@@ -235,14 +236,13 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     query = rng.standard_normal(width).astype(np.float32)
     chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
     with computing_by(path):
-        every, some = dot(query, vectors), dot(query, vectors, chosen)
+        every = dot(query, vectors)
+        some = dot(query, vectors, chosen)
         strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
         alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
     numbers = restore_rows(vectors).astype(np.float64)
-    exact, sums = (
-        numbers @ query.astype(np.float64),
-        np.abs(numbers) @ np.abs(query.astype(np.float64)),
-    )
+    exact = numbers @ query.astype(np.float64)
+    sums = np.abs(numbers) @ np.abs(query.astype(np.float64))
     assert every.dtype == some.dtype == np.float32
     tolerance = (width / 4 + 5) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
     assert (np.abs(every - exact) <= tolerance * sums).all()
@@ -268,7 +268,8 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
 @pytest.mark.parametrize("width", [1, 5, 64, 83])
 @pytest.mark.parametrize("path", PATHS)
 def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
-    whole, scales = np.arange(-128, 128), np.float32([1, 0.5, 0, 3, np.nan, 2.0**-120])
+    whole = np.arange(-128, 128)
+    scales = np.float32([1, 0.5, 0, 3, np.nan, 2.0**-120])
     for place in {0, width // 2, width - 1}:
         rows = np.zeros((len(whole) * len(scales), width + 4), np.uint8)
         rows[:, place] = np.tile(whole, len(scales)).astype(np.uint8)
@@ -290,7 +291,8 @@ def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     ).astype(np.float32)
     rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
     with np.errstate(over="ignore"):
-        halves, expected = store_rows(rows, "float16"), rows.astype(np.float16)
+        halves = store_rows(rows, "float16")
+        expected = rows.astype(np.float16)
     assert halves.dtype == np.float16
     assert halves.tobytes() == expected.tobytes()
 
@@ -427,11 +429,9 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
 def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
     """As those do that h5py maps."""
     rng = np.random.default_rng(0)
-    vectors, query, chosen = (
-        rng.random((4, 3)).astype(dtype),
-        rng.random(3, np.float32),
-        np.array([3, 0]),
-    )
+    vectors = rng.random((4, 3)).astype(dtype)
+    query = rng.random(3, np.float32)
+    chosen = np.array([3, 0])
     order = "<" if sys.byteorder == "little" else ">"
     named = [array.view(array.dtype.newbyteorder(order)) for array in (query, vectors, chosen)]
     assert memoryview(named[1]).format == order + vectors.dtype.char

@@ -23,7 +23,8 @@ def test_a_better_hit_is_no_less_sure(scores: list[float], usual: list[float], t
 @given(seed=st.integers(0, 99), shift=st.floats(-3, 3), factor=st.floats(0.01, 100))
 def test_only_differences_and_their_ratios_count(seed: int, shift: float, factor: float) -> None:
     rng = np.random.default_rng(seed)
-    usual, scores = rng.standard_normal(300), np.sort(rng.normal(6, 1, 9))[::-1]
+    usual = rng.standard_normal(300)
+    scores = np.sort(rng.normal(6, 1, 9))[::-1]
     moved = confidences((shift + factor * scores).tolist(), shift + factor * usual, 500)
     assert moved == pytest.approx(confidences(scores.tolist(), usual, 500), abs=1e-6)
 

@@ -50,7 +50,8 @@ FIELDS: dict[str, FieldType] = {"width": "integer", "tag": "keyword"}
 
 
 def test_filters_are_texts_or_values() -> None:
-    wide, tagged = Filter("width", ">", 10), Filter("tag", "=", "sea")
+    wide = Filter("width", ">", 10)
+    tagged = Filter("tag", "=", "sea")
     for filters in ("width>10", wide, ["width>10"], (wide,)):
         assert parse_filters(filters, FIELDS) == (wide,)
     assert parse_filters(["width > 10", tagged], FIELDS) == (wide, tagged)

@@ -141,7 +141,8 @@ def test_only_the_ratios_of_weights_matter(
     assume(np.linalg.norm(vectors, axis=1).min() > 0)
     parts = [(row(vector), weight) for vector, weight in zip(vectors, weights, strict=False)]
     assume(np.linalg.norm(sum(w * p.vectors / np.linalg.norm(p.vectors) for p, w in parts)) > 1e-3)
-    one, other = compose(parts), compose([(part, factor * weight) for part, weight in parts])
+    one = compose(parts)
+    other = compose([(part, factor * weight) for part, weight in parts])
     assert one.vectors == pytest.approx(other.vectors, abs=1e-5)
     assert np.linalg.norm(one.vectors) == pytest.approx(1, abs=1e-5)
 
@@ -213,10 +214,8 @@ def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRe
 def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
     """With all items as candidates: the cosines of each part, divided by how widely they are
     spread."""
-    index, query = (
-        searcher.index,
-        Query.of(TEXT, minus=["green"], like=["003.png", "004.png"], unlike=["005.png"]),
-    )
+    index = searcher.index
+    query = Query.of(TEXT, minus=["green"], like=["003.png", "004.png"], unlike=["005.png"])
     pictures = [item.id for item in index.items() if item.modality == "image"]
     vectors = index.vectors(pictures).astype(np.float64)
     total = np.zeros(len(pictures))
@@ -239,7 +238,8 @@ def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
         hits = aligned.search_query(query, k=5, rm=8, rerank=metric)
         assert len(hits) == 5
         assert "003.png" not in ids(hits)
-        stored, total = aligned.index.concepts(ids(hits)), np.zeros(5)
+        stored = aligned.index.concepts(ids(hits))
+        total = np.zeros(5)
         background = aligned.background("image")
         for part in query.parts:
             text = part.kind == "text"

@@ -246,7 +246,8 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at, photos = f"file:{tmp_path}", library / "photos.h5"
+    at = f"file:{tmp_path}"
+    photos = library / "photos.h5"
     assert boc("index", "photos", photos, "--at", at).exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
     fetched: list[EmbeddedIndex] = []

@@ -282,7 +282,8 @@ def test_captions_of_an_item(client: TestClient) -> None:
 
 
 def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
-    words, at = tmp_path / "words.npz", f"file:{tmp_path / 'written'}"
+    words = tmp_path / "words.npz"
+    at = f"file:{tmp_path / 'written'}"
     run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)
     run("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at)
     searcher = Searcher.open("written", at, device="cpu")
@@ -577,7 +578,8 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"],
 )
 def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -> None:
-    get, head = client.get(path), client.head(path)
+    get = client.get(path)
+    head = client.head(path)
     assert head.status_code == get.status_code
     assert head.content == b""
     for name in ("content-type", "cache-control", "etag", "x-frame-options"):
@@ -667,7 +669,8 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         "weight": 2,
     }
     found = fetch(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
-    minus, like = ["green", "a blue box"], ["003.png", "004.png"]
+    minus = ["green", "a blue box"]
+    like = ["003.png", "004.png"]
     query = Query.of(TEXT, minus=minus, like=like, unlike=["005.png"], weight=2)
     assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))
     path = library / "images" / "011.png"

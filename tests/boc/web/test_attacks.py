@@ -269,7 +269,8 @@ NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u2028&amp;"
 
 def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) -> None:
     """It goes out as JSON, which browsers are told not to sniff, or is no part of an answer."""
-    images, at = tmp_path / "<b>folder", f"file:{tmp_path / 'index'}"
+    images = tmp_path / "<b>folder"
+    at = f"file:{tmp_path / 'index'}"
     images.mkdir()
     (images / "<i>.png").write_bytes(picture())
     for name, columns, row in (

@@ -101,7 +101,8 @@ def test_bodies_in_memory_are_limited() -> None:
     statuses: list[int] = []
 
     async def all_at_once() -> None:
-        gate, arrived = asyncio.Event(), asyncio.Semaphore(0)
+        gate = asyncio.Event()
+        arrived = asyncio.Semaphore(0)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             arrived.release()

@@ -14,7 +14,9 @@ from boc.web.pictures.decoding import Budget
 @pytest.mark.slow
 @pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])
 def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
-    sizes, lock, most = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6, threading.Lock(), [0]
+    sizes = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6
+    lock = threading.Lock()
+    most = [0]
     held: list[int] = []
     for number, size in enumerate(sizes):
         Image.new("L", size).save(tmp_path / f"{number}.png")

@@ -18,7 +18,8 @@ class Encoder:
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
-        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.inside = threading.Event()
+        self.go_on = threading.Event()
         self.at_once = 0
 
     def __call__(self, texts: Sequence[str]) -> Embeddings:
@@ -43,7 +44,8 @@ class Encoder:
 
 def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     """What each of ``texts`` gave, the others being asked for while the first is encoded."""
-    encoder, together = Encoder(), Batcher()
+    encoder = Encoder()
+    together = Batcher()
     found: dict[str, Embeddings | str] = {}
 
     def ask(text: str) -> None:

@@ -105,7 +105,9 @@ def test_readiness(library: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
-    everybody, tries, caught = threading.Barrier(8), [], []
+    everybody = threading.Barrier(8)
+    tries = []
+    caught = []
 
     def renew(*_: object, **__: object) -> Searcher:
         tries.append(1)
@@ -135,7 +137,8 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
 def capture_log(form: Any) -> Iterator[StringIO]:
     """What is logged in the block."""
     logging.config.dictConfig(configuration(form))
-    stream, logger = StringIO(), logging.getLogger(ACCESS)
+    stream = StringIO()
+    logger = logging.getLogger(ACCESS)
     (handler,) = logger.handlers
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(stream)

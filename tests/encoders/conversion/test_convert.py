@@ -29,7 +29,11 @@ from encoders.conversion.convert import from_published
 from tests.helpers import Bomb, boc
 
 pytestmark = pytest.mark.usefixtures("left_to_torch")
-REGION, BERT, JOINT, PIECES, WORDS = 8, 24, 8, 40, 30
+REGION = 8
+BERT = 24
+JOINT = 8
+PIECES = 40
+WORDS = 30
 
 
 def transformer(width: int, layers: int) -> nn.Module:
@@ -51,21 +55,21 @@ def tern_state(joint_encoders: int = 1) -> dict[str, torch.Tensor]:
     }
     bert = BertModel(BertConfig(vocab_size=PIECES, hidden_size=BERT, **sizes))
     network = nn.Module()
-    network.txt_enc, network.img_enc, network.img_enc.pos_encoding_image = (
-        nn.Module(),
-        nn.Module(),
-        nn.Module(),
-    )
+    network.txt_enc = nn.Module()
+    network.img_enc = nn.Module()
+    network.img_enc.pos_encoding_image = nn.Module()
     network.txt_enc.bert_model = bert
     network.txt_enc.word_embeddings = bert.embeddings.word_embeddings
-    network.txt_enc.map, network.img_enc.fc = nn.Linear(BERT, JOINT), nn.Linear(REGION, JOINT)
+    network.txt_enc.map = nn.Linear(BERT, JOINT)
+    network.img_enc.fc = nn.Linear(REGION, JOINT)
     network.img_enc.pos_encoding_image.map = nn.Sequential(
         nn.Linear(REGION + 5, 12),
         nn.ReLU(),
         nn.Linear(12, 12),
     )
     network.img_enc.transformer_encoder = transformer(12, 3)
-    network.img_proj, network.cap_proj = nn.Linear(12, JOINT), nn.Linear(BERT, JOINT)
+    network.img_proj = nn.Linear(12, JOINT)
+    network.cap_proj = nn.Linear(BERT, JOINT)
     for number in range(joint_encoders):
         network.add_module(f"transformer_encoder_{number + 1}", transformer(JOINT, 2))
     return OrderedDict(
@@ -95,14 +99,17 @@ def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, 
 
 def vsrn_file() -> dict[str, Any]:
     torch.manual_seed(0)
-    image, text = nn.Module(), nn.Module()
-    image.fc, image.img_rnn = nn.Linear(REGION, JOINT), nn.GRU(JOINT, JOINT)
+    image = nn.Module()
+    text = nn.Module()
+    image.fc = nn.Linear(REGION, JOINT)
+    image.img_rnn = nn.GRU(JOINT, JOINT)
     for number in range(1, 5):
         layer = nn.Module()
         layer.g, layer.theta, layer.phi = (nn.Conv1d(JOINT, JOINT, 1) for _ in range(3))
         layer.W = nn.Sequential(nn.Conv1d(JOINT, JOINT, 1), nn.BatchNorm1d(JOINT))
         image.add_module(f"Rs_GCN_{number}", layer)
-    text.embed, text.rnn = nn.Embedding(WORDS, 6), nn.GRU(6, JOINT)
+    text.embed = nn.Embedding(WORDS, 6)
+    text.rnn = nn.GRU(6, JOINT)
     options = argparse.Namespace(
         data_name="coco_precomp",
         embed_size=JOINT,
@@ -391,7 +398,8 @@ def test_checkpoint_in_an_archive(mode: Any, home: Path, tmp_path: Path) -> None
         with tarfile.open(path, mode) as archive:
             archive.add(home / "vocab.txt", "pretrained_models/README.txt")
             link = tarfile.TarInfo("model.pth")  # which is not followed
-            link.type, link.linkname = tarfile.SYMTYPE, str(home / "tern.pth")
+            link.type = tarfile.SYMTYPE
+            link.linkname = str(home / "tern.pth")
             archive.addfile(link)
             for name in names:
                 archive.add(home / "tern.pth", f"pretrained_models/{name}")
@@ -422,7 +430,8 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
     other exception."""
     path = tmp_path / "damaged.pth"
     torch.save(FILES[kind](), path, _use_new_zipfile_serialization=zipped)
-    whole, chance = path.read_bytes(), random.Random(0)
+    whole = path.read_bytes()
+    chance = random.Random(0)
     versions = [whole[: int(len(whole) * part)] for part in (0, 1e-5, 1e-3, 0.01, 0.3, 0.9, 0.999)]
     for _ in range(100):
         changed = bytearray(whole)

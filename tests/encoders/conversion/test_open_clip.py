@@ -66,7 +66,8 @@ def load_encoder(folder: Path) -> ClipEncoder:
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("weights", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
 def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weights: str) -> None:
-    model, encoder = make(tmp_path, weights, quick_gelu=quick), load_encoder(tmp_path)
+    model = make(tmp_path, weights, quick_gelu=quick)
+    encoder = load_encoder(tmp_path)
     ids = torch.zeros(len(TEXTS), encoder.form.limit, dtype=torch.int64)
     for row, each in enumerate(encoder.form.encode(TEXTS)):
         ids[row, : len(each)] = torch.tensor(each.ids)
@@ -78,7 +79,8 @@ def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weig
 
 @pytest.mark.parametrize("size", [(32, 32), (90, 50), (33, 80), (200, 64), (5, 3)])
 def test_pictures_have_the_vectors_of_the_library(tmp_path: Path, size: tuple[int, int]) -> None:
-    model, encoder = make(tmp_path), load_encoder(tmp_path)
+    model = make(tmp_path)
+    encoder = load_encoder(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     path = tmp_path / "picture.png"
     Image.fromarray(pixels).save(path)
@@ -113,7 +115,8 @@ def test_every_weight_matters(tmp_path: Path) -> None:
             [encoder.encode_texts(["a red box"]).vectors, encoder.encode_images(prepared).vectors],
         )
 
-    before, state = vectors(), load_file(path)
+    before = vectors()
+    state = load_file(path)
     names = [name for name in state if name != "logit_scale" and "attn.in_proj_bias" not in name]
     for name in [*names[::3], "visual.proj", "text_projection", "positional_embedding"]:
         generator = torch.Generator().manual_seed(1)

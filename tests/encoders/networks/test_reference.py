@@ -33,7 +33,9 @@ from tests.helpers import SHARED, run
 pytestmark = pytest.mark.usefixtures("left_to_torch")
 Arrays = dict[str, NDArray[Any]]
 Pool = Callable[..., Tensor]
-UNIT, RAW = 1e-6, 1e-5  # on unit vectors; on everything else
+# on unit vectors; on everything else
+UNIT = 1e-6
+RAW = 1e-5
 FOLDER = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
 FILES = sorted(FOLDER.glob("*.npz"))
 """Inputs and outputs of one network each, beside the checkpoint that gave them."""
@@ -189,10 +191,8 @@ def strings_of(given: Arrays, size: int) -> list[str]:
         names[:4] = ["<pad>", "<start>", "<end>", "<unk>"]
         return names
     names[:2] = ["[PAD]", "[UNK]"]
-    names[given["token_ids"][0, 0]], names[given["token_ids"][0, given["n_tokens"][0] - 1]] = (
-        "[CLS]",
-        "[SEP]",
-    )
+    names[given["token_ids"][0, 0]] = "[CLS]"
+    names[given["token_ids"][0, given["n_tokens"][0] - 1]] = "[SEP]"
     return names
 
 
@@ -221,7 +221,8 @@ def converted(
 
     @cache
     def make(file: Path) -> tuple[str, list[ImageRef], list[str]]:
-        given, home = arrays(file), tmp_path_factory.mktemp(file.stem)
+        given = arrays(file)
+        home = tmp_path_factory.mktemp(file.stem)
         images = write_features(home / "features", given)
         text = network_of(file).text
         strings = strings_of(given, text.get("vocab_size") or text.get("vocabulary"))
@@ -249,7 +250,8 @@ def converted(
 @pytest.mark.slow
 @every_file
 def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> None:
-    given, (spec, images, texts) = arrays(file), converted(file)
+    given = arrays(file)
+    (spec, images, texts) = converted(file)
     sets = {
         "image": given.get("expected_image_set", given.get("expected_region_set")),
         "text": given.get("expected_text_set"),

@@ -71,7 +71,8 @@ def test_regions_without_layers() -> None:
 
 @torch.no_grad()
 def test_feature_scaling() -> None:
-    plain, scaled = network()[0], network(scaled=True)[0]
+    plain = network()[0]
+    scaled = network(scaled=True)[0]
     features, boxes, lengths = pictures()
     rows = features.reshape(-1, 6) * torch.tensor([1, 1e3, 1e-3, 1, 1, 0]) + 5
     scale(scaled, rows)
@@ -90,7 +91,8 @@ def test_feature_scaling() -> None:
 
 def test_a_box_code_may_weigh_more() -> None:
     """As if the columns of the first layer that read it were longer."""
-    plain, heavy = network()[0], network(box_weight=8.0)[0]
+    plain = network()[0]
+    heavy = network(box_weight=8.0)[0]
     weights = plain.state_dict()
     heavy.load_state_dict(weights)
     features, boxes, lengths = pictures()

@@ -28,7 +28,8 @@ from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, V
 from encoders.runtime.model_folder import RETIRED, make
 from tests.helpers import Bomb
 
-UNIT, RAW = 1e-6, 1e-5
+UNIT = 1e-6
+RAW = 1e-5
 
 
 # Vocabularies
@@ -242,9 +243,11 @@ def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int)
 def test_padding_in_training(name: str) -> None:
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
-    wide, narrow = network_of(name).train(), network_of(name).train()
+    wide = network_of(name).train()
+    narrow = network_of(name).train()
     more = [torch.cat([rows, 7 + rows[:, :3]], dim=1) for rows in (features, boxes)]
-    found, expected = wide.images(*more, counts), narrow.images(features, boxes, counts)
+    found = wide.images(*more, counts)
+    expected = narrow.images(features, boxes, counts)
     assert (found.vectors - expected.vectors).abs().max() < UNIT
     for (key, one), (_, other) in zip(wide.named_buffers(), narrow.named_buffers(), strict=True):
         assert torch.allclose(one, other), key
@@ -306,9 +309,11 @@ def test_random_region_order() -> None:
 def test_means_in_the_place_of_the_grus() -> None:
     network = network_of("means")
     features, boxes, counts = pictures([3, 1, 6])
-    ids, lengths = torch.randint(0, 20, (3, 6)), torch.tensor([6, 2, 4])
+    ids = torch.randint(0, 20, (3, 6))
+    lengths = torch.tensor([6, 2, 4])
     with torch.no_grad():
-        images, texts = network.images(features, boxes, counts), network.texts(ids, lengths)
+        images = network.images(features, boxes, counts)
+        texts = network.texts(ids, lengths)
         hidden = network.txt_enc(ids, lengths)
     for i, (n, m) in enumerate(zip(counts, lengths, strict=True)):
         mean = images.sets[i, :n].mean(dim=0)
@@ -345,10 +350,12 @@ def test_a_fresh_network_reads_an_empty_picture() -> None:
 def test_batch_normalisation() -> None:
     rows, _, counts = pictures([4, 1, 3])
     real = torch.arange(4) < counts[:, None]
-    residual, plain = perturb(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
+    residual = perturb(Residual(6, 5)).double().train()
+    plain = nn.BatchNorm1d(5).double().train()
     plain.load_state_dict(residual[1].state_dict())
     unpadded = torch.cat([row[:n] for row, n in zip(rows, counts, strict=True)])
-    found, expected = residual(rows, real), plain(residual[0](unpadded))
+    found = residual(rows, real)
+    expected = plain(residual[0](unpadded))
     assert torch.allclose(found[real], expected)
     assert not found[~real].any()
     assert torch.equal(residual[1].running_mean, plain.running_mean)
@@ -416,15 +423,14 @@ def test_location_reasoning() -> None:
 
 def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     n = len(boxes)
-    means, deviations = (
-        kernels.means.detach().numpy(),
-        kernels.log_deviations.exp().detach().numpy(),
-    )
+    means = kernels.means.detach().numpy()
+    deviations = kernels.log_deviations.exp().detach().numpy()
     weights = np.zeros((len(means), n, n))
     for m, i, j in np.ndindex(weights.shape):
         x0, y0, x1, y1 = boxes[i]
         u0, w0, u1, w1 = boxes[j]
-        dx, dy = (u0 + u1) / 2 - (x0 + x1) / 2, (w0 + w1) / 2 - (y0 + y1) / 2
+        dx = (u0 + u1) / 2 - (x0 + x1) / 2
+        dy = (w0 + w1) / 2 - (y0 + y1) / 2
         distance = math.hypot(dx, dy) - means[m, 0]
         angle = math.atan2(dy, dx) - means[m, 1]
         angle = min((angle + turn * 2 * math.pi for turn in (-2, -1, 0, 1, 2)), key=abs)

@@ -60,7 +60,8 @@ def normed(name: str, outputs: int, inputs: int, size: int) -> dict[str, tuple[i
 def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a checkpoint, as the port of the Caffe model has them."""
     found = normed("backbone.stem.conv1", sizes["stem"], 3, 7)
-    inputs, width = sizes["stem"], sizes["width"]
+    inputs = sizes["stem"]
+    width = sizes["width"]
     for stage, count in blocks.items():
         for i in range(count):
             found |= normed(f"{stage}.{i}.conv1", width, inputs, 1)
@@ -70,8 +71,11 @@ def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int
                 found |= normed(f"{stage}.{i}.shortcut", 4 * width, inputs, 1)
             inputs = 4 * width
         width *= 2
-    maps, last = inputs // 2, inputs  # the fourth stage gives half as many channels as the fifth
-    head, predictor = "proposal_generator.rpn_head", "roi_heads.box_predictor"
+    # The fourth stage gives half as many channels as the fifth.
+    maps = inputs // 2
+    last = inputs
+    head = "proposal_generator.rpn_head"
+    predictor = "roi_heads.box_predictor"
     plain = {
         f"{head}.conv": (sizes["hidden"], maps, 3, 3),
         f"{head}.objectness_logits": (sizes["anchors"], sizes["hidden"], 1, 1),
@@ -258,7 +262,8 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
                 torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)
             ).tolist()
             x1, y1, x2, y2 = (math.floor(c / 16 + 0.5) for c in corners)
-            width, height = max(x2 - x1 + 1, 1) / 14, max(y2 - y1 + 1, 1) / 14
+            width = max(x2 - x1 + 1, 1) / 14
+            height = max(y2 - y1 + 1, 1) / 14
             pooled = torch.zeros(1, maps.shape[1], 14, 14)
             for i in range(14):
                 for j in range(14):

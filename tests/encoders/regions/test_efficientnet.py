@@ -60,7 +60,8 @@ def test_classifier_labels(name: str, photos: Path) -> None:
         .read_text(encoding="utf-8")
         .splitlines()[1:]
     )
-    one, found = network(name), {}
+    one = network(name)
+    found = {}
     for file in SEEN:
         with Image.open(photos / "images" / file) as opened:
             side = efficientnet.SIDES[name]
@@ -102,7 +103,8 @@ def test_convolution_with_norm(
         },
         "n.running_var": torch.from_numpy(rng.uniform(0.5, 2, 3)),
     }
-    kept, X = dict(state), torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
+    kept = dict(state)
+    X = torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
     made = lite._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
     assert not state  # all its tensors are taken
     out = [-(-n // stride) for n in (rows, columns)]
@@ -114,7 +116,8 @@ def test_convolution_with_norm(
     for channel, i, j in np.ndindex(made.shape):
         total = 0.0
         for c, di, dj in np.ndindex(2, kernel, kernel):
-            y, x = i * stride + di - lack[0], j * stride + dj - lack[1]
+            y = i * stride + di - lack[0]
+            x = j * stride + dj - lack[1]
             if 0 <= y < rows and 0 <= x < columns:
                 total += float(X[0, c, y, x] * kept["c.weight"][channel, c, di, dj])
         weight, bias, mean, variance = (
@@ -138,8 +141,10 @@ def test_crops(picture: ImageRef, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["lite0?cells=3&crops=2", "lite2"])
 def test_features_are_those_of_the_network_in_torch(spec: str, picture: ImageRef) -> None:
-    made, name = source(spec), spec.partition("?")[0]
-    side, found = efficientnet.SIDES[name], made(picture).features
+    made = source(spec)
+    name = spec.partition("?")[0]
+    side = efficientnet.SIDES[name]
+    found = made(picture).features
     with Image.open(picture.path) as opened:
         boxes = (
             [None]

@@ -19,7 +19,9 @@ from boc.errors import EncoderError
 from boc.types import ImageRef
 from encoders.regions.feature_maps import SPARE, _averages, crop_boxes
 
-SIDE, CELL = 32, 8  # pixels of the input, and of a cell
+# pixels of the input, and of a cell
+SIDE = 32
+CELL = 8
 
 
 def make_network(

@@ -15,7 +15,9 @@ from boc.errors import EncoderError, ImageError, SourceError
 from boc.inputs.sources import open_source
 from boc.types import ImageRef
 
-WIDTH, REGIONS, SIZE = 6, 4, (40, 30)
+WIDTH = 6
+REGIONS = 4
+SIZE = (40, 30)
 COCO_ID = "val2014/COCO_val2014_000000391895.jpg"
 
 

@@ -110,7 +110,8 @@ def test_other_errors_are_raised() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_precision_of_matrix_products(precision: str) -> None:
     torch.manual_seed(0)
-    layer, inputs = torch.nn.Linear(8, DIM), list(torch.randn(5, 8))
+    layer = torch.nn.Linear(8, DIM)
+    inputs = list(torch.randn(5, 8))
     seen = set()
 
     def project(batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -32,8 +32,10 @@ TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 
 
 def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
-    plain, alone = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?alone", "cpu")
-    whole, found = plain.encode_images(pictures), alone.encode_images(pictures)
+    plain = plugins.encoder(folder, "cpu")
+    alone = plugins.encoder(f"{folder}?alone", "cpu")
+    whole = plain.encode_images(pictures)
+    found = alone.encode_images(pictures)
     assert np.array_equal(found.vectors, whole.vectors)
     assert found.concepts.offsets.tolist() == whole.concepts.offsets.tolist()
     for i, each in enumerate(pictures):
@@ -44,8 +46,10 @@ def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
 
 
 def test_alone_words(folder: str) -> None:
-    plain, alone = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?alone", "cpu")
-    whole, found = plain.encode_texts(TEXTS), alone.encode_texts(TEXTS)
+    plain = plugins.encoder(folder, "cpu")
+    alone = plugins.encoder(f"{folder}?alone", "cpu")
+    whole = plain.encode_texts(TEXTS)
+    found = alone.encode_texts(TEXTS)
     assert np.array_equal(found.vectors, whole.vectors)
     assert found.words == whole.words
     assert [len(found.concepts[i]) for i in range(len(TEXTS))] == [

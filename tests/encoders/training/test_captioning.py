@@ -37,11 +37,13 @@ def test_caption_targets(words: list[int], max_length: int) -> None:
 def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
     """One caption, region by region and word by word; ``ids`` with the first pad, if that
     counts."""
-    state, read = torch.zeros(1, 1, module.encoder.hidden_size, dtype=torch.float64), []
+    state = torch.zeros(1, 1, module.encoder.hidden_size, dtype=torch.float64)
+    read = []
     for region in regions:
         out, state = module.encoder(module.vid2hid(region)[None, None], state)
         read.append(out[0, 0])
-    h, total = read[-1], torch.zeros((), dtype=torch.float64)
+    h = read[-1]
+    total = torch.zeros((), dtype=torch.float64)
     for word, following in pairwise(ids):
         energies = [
             module.attention(
@@ -69,7 +71,8 @@ def regions_of(lengths: list[int], dim: int = 4) -> Tensor:
 @pytest.mark.parametrize("max_length", [60, 5])
 @torch.inference_mode()
 def test_loss_equals_loop(max_length: int) -> None:
-    module, regions = branch().double().eval(), regions_of(LENGTHS)
+    module = branch().double().eval()
+    regions = regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
     expected = torch.zeros((), dtype=torch.float64)
     for region, n, row in zip(regions, LENGTHS, targets.tolist(), strict=True):
@@ -81,8 +84,10 @@ def test_loss_equals_loop(max_length: int) -> None:
 
 @torch.inference_mode()
 def test_owners_share_regions() -> None:
-    module, regions = branch().double().eval(), regions_of(LENGTHS)
-    owners, targets = torch.tensor([2, 0, 2, 1]), caption_targets([*IDS, [1, 8, 2]])
+    module = branch().double().eval()
+    regions = regions_of(LENGTHS)
+    owners = torch.tensor([2, 0, 2, 1])
+    targets = caption_targets([*IDS, [1, 8, 2]])
     loss = module(regions, torch.tensor(LENGTHS), targets, owners)
     expected = module(regions[owners], torch.tensor(LENGTHS)[owners], targets)
     assert float(loss) == pytest.approx(float(expected), rel=1e-12)
@@ -90,7 +95,8 @@ def test_owners_share_regions() -> None:
 
 @torch.inference_mode()
 def test_picture_without_regions() -> None:
-    module, regions = branch().eval(), regions_of([1, 2]).float()
+    module = branch().eval()
+    regions = regions_of([1, 2]).float()
     targets = caption_targets([[1, 4, 2], [1, 5, 2]])
     empty, single = (module(regions, torch.tensor([n, 2]), targets) for n in (0, 1))
     assert float(empty) == float(single)
@@ -98,7 +104,8 @@ def test_picture_without_regions() -> None:
 
 @torch.inference_mode()
 def test_dropout_in_training_only() -> None:
-    module, regions = branch(dropout=0.5), regions_of([4]).float()
+    module = branch(dropout=0.5)
+    regions = regions_of([4]).float()
     targets = caption_targets([[1, 4, 5, 2]])
     torch.manual_seed(0)
     assert len({float(module(regions, torch.tensor([4]), targets)) for _ in range(4)}) == 4

@@ -12,7 +12,9 @@ from encoders.training.config import TrainConfig
 from encoders.training.data import Pairs
 from encoders.training.fragments import Fragments, exchange_opposites
 
-START, END, STOP = 1, 2, 3
+START = 1
+END = 2
+STOP = 3
 ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 

@@ -38,7 +38,8 @@ TERAN = {
 def slow(A: NDArray[np.float64], words: int, pooling: str) -> float:
     """The score of cosines (regions, words) with zeros where either is masked; ``words`` are
     not."""
-    by_word, by_region = sum(max(column) for column in A.T), sum(max(row) for row in A)
+    by_word = sum(max(column) for column in A.T)
+    by_region = sum(max(row) for row in A)
     known = {
         "mrsw": by_word,
         "mwsr": by_region,
@@ -211,7 +212,8 @@ def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
         generation_weight=1.0,
     )
     objective = Objective(config, network, texts).eval()
-    lengths, positive = torch.tensor([4, 2, 3]), torch.eye(3, dtype=torch.bool)
+    lengths = torch.tensor([4, 2, 3])
+    positive = torch.eye(3, dtype=torch.bool)
     before, behind = network.region_margins
     sets = torch.randn(3, before + 4 + behind, network.dim)
     vectors = nn.functional.normalize(torch.randn(3, network.dim), dim=1)
@@ -224,7 +226,8 @@ def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
                 objective(Encodings(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1),
             )
 
-    plain, mask = loss(sets), network.region_mask(lengths, sets.shape[1])
+    plain = loss(sets)
+    mask = network.region_mask(lengths, sets.shape[1])
     for picture, row in np.ndindex(*mask.shape):
         changed = sets.clone()
         changed[picture, row] += 1

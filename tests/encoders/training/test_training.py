@@ -100,7 +100,8 @@ def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8
     numbers."""
     maps = np.random.default_rng(0)
-    A, B = maps.standard_normal((8, 12)), maps.standard_normal((8, 16))
+    A = maps.standard_normal((8, 12))
+    B = maps.standard_normal((8, 16))
     rng = np.random.default_rng(seed)
     sets: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for z in rng.standard_normal((n, 8)):
@@ -113,7 +114,8 @@ def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 @torch.inference_mode()
 def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
     model.eval()
-    images, texts = [], []
+    images = []
+    texts = []
     for features, hidden in zip(regions, words, strict=True):
         boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
         images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
@@ -183,10 +185,8 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = cca(torch.from_numpy(X), torch.from_numpy(Y), 3)
     assert np.allclose(one.mean, X.mean(0), atol=1e-5)
     assert np.allclose(other.mean, Y.mean(0), atol=1e-5)
-    U, V = (
-        (X - X.mean(0)) @ one.matrix.double().numpy(),
-        (Y - Y.mean(0)) @ other.matrix.double().numpy(),
-    )
+    U = (X - X.mean(0)) @ one.matrix.double().numpy()
+    V = (Y - Y.mean(0)) @ other.matrix.double().numpy()
     C = np.cov(np.hstack([X, Y]).T)
     product = np.linalg.solve(C[:5, :5], C[:5, 5:]) @ np.linalg.solve(C[5:, 5:], C[5:, :5])
     expected = np.sqrt(np.sort(np.linalg.eigvals(product).real)[::-1][:3])
@@ -205,7 +205,8 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cca_ridge() -> None:
     rng = np.random.default_rng(1)
     Z = rng.standard_normal((500, 2))
-    X, Y = Z * [1, 0.01], Z + 0.1 * rng.standard_normal((500, 2))
+    X = Z * [1, 0.01]
+    Y = Z + 0.1 * rng.standard_normal((500, 2))
     one, _ = cca(torch.from_numpy(X), torch.from_numpy(Y), 2)
     shares = (torch.from_numpy(X).float() @ one.matrix).std(dim=0)
     assert shares[0] > 20 * shares[1]
@@ -384,7 +385,8 @@ def make(library: Path, tmp_path: Path) -> Make:
         sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
         network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
-        frozen, width = config.text_lr == 0, network.txt_enc.width
+        frozen = config.text_lr == 0
+        width = network.txt_enc.width
         captions = Captions(
             items,
             tower.tokens,
@@ -466,7 +468,8 @@ def test_resumed_run_equals_whole(
 
 
 def test_recompute(make: Make) -> None:
-    gradients, memory = [], []
+    gradients = []
+    memory = []
     for again in (False, True):
         trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
         pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))

@@ -50,7 +50,8 @@ def commands(inputs: Path) -> dict[str, tuple[list[list[str]], list[str]]]:
     half, rest, before, after = (
         str(inputs / name) for name in ("half.h5", "rest.h5", "before", "after")
     )
-    made, more = ["index", "x", half], ["add", "x", rest]
+    made = ["index", "x", half]
+    more = ["add", "x", rest]
     gone = ["delete", "x", *(f"{i:04}.jpg" for i in range(5))]
     return {
         "index": ([], made),
@@ -116,7 +117,9 @@ class Trial:
     """One command from one beginning."""
 
     def __init__(self, home: Path, before: list[list[str]], words: list[str]) -> None:
-        self.home, self.words, self.at = home, words, home / "at"
+        self.home = home
+        self.words = words
+        self.at = home / "at"
         self.name = "y" if words[0] == "copy" else "x"
         self.base = home / "base"
         for path in (self.at, self.base):

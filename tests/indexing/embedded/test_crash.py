@@ -198,12 +198,14 @@ class Disk:
         else:
             file = self.find(event.path)
             assert isinstance(file, File)
-            file.safe, file.data = False, b""
+            file.safe = False
+            file.data = b""
 
     def written(self, number: int, event: Event) -> None:
         file = self.find(event.path)
         assert isinstance(file, File)
-        file.data, file.safe = event.data, True
+        file.data = event.data
+        file.safe = True
 
     def sync(self, number: int, event: Event) -> None:
         folder = self.find(event.path)

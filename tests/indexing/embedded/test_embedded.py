@@ -47,10 +47,8 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
         picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg")
         for i in range(n)
     ]
-    terms, vectors = (
-        random_terms(np.random.default_rng(0), (n, 4), largest, 1),
-        np.eye(n, 3, dtype=np.float32),
-    )
+    terms = random_terms(np.random.default_rng(0), (n, 4), largest, 1)
+    vectors = np.eye(n, 3, dtype=np.float32)
     concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
     with EmbeddedBackend(folder).create(
         name,
@@ -256,10 +254,8 @@ def test_small_segments_are_merged_by_the_next_edit(
 ) -> None:
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
-    backend, terms = (
-        connect(f"file:{tmp_path}"),
-        random_terms(np.random.default_rng(0), (1, 6), 5, 1),
-    )
+    backend = connect(f"file:{tmp_path}")
+    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
     for i in range(20):
         with backend.edit("dogs") as editor:
             editor.put(Rows([picture(f"new{i}")], terms, np.ones((1, 3), np.float32)))
@@ -343,7 +339,8 @@ def items_of(n: int) -> list[Item]:
 def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32) -> list[str]:
     """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be
     added."""
-    items, terms = items_of(n), random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
+    items = items_of(n)
+    terms = random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
     vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
     added: list[str] = []
     manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
@@ -388,7 +385,8 @@ def test_last_rows_are_merged_from_memory_or_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    merged, real = [], merge.Merger.hold
+    merged = []
+    real = merge.Merger.hold
     monkeypatch.setattr(
         merge.Merger,
         "hold",
@@ -412,7 +410,8 @@ def test_each_text_is_tokenised_once(
 ) -> None:
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one
     of several, killed in between: merges and compaction read the words that were found."""
-    texts_read, real = [], text_index_writer.space_words
+    texts_read = []
+    real = text_index_writer.space_words
 
     def record(texts: Sequence[str]) -> str:
         texts_read.extend(texts)
@@ -486,7 +485,8 @@ def test_deletes_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return super().submit(lambda: function(*args, **kwargs) if gate.wait(30) else None)
 
     monkeypatch.setattr(merge, "ThreadPoolExecutor", Later)
-    items, terms = items_of(200)[100:], random_terms(np.random.default_rng(1), (100, 6), 5, 1)
+    items = items_of(200)[100:]
+    terms = random_terms(np.random.default_rng(1), (100, 6), 5, 1)
     with backend.edit("dogs") as editor:
         for i in range(0, 100, 10):
             editor.put(Rows(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32)))

@@ -47,7 +47,8 @@ def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a compiler on Linux")
-    shim, home = tmp_path / "faults.so", tmp_path / "home"
+    shim = tmp_path / "faults.so"
+    home = tmp_path / "home"
     subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "faults.c", "-ldl"],
         check=True,

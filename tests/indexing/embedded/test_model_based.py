@@ -65,13 +65,16 @@ from tests.oracles import TEXT, new_manifest, same_matrix
 STEPS = int(os.environ.get("BOC_STEPS", "500"))
 LONGEST = 30  # steps of one machine
 NAME = "pets"
-TERMS, DIM, WIDTH = 5, 4, 3
+TERMS = 5
+DIM = 4
+WIDTH = 3
 ARRAYS = {
     "0.means_": np.arange(6, dtype=np.float32).reshape(2, 3),
     "0.labels_": np.array(["image", "text"]),
 }
 FIELDS: dict[str, FieldType] = {"year": "integer", "tag": "keyword", "title": "text"}
-YEARS, TAGS = [-3, 0, 2020, 2**53 + 1], ["dog", "Dog", "été", "-1", "it's"]
+YEARS = [-3, 0, 2020, 2**53 + 1]
+TAGS = ["dog", "Dog", "été", "-1", "it's"]
 VOCABULARY = ["zebra", "grass", "red", "car"]
 SMALL = [
     (writer_module, "WAITING", 300),
@@ -309,7 +312,8 @@ def same_sets(a: StoredConcepts, b: StoredConcepts) -> bool:
 
 def strays(home: Path) -> list[str]:
     """The files of an index that its commit does not name."""
-    known, commit = {".lock", ".checked", "CURRENT"}, ""
+    known = {".lock", ".checked", "CURRENT"}
+    commit = ""
     if (home / "CURRENT").exists():
         current = (home / "CURRENT").read_text()
         known.add(current)
@@ -460,7 +464,8 @@ class Machine(RuleBasedStateMachine):
     @rule(changes=st.lists(ROWS | GONE, min_size=1, max_size=6), ending=ENDINGS)
     def edit(self, changes: list[Any], ending: str) -> None:
         self.edits += 1
-        draft, source = self.there.copy(), f"{self.edits:064x}"
+        draft = self.there.copy()
+        source = f"{self.edits:064x}"
         with leaving(ending), self.backend.edit(NAME) as editor:
             for change in changes:
                 known = sorted(draft.rows)

@@ -181,10 +181,8 @@ def test_scores_are_exact_up_to_2_to_the_53(
     """On both sides of 2**16 and of 2**32, where the kernel counts wider, and no more."""
     frequencies = np.full(n, largest, np.int32)
     frequencies[::3] -= largest > 1
-    terms, query = (
-        sparse.csr_array(frequencies[:, None]),
-        sparse.csr_array(np.array([[weight]], np.int32)),
-    )
+    terms = sparse.csr_array(frequencies[:, None])
+    query = sparse.csr_array(np.array([[weight]], np.int32))
     assert_equal_to_slow(engine, terms, query, 7)
     assert top(engine, Postings.from_matrix(terms), query, 1)[0][1] == [largest * weight]
 
@@ -214,7 +212,8 @@ def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
 @both
 def test_a_batch_is_its_queries(engine: Engine) -> None:
     rng = np.random.default_rng(0)
-    terms, queries = random_terms(rng, (900, 30), 9, 0.2), random_terms(rng, (23, 30), 9, 0.3)
+    terms = random_terms(rng, (900, 30), 9, 0.2)
+    queries = random_terms(rng, (23, 30), 9, 0.3)
     postings = Postings.from_matrix(terms)
     single = [top(engine, postings, queries[[i]], 10)[0] for i in range(23)]
     with mock.patch.multiple(kernel, SHARE=1, ROOM=25), mock.patch("os.cpu_count", return_value=3):
@@ -225,7 +224,8 @@ def test_a_batch_is_its_queries(engine: Engine) -> None:
 @both
 def test_threads_do_not_meet(engine: Engine) -> None:
     rng = np.random.default_rng(1)
-    terms, queries = random_terms(rng, (9000, 12), 9, 0.5), random_terms(rng, (6, 12), 9, 0.5)
+    terms = random_terms(rng, (9000, 12), 9, 0.5)
+    queries = random_terms(rng, (6, 12), 9, 0.5)
     postings = Postings.from_matrix(terms)
     with mock.patch.object(kernel, "_search", engine), ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: postings.top(queries, 50), range(12)))
@@ -315,7 +315,8 @@ def test_damage_is_told_and_leaves_no_trace(
     value: int,
 ) -> None:
     terms = sparse.csr_array(np.ones((70, 3), np.int32))
-    postings, query = Postings.from_matrix(terms), terms[:1]
+    postings = Postings.from_matrix(terms)
+    query = terms[:1]
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
         top(engine, damage(postings, name, place, value), query, 5)
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
@@ -342,7 +343,8 @@ def test_no_start_leads_out_of_the_postings(
         [*range(10), *range(BLOCK, BLOCK + 10)],
         2 * BLOCK + 9,
     )
-    good, query = Postings.from_matrix(terms), sparse.csr_array(np.ones((1, 5), np.int32))
+    good = Postings.from_matrix(terms)
+    query = sparse.csr_array(np.ones((1, 5), np.int32))
     bad = damage(good, "starts", place, value)
     with suppress(ValueError):
         assert top(engine, bad, query, 99)[0][0].max(initial=0) < terms.shape[0]

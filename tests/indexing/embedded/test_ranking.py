@@ -78,7 +78,8 @@ def build(
     """An index of some segments, with rows deleted and replaced, and a shortlist if it has at least
     ``least`` items."""
     sizes = [200, 60, 30][:segments]
-    rows, items = make_clusters(sum(sizes), 1), some_items(sum(sizes))
+    rows = make_clusters(sum(sizes), 1)
+    items = some_items(sum(sizes))
     codec = codec_of(code, rows)
     fields: dict[str, Any] = {"colour": "keyword"}
     manifest = Manifest.new(
@@ -90,7 +91,8 @@ def build(
         source="cd" * 32,
         fields=fields,
     )
-    backend, first = EmbeddedBackend(folder), 0
+    backend = EmbeddedBackend(folder)
+    first = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "FEW", 1)  # or the segments would be one
         for size in sizes:
@@ -422,10 +424,8 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
             NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
-    plan, made = (
-        NATIVE.plan(tuple(arrays), DIM, None),
-        NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63),
-    )
+    plan = NATIVE.plan(tuple(arrays), DIM, None)
+    made = NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
     out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
     for numbers in ((0, 1, 0, 0), (1, 0, 0, 0), (1 << 40, 1, 0, 0), (1, 1, -1, 0)):
@@ -433,7 +433,8 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
             NATIVE.best(plan, made, *numbers, 0.0, *out, rows, None, None, None)
     with pytest.raises(ValueError, match="another width"):
         NATIVE.best(plan, made, 1, 1, 0, 0, 0.0, *out, rows[:, 1:].copy(), None, None, None)
-    terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
+    terms = np.zeros(2, np.int32)
+    weights = np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
             NATIVE.best(plan, None, 1, 1, 0, 0, 0.0, *out, rows, np.array(offsets), terms, weights)

@@ -213,7 +213,9 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
     )
     expected = iter(scores)
     whole = [next(expected) if lives else 0.0 for _, _, lives in texts]
-    segments, live, places = [], [], []
+    segments = []
+    live = []
+    places = []
     for part in range(4):
         inside = [i for i, (_, where, _) in enumerate(texts) if where == part]
         segments.append(make(base, captions([*(texts[i][0] for i in inside), "z"])))

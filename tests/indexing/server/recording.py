@@ -34,7 +34,9 @@ from tests.servers import Server
 from tests.servers.fixtures import address
 
 FOLDER = Path(__file__).with_name("recorded")
-N, DIM, TERMS = 60, 8, 20
+N = 60
+DIM = 8
+TERMS = 20
 PHYSICAL = "recorded-boc-000000000000-1"
 
 
@@ -43,7 +45,9 @@ class Recorder:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.engine, self.address, self.label = transport.engine, transport.address, transport.label
+        self.engine = transport.engine
+        self.address = transport.address
+        self.label = transport.label
         self.rows: list[Json] = []
 
     def request(self, method: str, path: str, body: Any = None, **params: Any) -> Json:

@@ -27,7 +27,8 @@ from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
 from tests.servers.fixtures import address, kinds
 
-N, DIM = 400, 16
+N = 400
+DIM = 16
 LOST = r"items without a code, such as .*boc copy, _clone, _shrink, _split or a snapshot"
 
 pytestmark = [
@@ -127,9 +128,11 @@ def refuses_changes(place: Place, name: str, file: Path) -> None:
 
 @pytest.mark.parametrize("code", ["dictionary", "bits:6"])
 def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32], code: str) -> None:
-    name, repository = place.name, f"_snapshot/{place.name}"
+    name = place.name
+    repository = f"_snapshot/{place.name}"
     build_index(name, files[0], at=place.at, code=code)
-    wanted, physical = answers(place.at, name, queries), place.physical(name)
+    wanted = answers(place.at, name, queries)
+    physical = place.physical(name)
     try:
         place.ask("PUT", repository, {"type": "fs", "settings": {"location": name}})
     except RequestError as refused:  # a server that was not started here
@@ -173,7 +176,8 @@ def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np
     shrunk, its aliases moved, the first one deleted."""
     name = place.name
     build_index(name, files[0], at=place.at, code="dictionary")
-    wanted, physical = answers(place.at, name, queries), place.physical(name)
+    wanted = answers(place.at, name, queries)
+    physical = place.physical(name)
     place.ask("PUT", f"{name}/_settings", {"index.blocks.write": True})
     place.ask("POST", f"{name}/_forcemerge?max_num_segments=1")
     for how, target in (
@@ -201,7 +205,8 @@ def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np
 
 
 def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
-    name, other = place.name, f"{place.name}-other"
+    name = place.name
+    other = f"{place.name}-other"
     build_index(name, files[0], at=place.at, code="bits:6")
     wanted = answers(place.at, name, queries)
     (entry,) = place.ask("GET", name).values()
@@ -380,7 +385,8 @@ def test_what_a_template_adds_to_fields_is_named(
     """It is as without the template, or nothing is left of the load, which goes on once the
     template is gone."""
     build_index(f"{place.name}-plain", files[0], at=place.at, code="bits:6")
-    wanted, refused = results(place, f"{place.name}-plain", queries), 0
+    wanted = results(place, f"{place.name}-plain", queries)
+    refused = 0
     cases: tuple[dict[str, Any], ...] = (
         {"enabled": False},
         {"_routing": {"required": True}},
@@ -423,7 +429,8 @@ def test_fields_computed_later_are_named(
     queries: NDArray[np.float32],
 ) -> None:
     build_index(place.name, files[0], at=place.at, code="bits:6")
-    wanted, physical = answers(place.at, place.name, queries), place.physical(place.name)
+    wanted = answers(place.at, place.name, queries)
+    physical = place.physical(place.name)
     runtime = {"runtime": {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}}
     if place.server.kind.engine == "opensearch":
         with pytest.raises(RequestError):  # its derived fields take no name that is there
@@ -478,7 +485,8 @@ def test_one_index_in_trouble_costs_itself_only(
     other = f"{place.name}-other"
     for name in (place.name, other):
         build_index(name, files[0], at=place.at, code="bits:6")
-    physical, there = place.physical(place.name), backend(place.at)
+    physical = place.physical(place.name)
+    there = backend(place.at)
     if trouble == "close":
         place.ask("POST", f"{physical}/_close")
     else:
@@ -506,10 +514,8 @@ def test_one_index_in_trouble_costs_itself_only(
 
 
 def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Path]) -> None:
-    path, pattern = (
-        f"_index_template/{place.name}",
-        {"index_patterns": [f"{place.name}*"], "priority": 300},
-    )
+    path = f"_index_template/{place.name}"
+    pattern = {"index_patterns": [f"{place.name}*"], "priority": 300}
     place.ask("PUT", path, {**pattern, "data_stream": {}})
     with pytest.raises(
         BackendError,
@@ -583,7 +589,8 @@ def test_a_filtered_alias_shows_what_it_shows(
     queries: NDArray[np.float32],
     tmp_path: Path,
 ) -> None:
-    name, alias = place.name, f"{place.name}-public"
+    name = place.name
+    alias = f"{place.name}-public"
     rows = [f"{modality}/{i},t{i % 3}" for modality in ("image", "text") for i in range(N)]
     (tmp_path / "tags.csv").write_text("\n".join(["id,tag", *rows]))
     build_index(name, files[0], at=place.at, metadata=tmp_path / "tags.csv")
@@ -651,7 +658,9 @@ def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.f
         build_index(name, file, at=place.at, code="bits:6")
     allowed = [answers(place.at, name, queries) for name in (one, two)]
     place.move(live, place.physical(one))
-    stop, seen, errors = threading.Event(), list[Any](), list[Exception]()
+    stop = threading.Event()
+    seen = list[Any]()
+    errors = list[Exception]()
 
     def search() -> None:
         while not stop.is_set():

@@ -31,7 +31,8 @@ from tests.servers import Server
 from tests.servers.fixtures import address, kinds
 
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
-N, DIM = 3000, 24
+N = 3000
+DIM = 24
 WITHOUT = 7  # items that have no document
 MAPPING = {
     "dynamic": "strict",
@@ -183,7 +184,8 @@ def test_attach_and_detach_amid_writes(
         keys + [f"none {i}" for i in range(WITHOUT)],
         np.concatenate([vectors, extra]),
     )
-    stop, viewed = threading.Event(), set[int]()
+    stop = threading.Event()
+    viewed = set[int]()
 
     def view() -> None:
         while not stop.is_set() and not by_key:
@@ -368,7 +370,9 @@ def test_detach_after_an_alias_moved(
 ) -> None:
     """What an alias stood for earlier is cleaned too; another alias of the index shows what it
     shows."""
-    art, one, two = shop.name, f"{shop.name}-one", f"{shop.name}-two"
+    art = shop.name
+    one = f"{shop.name}-one"
+    two = f"{shop.name}-two"
     file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
 
     def codes(name: str) -> int:
@@ -468,10 +472,8 @@ def test_a_hardened_server(
     node = own(
         Server(kind, tmp_path, settings={**hard, "rest.action.multi.allow_explicit_index": False}),
     )
-    at, file = (
-        address(node, replicas=0),
-        features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors),
-    )
+    at = address(node, replicas=0)
+    file = features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors)
     build_index("own", file, at=at, code="bits:6")
     hits = Searcher.open("own", at).search_vectors(Embeddings("image", vectors[:5]), k=1)
     assert [found[0].id for found in hits] == [f"d{i}" for i in range(5)]

@@ -331,7 +331,8 @@ class Slow(Server):
     def __init__(self, company: int) -> None:
         super().__init__()
         self.company = company
-        self.met, self.crowd = threading.Event(), threading.Event()
+        self.met = threading.Event()
+        self.crowd = threading.Event()
 
     def answer(self, fault: str, body: bytes) -> Json:
         if self.parallel >= self.company:
@@ -393,7 +394,8 @@ def test_wrong_number_of_answers(answer: Json) -> None:
 
 
 def test_request_parameters() -> None:
-    plain, strict = Server(), Server()
+    plain = Server()
+    strict = Server()
     with bulk_to(plain) as bulk:
         bulk.index("a", b"1")
     with bulk_to(strict, require_alias=True, routing="one") as bulk:
@@ -422,7 +424,8 @@ class Hanging(Server):
 
     def __init__(self) -> None:
         super().__init__(trouble=self.wait)
-        self.asked, self.go = threading.Event(), threading.Event()
+        self.asked = threading.Event()
+        self.go = threading.Event()
 
     def wait(self, body: bytes) -> None:
         self.asked.set()

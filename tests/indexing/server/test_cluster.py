@@ -35,7 +35,11 @@ from tests.servers.fixtures import kinds
 
 ALL = bool(os.environ.get("BOC_CLUSTER_FAULTS"))
 SHORT = ("node killed", "node paused", "node killed, replicas while loading")
-NAME, K, DIM, QUERIES, NEAR = "faulty", 10, 64, 40, 1e-5
+NAME = "faulty"
+K = 10
+DIM = 64
+QUERIES = 40
+NEAR = 1e-5
 ALL_CANDIDATES = (
     1100.0  # per hit: every item that shares a term with the query, so that shards decide nothing
 )
@@ -70,7 +74,8 @@ class Case:
     node."""
 
     def __init__(self, cluster: Cluster, proxy: Proxy, work: Path, items: int) -> None:
-        self.cluster, self.proxy = cluster, proxy
+        self.cluster = cluster
+        self.proxy = proxy
         gallery, queries, _ = synthetic(work, items, DIM, QUERIES, 0)
         self.queries = [Embeddings("image", row[None]) for row in read(queries)]
         self.file = FeatureFile(gallery)
@@ -109,7 +114,9 @@ class Case:
 
     def search(self, fault: Callable[[], None], at: str) -> Result:
         """Search without a pause while ``fault`` happens, and five seconds longer."""
-        result, stop, searcher = Result(), threading.Event(), Searcher.open(NAME, at)
+        result = Result()
+        stop = threading.Event()
+        searcher = Searcher.open(NAME, at)
 
         def run() -> None:
             while not stop.is_set():
@@ -133,7 +140,8 @@ class Case:
 
     def load(self, fault: Callable[[], None], at: str) -> Result:
         """Load again while ``fault`` happens, a third of the items into it."""
-        result, third = Result(tried=self.file.count("image")), threading.Event()
+        result = Result(tried=self.file.count("image"))
+        third = threading.Event()
 
         def run() -> None:
             try:
@@ -259,7 +267,8 @@ def results(case: Case, faults: Sequence[str], seconds: float) -> Iterator[tuple
     """Yield the name of each fault, amid which work it happens, and the result; each lasts some
     ``seconds``."""
     for name in faults:
-        fault, at = partial(FAULTS[name], case, seconds), case.at()
+        fault = partial(FAULTS[name], case, seconds)
+        at = case.at()
         if name == "network cut":
             at = case.at(urls=[*case.cluster.urls[:2], case.proxy.url])
         if name == "node killed, replicas while loading":

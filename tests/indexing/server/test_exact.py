@@ -28,7 +28,9 @@ from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
 from tests.servers.fixtures import SHARED, address, kinds, with_fields
 
-N, QUERIES, TERMS = 200, 50, 100
+N = 200
+QUERIES = 50
+TERMS = 100
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
 VECTORS = unit_rows(np.random.default_rng(9).standard_normal((N, 3))).astype(np.float32)
 
@@ -100,7 +102,8 @@ def drawn(seed: int, largest: int = 512) -> tuple[sparse.csr_array, sparse.csr_a
     """Documents and queries whose frequencies reach ``largest``."""
     rng = np.random.default_rng(seed)
     terms = random_terms(rng, (N, TERMS), largest, 0.2)
-    terms.data[::7], terms.data[1::7] = largest, largest - 1
+    terms.data[::7] = largest
+    terms.data[1::7] = largest - 1
     return terms, random_terms(rng, (QUERIES, TERMS), largest, 0.3)
 
 
@@ -157,12 +160,15 @@ class NoScripts:
 def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str) -> None:
     """Of all that share a term; what is refused is not asked again, by no thread."""
     rng = np.random.default_rng(5)
-    terms, queries = random_terms(rng, (N, TERMS), 64, 0.02), random_terms(rng, (8, TERMS), 64, 0.1)
+    terms = random_terms(rng, (N, TERMS), 64, 0.02)
+    queries = random_terms(rng, (8, TERMS), 64, 0.1)
     vectors = unit_rows(rng.standard_normal((8, 3))).astype(np.float32)
     backend = connect(field=field)
-    index, refusing = build(backend, name, terms), NoScripts(backend.transport, 4)
+    index = build(backend, name, terms)
+    refusing = NoScripts(backend.transport, 4)
     without = ServerIndex(refusing, index.generation)
-    has_term, products = dots(queries, terms) > 0, vectors @ VECTORS.T
+    has_term = dots(queries, terms) > 0
+    products = vectors @ VECTORS.T
     request = SearchRequest(
         queries,
         WINDOW + 1,
@@ -228,7 +234,8 @@ def segments(backend: ServerBackend, index: ServerIndex) -> int:
 @ON_TWO
 def test_each_shard_gets_a_dummy(connect: Connect, name: str) -> None:
     backend = connect(shards=4)
-    transport, physical = backend.transport, build(backend, name, drawn(3)[0]).generation.physical
+    transport = backend.transport
+    physical = build(backend, name, drawn(3)[0]).generation.physical
     ids = one_per_shard(transport, physical)
     for id in ids:
         transport.request("PUT", f"/{physical}/_doc/{id}", {})
@@ -275,7 +282,8 @@ def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BocWarning)
         found = scores(index, ITEMS, query, filters=[Filter("tag", "=", "even")])
-    base, digits = index.generation.strategy.base, index.generation.strategy.digits(15)
+    base = index.generation.strategy.base
+    digits = index.generation.strategy.digits(15)
     clauses = [(int(weights[j]) * base**i, j, i) for j in range(n_terms) for i in range(digits)]
     kept = len(clauses)
     if caught:

@@ -122,7 +122,8 @@ def address(url: str, engine: str) -> str:
 
 
 def holds_exactly(at: str, name: str, made: Made) -> None:
-    found, wanted = plugins.backend(at).open(name), made.index
+    found = plugins.backend(at).open(name)
+    wanted = made.index
     items = list(wanted.items())
     assert list(found.items()) == items
     assert (found.manifest.items, found.manifest.postings) == (
@@ -340,7 +341,8 @@ def moment(
     number: int = 9,
 ) -> None:
     """Have something done, once, before the server hears of the ``number``th request to a path."""
-    lock, seen = threading.Lock(), 0
+    lock = threading.Lock()
+    seen = 0
 
     def before(_: int, asked: str) -> None:
         nonlocal seen

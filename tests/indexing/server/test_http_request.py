@@ -56,7 +56,8 @@ def test_request_has_the_hits_of_a_search(
     searcher = Searcher.open(name, at, device="cpu")
     for text, minus, options in SEARCHES:
         query = Query.of(text, minus=minus)
-        request, hits = searcher.request(query, options), searcher.search_query(query, options)
+        request = searcher.request(query, options)
+        hits = searcher.search_query(query, options)
         found = json.loads(program(request.render("curl")))["hits"]["hits"]
         assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
         assert [hit["_source"]["content"] for hit in found] == [hit.item.content for hit in hits]
@@ -76,10 +77,8 @@ def test_request_has_the_hits_of_a_search(
     from boc.web.settings import Settings
 
     app = create_app(searcher, Settings(name, at, cache=tmp_path, api_only=True))
-    client, picture = (
-        TestClient(app, base_url="http://127.0.0.1:8000"),
-        library / "images" / "005.png",
-    )
+    client = TestClient(app, base_url="http://127.0.0.1:8000")
+    picture = library / "images" / "005.png"
     params = {"q": "a red box -left", "k": 3, "rm": 2, "filter": "width=64"}
     files = {"image": ("any.png", picture.read_bytes())}
     for answer, query, options in (

@@ -30,7 +30,8 @@ class Host(ThreadingHTTPServer):
     def __init__(self, kind: str) -> None:
         self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
         self.ready: Any = Event()  # or a barrier
-        self.late, self.paths = 1.0, list[str]()
+        self.late = 1.0
+        self.paths = list[str]()
         self.ready.set()
         super().__init__(("127.0.0.1", 0), Answer)
 
@@ -97,9 +98,12 @@ def test_search_skips_a_hung_host(kind: str, hosts: list[Host], hung: int) -> No
 
 @pytest.mark.parametrize("kind", CONNECT)
 def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> None:
-    transport, crowd = connected(kind, hosts[0].server_port, options="request_timeout=60"), 48
+    transport = connected(kind, hosts[0].server_port, options="request_timeout=60")
+    crowd = 48
     transport.search("/a/_search", {})
-    hosts[0].ready, hosts[0].late = Barrier(crowd), 30.0  # answers when all have asked
+    # The first host answers when all have asked.
+    hosts[0].ready = Barrier(crowd)
+    hosts[0].late = 30.0
     with ThreadPoolExecutor(crowd) as pool:
         answers = list(
             pool.map(

@@ -139,7 +139,8 @@ def load(at: str, name: str, made: Made, number: int) -> None:
 def test_parts_share_a_generation(place: Place, old: Made) -> None:
     """The other part is loaded in whole before each request that the first sends until it has made
     the generation."""
-    backend, name = plugins.backend(place.direct), f"{place.name}-two"
+    backend = plugins.backend(place.direct)
+    name = f"{place.name}-two"
     for number in count(1):
         paths: list[str] = []
 
@@ -210,10 +211,8 @@ def test_part_reads_its_batches(old: Made, parts: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(load_module, "BATCH", 7)
     monkeypatch.setattr(FeatureFile, "batch", counted)
     found: list[str] = []
-    manifest, codec = (
-        old.index.manifest,
-        SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays()),
-    )
+    manifest = old.index.manifest
+    codec = SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays())
     for number in range(1, parts + 1):
         writer = Written()
         kept = SimpleNamespace(create_part=lambda *given, writer=writer: writer)
@@ -242,7 +241,8 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 @ON_EACH
 def test_code_is_learned_once(place: Place) -> None:
-    backend, learned = plugins.backend(place.direct), []
+    backend = plugins.backend(place.direct)
+    learned = []
     found: list[Any] = []
 
     def learn() -> Any:

@@ -21,7 +21,10 @@ from indexing.server.vector_fields import Binary
 from tests.oracles import new_manifest, picture, random_terms, sentence
 from tests.servers.fixtures import SHARED, address, kinds
 
-N, DIM, TERMS, QUERIES = 120, 8, 40, 4
+N = 120
+DIM = 8
+TERMS = 40
+QUERIES = 4
 RNG = np.random.default_rng(3)
 ITEMS = [
     replace(
@@ -30,7 +33,8 @@ ITEMS = [
     )
     for i in range(N)
 ]
-CODES, ASKED = random_terms(RNG, (N, TERMS), 5, 0.05), random_terms(RNG, (QUERIES, TERMS), 5, 0.1)
+CODES = random_terms(RNG, (N, TERMS), 5, 0.05)
+ASKED = random_terms(RNG, (QUERIES, TERMS), 5, 0.1)
 ASKED = sparse.csr_array(
     np.arange(QUERIES)[:, None].clip(0, 1) * ASKED.toarray(),
 )  # the first query has no terms
@@ -123,10 +127,8 @@ def test_items_added_meanwhile_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Binary, "quick", FEW * DIM)
-    backend, rows = (
-        plugins.backend(address(server, replicas=0)),
-        VECTORS.astype(np.float16).astype(np.float32),
-    )
+    backend = plugins.backend(address(server, replicas=0))
+    rows = VECTORS.astype(np.float16).astype(np.float32)
     manifest = replace(new_manifest(TERMS, DIM, dtype="float16"), fields={"n": "integer"})
     with backend.create(name, manifest, {}) as writer:
         writer.add(Rows(ITEMS[: FEW // 2], CODES[: FEW // 2], rows[: FEW // 2]))

@@ -208,7 +208,8 @@ def test_wrong_scores_prevent_an_index(
     strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     backend = ServerBackend(backend.transport, backend.address, [strategy.name])
-    terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
+    terms = sparse.csr_array(np.ones((1, 3), np.int32))
+    vectors = np.ones((1, 3), np.float32)
     with (
         pytest.raises(BackendError, match="scores wrongly"),
         backend.create(index, new_manifest(3, 3), {}) as writer,

@@ -36,7 +36,8 @@ def test_commands_with_an_api_key(
     key = secure.api_key("photos", "photos-boc-*")
     address = secure.url.removeprefix("https://")
     at = ("--at", f"elastic+https://{address}?ca_certs={secure.authority}&replicas=0")
-    features, model = library / "photos.h5", f"tern:{library / 'model'}"
+    features = library / "photos.h5"
+    model = f"tern:{library / 'model'}"
     table = tmp_path / "metadata.csv"
     table.write_text(
         "id,number:integer,title:text\n000.png,7,a first box\n001.png,8,a second box\n",
@@ -140,9 +141,11 @@ def test_rights_on_an_alias_alone(
     from boc.web.settings import Settings
 
     monkeypatch.setenv("BOC_PASSWORD", secure.password)
-    host, options = secure.url.removeprefix("https://"), f"?ca_certs={secure.authority}"
+    host = secure.url.removeprefix("https://")
+    options = f"?ca_certs={secure.authority}"
     admin = ("--at", f"elastic+https://elastic@{host}{options}&replicas=0")
-    features, model = library / "photos.h5", f"tern:{library / 'model'}"
+    features = library / "photos.h5"
+    model = f"tern:{library / 'model'}"
     table = tmp_path / "metadata.csv"
     with FeatureFile(features) as file:
         ids = [item.id for modality in MODALITIES for item in file.items(modality)]

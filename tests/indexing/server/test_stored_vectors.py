@@ -22,7 +22,10 @@ from tests.helpers import boc, run
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import address, kinds
 
-N, DIM, TERMS, K = 200, 24, 100, 10
+N = 200
+DIM = 24
+TERMS = 100
+K = 10
 RNG = np.random.default_rng(9)
 ITEMS = [
     replace(picture(f"{i:03d}.jpg"), fields={"tag": "even" if i % 2 == 0 else "odd"})

@@ -148,7 +148,8 @@ def test_products_of_bytes(
 
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40))
 def test_byte_query_of_script_and_knn(seed: int, dim: int) -> None:
-    query, field = vectors_of(seed, 1, dim)[0], DenseByte()
+    query = vectors_of(seed, 1, dim)[0]
+    field = DenseByte()
     sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
     assert numbers([sought]).tolist() == [field.script(query)["params"]["query"].tolist()]
 
@@ -229,7 +230,8 @@ def test_script_is_the_dot_product(source: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     for dim in (1, 2, 7, 384, 1024):
         query, item = rng.standard_normal((2, dim)).astype(np.float32)
-        query, item = query / np.linalg.norm(query), (item / np.linalg.norm(item)).astype(dtype)
+        query = query / np.linalg.norm(query)
+        item = (item / np.linalg.norm(item)).astype(dtype)
         expected = float(query.astype(float) @ item.astype(float))
         bound = (
             dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float))

@@ -113,7 +113,8 @@ def test_proxies(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain, trusted = cluster(stack, kind), f"ca_certs={tmp_path / 'authority.pem'}"
+    plain = cluster(stack, kind)
+    trusted = f"ca_certs={tmp_path / 'authority.pem'}"
     secure = cluster(stack, kind, tls_of(authority, NAME))
     for server, scheme, options in ((plain, "http", ""), (secure, "https", trusted)):
         proxy = stack.enter_context(serving(Proxy, got=[], target=server.server_port))
@@ -129,10 +130,8 @@ def test_proxies(
     assert "version" in ask(kind, f"http://127.0.0.1:{plain.server_port}"), (
         "no proxy for this machine"
     )
-    count, proxy = (
-        len(plain.got),
-        stack.enter_context(serving(Proxy, got=[], target=plain.server_port)),
-    )
+    count = len(plain.got)
+    proxy = stack.enter_context(serving(Proxy, got=[], target=plain.server_port))
     assert "version" in ask(kind, f"http://{NAME}?proxy=127.0.0.1:{proxy.server_port}"), (
         "the address goes first"
     )
