@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from boc.errors import BocError
     from boc.index import DeleteReport, Index, open
-    from boc.indexes.build import LoadReport, build_index
-    from boc.indexes.copy import copy_index
+    from boc.manage.build import LoadReport, build_index
+    from boc.manage.copy import copy_index
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
     from boc.types import Embeddings, Filter, Hit, Item
@@ -42,11 +42,11 @@ _MODULES = {
     "Hit": "types",
     "Index": "index",
     "Item": "types",
-    "LoadReport": "indexes.build",
+    "LoadReport": "manage.build",
     "SearchOptions": "search.options",
     "Searcher": "search.searcher",
-    "build_index": "indexes.build",
-    "copy_index": "indexes.copy",
+    "build_index": "manage.build",
+    "copy_index": "manage.copy",
     "open": "index",
 }
 

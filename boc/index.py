@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from boc.errors import BocError, named_options
-from boc.indexes.build import PLACE, add_items, delete
-from boc.indexes.facts import index_facts
-from boc.indexes.sync import sync_index
 from boc.inputs.images import picture_file
+from boc.manage.build import PLACE, add_items, delete
+from boc.manage.facts import index_facts
+from boc.manage.sync import sync_index
 from boc.plugins import find_item
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from typing_extensions import Never
 
     from boc.explain.score import Explanation
-    from boc.indexes.build import LoadReport
-    from boc.indexes.sync import SyncReport
     from boc.inputs.images import Picture
     from boc.inputs.metadata import Metadata
+    from boc.manage.build import LoadReport
+    from boc.manage.sync import SyncReport
     from boc.names import Hybrid, Metric, Modality
     from boc.progress import Progress
     from boc.search.hits import Hits
@@ -269,7 +269,7 @@ class Index:
         """Bring the index in line with the pictures that it was made from: only new and changed
         ones are encoded.
 
-        The options are those of ``boc.indexes.sync.sync_index``.
+        The options are those of ``boc.manage.sync.sync_index``.
         """
         more: dict[str, Any] = {
             "at": self.at,

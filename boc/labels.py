@@ -22,7 +22,7 @@ from scipy import sparse
 
 from boc.errors import ManifestError
 from boc.foreign import parse_json
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import Item, Modality, SearchRequest
 
 WORDS = 5  # words per label
@@ -149,7 +149,7 @@ class IndexLabels:
     captions a label has pictures only. Items are read once, in full, for the first label.
     """
 
-    def __init__(self, index: Index, n_terms: int, sample: int = BACKGROUND) -> None:
+    def __init__(self, index: Engine, n_terms: int, sample: int = BACKGROUND) -> None:
         self._index = index
         self._n_terms = n_terms
         self._sample = sample

@@ -137,7 +137,7 @@ def _module(folder: str, name: str, what: str = "") -> ModuleType:
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
-def find_item(index: Index, id: str) -> Item:
+def find_item(index: Engine, id: str) -> Item:
     """Return the item with an id, in whatever Unicode form it is typed. KeyError for an unknown
     id."""
     for form in forms(id):
@@ -209,7 +209,7 @@ class Request(Protocol):
         """Return the body as JSON, or the request as a curl command."""
 
 
-class Index(Protocol):
+class Engine(Protocol):
     """An open index. Replacing it does not change an open one; engines that edit in place show
     edits at once."""
 
@@ -354,7 +354,7 @@ class Attachment(Protocol):
     """A code that is, or will be, in the documents of an index of another program."""
 
     @property
-    def index(self) -> Index | None:
+    def index(self) -> Engine | None:
         """The existing attachment, perhaps unfinished, whose code continues; else None."""
 
     def change(self, manifest: Manifest) -> dict[str, Any]:
@@ -445,7 +445,7 @@ class Backend(Protocol):
         several processes load: the first one to ask learns, the others take it. ``key``, 12 hex
         digits, is the same if it would be the same."""
 
-    def open(self, name: str) -> Index:
+    def open(self, name: str) -> Engine:
         """Open an index; BackendError listing the existing ones if it is missing."""
 
     def edit(self, name: str) -> IndexEditor:

@@ -27,7 +27,7 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 from .networks.tokens import whole_words
 from .runtime.device import has_cuda, import_for_torch, runs_onnx
 from .runtime.dual_inputs import ClipInput, Preparer, TextForm
-from .runtime.onnx_record import Parts, read_record
+from .runtime.onnx_record import ModelFiles, read_record
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -182,14 +182,14 @@ def open_network(name: str, folder: Path, runtime: Runtime) -> DualNetwork:
     return network
 
 
-def parts(name: str, folder: Path) -> Parts:
+def parts(name: str, folder: Path) -> ModelFiles:
     """Return what the networks in ONNX of a model depend on. EncoderError without weights."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(
             f"{name}: no weights in {folder} (model.safetensors); copy all of the model there",
         )
-    return Parts(models.SETTINGS, weights, lambda: models.contents(folder, weights))
+    return ModelFiles(models.SETTINGS, weights, lambda: models.contents(folder, weights))
 
 
 def digest(name: str, folder: Path) -> str:

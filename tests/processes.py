@@ -13,7 +13,7 @@ from pathlib import Path
 from boc.cli import main, options
 
 IMPORTED = [
-    "boc.indexes.build",
+    "boc.manage.build",
     "boc.inputs.extraction",
     "boc.web.app",
     "boc.web.http.server",

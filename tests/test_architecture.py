@@ -66,10 +66,10 @@ MAY = {
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},
-    "boc.indexes": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
+    "boc.manage": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
     "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
-    "boc.evaluate": BASE | {"boc.codecs", "boc.indexes", "boc.inputs", "boc.rerank", "boc.search"},
-    "boc.index": BASE | {"boc.explain", "boc.indexes", "boc.inputs", "boc.search"},
+    "boc.evaluate": BASE | {"boc.codecs", "boc.manage", "boc.inputs", "boc.rerank", "boc.search"},
+    "boc.index": BASE | {"boc.explain", "boc.manage", "boc.inputs", "boc.search"},
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs"},
@@ -78,7 +78,7 @@ MAY = {
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.errors", "boc.index", "boc.indexes", "boc.search", "boc.types"},
+    "boc": {"boc.errors", "boc.index", "boc.manage", "boc.search", "boc.types"},
     "boc.codecs": {"boc.clustering"},
     "boc.cli": {"encoders"},
 }
@@ -286,7 +286,7 @@ def test_the_command_line_starts_without_the_heavy_libraries() -> None:
 @pytest.mark.slow
 def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     code = (
-        "import sys, boc.indexes.build, boc.search.searcher, boc.cli.contact_sheet, "
+        "import sys, boc.manage.build, boc.search.searcher, boc.cli.contact_sheet, "
         "indexing.file; print(*sys.modules)"
     )
     done = subprocess.run(

@@ -26,16 +26,16 @@ from scipy import sparse
 from boc import plugins
 from boc.atomic_files import replacing
 from boc.codecs import SurrogateCodec
-from boc.indexes.build import PLACE
+from boc.manage.build import PLACE
 from boc.outputs import begins, check_output
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import MODALITIES, Embeddings, Item, Modality, TermMatrix
 
 READ = 1000  # items read at a time
 BYTES = 5  # of a number below 2**32 in base 128
 
 
-def write_terms(index: Index, path: Path) -> list[Path]:
+def write_terms(index: Engine, path: Path) -> list[Path]:
     """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl,
     or the same as ``.ciff``; and what these items are as queries to NAME.image.queries.jsonl and
     NAME.text.queries.jsonl.
@@ -67,7 +67,7 @@ def write_terms(index: Index, path: Path) -> list[Path]:
 
 
 def _blocks(
-    index: Index,
+    index: Engine,
     modality: Modality,
     codec: SurrogateCodec | None,
 ) -> Iterator[tuple[list[Item], TermMatrix]]:

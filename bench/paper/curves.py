@@ -32,9 +32,9 @@ from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
 from bench.report.views import Table
 from boc.codecs import global_code
-from boc.indexes.foreign_vectors import write_features
-from boc.indexes.learn import fit_code
 from boc.inputs.features import FeatureFile
+from boc.manage.foreign_vectors import write_features
+from boc.manage.learn import fit_code
 
 CODES = (("scalar", PLAIN), ("permutation", PLAIN), ("scalar", ROTATED))
 LINES = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")

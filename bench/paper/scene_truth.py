@@ -41,9 +41,9 @@ from bench.datasets.gallery_truth import (
 )
 from bench.report.rows import Writer
 from boc.explain.score import explain
-from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.labels import whole_words
+from boc.manage.build import build_index
 from boc.names import METRICS, Metric
 from boc.rerank import check_metric
 from boc.search.searcher import Searcher

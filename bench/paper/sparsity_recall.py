@@ -35,8 +35,8 @@ from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
 from boc.codecs import Code, SurrogateCodec, concept_code, global_code
-from boc.indexes.learn import fit_code
 from boc.inputs.features import FeatureFile
+from boc.manage.learn import fit_code
 from boc.types import Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)

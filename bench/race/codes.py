@@ -21,9 +21,9 @@ from bench.race.engine import Engine, Local, Setting, folder_of
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
-from boc.indexes.learn import fit_code
-from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
+from boc.manage.learn import fit_code
+from boc.manage.load import load_index, new_manifest
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings

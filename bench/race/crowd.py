@@ -35,9 +35,9 @@ from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_qu
 from bench.race.servers import GRIDS, SCHEMES, Server, start_server
 from bench.report.rows import Writer
 from boc.errors import BocError
-from boc.indexes.build import build_index
-from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
+from boc.manage.build import build_index
+from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
 from indexing.server.aliases import drop_index

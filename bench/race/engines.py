@@ -85,7 +85,7 @@ def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     use_threads(1)
-    for module in ("faiss", "indexing.embedded.index", "usearch.index", "scann", "rabitqlib"):
+    for module in ("faiss", "indexing.embedded.engine", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
     # Queries and modality are read before memory is measured, so that they are not counted.

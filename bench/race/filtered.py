@@ -32,8 +32,8 @@ from bench.race.data import Data, K, Matrix, log, nearest
 from bench.race.engine import folder_of, once, use_threads
 from bench.race.timing import WARM, summarise
 from bench.report.rows import Writer
-from boc.indexes.build import build_index
 from boc.inputs.metadata import Metadata
+from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
 

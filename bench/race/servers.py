@@ -50,8 +50,8 @@ from bench.race.hnsw import (
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
-from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
+from boc.manage.load import new_manifest
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
 from indexing.server.aliases import drop_index

@@ -59,7 +59,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(ESCAPES, _escape)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -158,7 +158,7 @@ def _notes() -> Iterator[None]:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or "
     "~/.config/boc/boc.toml, and in the "

@@ -19,10 +19,10 @@ from scipy import sparse
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
-from boc.indexes.load import check_same_encoder
-from boc.indexes.shared_terms import term_faults
 from boc.inputs.features import FeatureFiles
-from boc.plugins import Index
+from boc.manage.load import check_same_encoder
+from boc.manage.shared_terms import term_faults
+from boc.plugins import Engine
 from boc.rerank.storage import round_trip
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
 
@@ -85,7 +85,7 @@ class Verification:
 
 
 def verify(
-    index: Index,
+    index: Engine,
     *,
     pairs: int = PAIRS,
     seed: int = 0,
@@ -165,8 +165,8 @@ class _Trial:
 
 
 def _ask(
-    index: Index,
-    source: _Source,
+    index: Engine,
+    source: _FrequencySource,
     sample: Sequence[Item],
     pairs: int,
     k: int,
@@ -192,8 +192,8 @@ def _ask(
 
 
 def _compare(
-    index: Index,
-    source: _Source,
+    index: Engine,
+    source: _FrequencySource,
     trials: Sequence[_Trial],
 ) -> tuple[list[Mismatch], list[str]]:
     """Return the pairs that disagree with ``source``, and the ids of items that differ by rounding.
@@ -234,7 +234,7 @@ def _mismatches(
     ]
 
 
-class _Source:
+class _FrequencySource:
     """The origin of the frequencies that scores are compared with: the codec over ``embeddings``,
     or stored terms."""
 
@@ -242,7 +242,7 @@ class _Source:
         self,
         name: str,
         codec: SurrogateCodec,
-        index: Index,
+        index: Engine,
         embeddings: Read | None = None,
     ) -> None:
         self.name = name
@@ -280,19 +280,19 @@ class _Source:
 
 def _source(
     codec: SurrogateCodec,
-    index: Index,
+    index: Engine,
     files: Sequence[Path | str],
     stack: ExitStack,
-) -> _Source:
+) -> _FrequencySource:
     if files:
-        return _Source(
+        return _FrequencySource(
             "features",
             codec,
             index,
             _reader(codec, stack.enter_context(FeatureFiles(files)), index),
         )
     if codec.reads_concepts or not index.exact_vectors:
-        return _Source("terms", codec, index)
+        return _FrequencySource("terms", codec, index)
 
     def read(items: Sequence[Item], modality: Modality) -> Embeddings:
         try:
@@ -303,10 +303,10 @@ def _source(
             ) from None
         return Embeddings(modality, vectors.astype(np.float32))
 
-    return _Source("vectors", codec, index, read)
+    return _FrequencySource("vectors", codec, index, read)
 
 
-def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
+def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Engine) -> Read:
     """Return a function that reads items from the feature files of an index."""
     check_same_encoder(files, index.manifest)
     places = {
@@ -343,7 +343,7 @@ def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
 
 
 def _census(
-    index: Index,
+    index: Engine,
     chance: random.Random,
     size: int,
 ) -> tuple[dict[str, int], list[Item], list[str]]:
@@ -365,7 +365,9 @@ def _census(
     return {modality: counts[modality] for modality in MODALITIES}, sample, repeated
 
 
-def _differ_by_rounding(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
+def _differ_by_rounding(
+    index: Engine, source: _FrequencySource, items: Sequence[Item]
+) -> list[Item]:
     """Return the items whose stored frequencies differ from those of ``source`` by rounding
     only."""
     if source.name == "terms" or not items:

@@ -46,7 +46,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ConceptParts:
     """The parts of a query or an item: the words of a sentence, or the regions of a picture.
 
     ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are
@@ -74,8 +74,8 @@ class Explanation:
     query: Item
     item: Item
     matches: list[Match]
-    query_parts: Parts | None = None
-    item_parts: Parts | None = None
+    query_parts: ConceptParts | None = None
+    item_parts: ConceptParts | None = None
     part_shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
 
@@ -269,7 +269,7 @@ def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
     return sorted(matches, key=lambda match: (-match.product, match.term))
 
 
-def _parts(embeddings: Embeddings) -> Parts | None:
+def _parts(embeddings: Embeddings) -> ConceptParts | None:
     """Return the concepts of the only item of ``embeddings`` with their names; None if there are
     none."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
@@ -277,16 +277,16 @@ def _parts(embeddings: Embeddings) -> Parts | None:
     vectors = embeddings.concepts[0]
     if embeddings.words is not None:
         names, of = whole_words(embeddings.words[0])
-        return Parts(names, vectors, of)
+        return ConceptParts(names, vectors, of)
     names = [f"{i + 1}" for i in range(len(vectors))]
     boxes = None if embeddings.boxes is None else embeddings.boxes[0]
-    return Parts(names, vectors, np.arange(len(vectors)), boxes)
+    return ConceptParts(names, vectors, np.arange(len(vectors)), boxes)
 
 
 def _part_shares(
     codec: SurrogateCodec,
     encoded: Embeddings,
-    parts: Parts | None,
+    parts: ConceptParts | None,
     terms: Sequence[int],
 ) -> NDArray[np.float64]:
     """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded
@@ -340,13 +340,15 @@ class TermLabels(Mapping[int, Label]):
         return self._n
 
 
-def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
+def _max_per_name(rows: NDArray[np.float32], parts: ConceptParts) -> NDArray[np.float32]:
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima
 
 
-def _part_values(parts: Parts | None, weights: NDArray[np.float64] | None) -> dict[str, Any] | None:
+def _part_values(
+    parts: ConceptParts | None, weights: NDArray[np.float64] | None
+) -> dict[str, Any] | None:
     if parts is None:
         return None
     boxes = None if parts.boxes is None else _round(parts.boxes)

@@ -46,7 +46,7 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 
 @dataclass
-class Captions:
+class CaptionTable:
     """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and what was
     left out."""
 
@@ -126,9 +126,9 @@ def _text(value: object) -> str:
     return nfc(value.encode().decode()) if isinstance(value, str) else str(value).lower()
 
 
-def read_captions(path: Path) -> Captions:
+def read_captions(path: Path) -> CaptionTable:
     """Read a file of one of ``READERS``. SourceError if it cannot be read."""
-    captions = Captions()
+    captions = CaptionTable()
     try:
         for where, value in READERS[path.suffix.lower()](path, captions.faults):
             captions.add(where, value)
@@ -218,7 +218,7 @@ def _json(path: Path, _: list[str]) -> Objects:
         )
 
 
-def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
+def add_captions(archive: Path, ids: Mapping[str, str], into: CaptionTable) -> None:
     """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are given by
     their names.
 

@@ -162,7 +162,7 @@ class FeatureWriter:
 
 
 @dataclass
-class _Arrays:
+class _BatchArrays:
     """The arrays of a batch by their names in a file: one row per item, several rows per item, and
     words of those."""
 
@@ -171,7 +171,7 @@ class _Arrays:
     words: list[list[str]] | None
 
     @classmethod
-    def of(cls, batch: Batch | RegionBatch) -> _Arrays:
+    def of(cls, batch: Batch | RegionBatch) -> _BatchArrays:
         content = batch if isinstance(batch, RegionBatch) else batch.embeddings
         sets = [(name, getattr(content, name, None)) for name in ("features", "concepts", "boxes")]
         ragged = {name: rows for name, rows in sets if rows is not None}
@@ -181,7 +181,7 @@ class _Arrays:
 
 
 @dataclass
-class _Layout:
+class _FileLayout:
     """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each
     array by name."""
 
@@ -195,8 +195,8 @@ class _Layout:
     scales: bool
 
     @classmethod
-    def of(cls, batch: Batch | RegionBatch) -> _Layout:
-        arrays = _Arrays.of(batch)
+    def of(cls, batch: Batch | RegionBatch) -> _FileLayout:
+        arrays = _BatchArrays.of(batch)
         dense = {name: array.shape[1] for name, array in arrays.dense.items()}
         ragged = {name: sets.values.shape[1] for name, sets in arrays.ragged.items()}
         count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
@@ -218,7 +218,7 @@ class _Layout:
             scales,
         )
 
-    def __add__(self, other: _Layout) -> _Layout:
+    def __add__(self, other: _FileLayout) -> _FileLayout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
             raise FeatureFileError(
                 f"arrays of width {self.dense | self.ragged} and "
@@ -290,11 +290,11 @@ def _write(
 ) -> None:
     """Two passes over the same batches: for the sizes, so that arrays are contiguous; for
     ``failed`` and the values."""
-    layouts: dict[Modality, _Layout] = {}
+    layouts: dict[Modality, _FileLayout] = {}
     for batch in batches():
         if batch.items:
             modality = batch.items[0].modality
-            layout = _Layout.of(batch)
+            layout = _FileLayout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with (
         path.open("w+b", buffering=0) as raw,
@@ -314,7 +314,7 @@ def _write(
                 place[modality] = _fill(file[modality], batch, *place[modality])
 
 
-def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
+def _allocate(group: h5py.Group, layout: _FileLayout, header: Header) -> None:
     dtype = header.dtype
     for name in ("ids", "content", "group", *(["fields"] if header.fields else [])):
         group.create_dataset(name, shape=(layout.items,), dtype=h5py.string_dtype())
@@ -342,7 +342,7 @@ def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
 def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
     """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after
     them."""
-    arrays = _Arrays.of(batch)
+    arrays = _BatchArrays.of(batch)
     end = item + len(batch)
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)

@@ -18,7 +18,7 @@ from boc.inputs.archives import opener, status_of_member
 from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
-State: TypeAlias = tuple[int, ...]
+FileState: TypeAlias = tuple[int, ...]
 """Size, modification time and change time (ns) of a file; empty if there is none."""
 
 FIELDS: dict[str, FieldType] = {
@@ -50,12 +50,12 @@ LEAST = -(2**63)
 MOST = 2**63 - 1
 
 
-def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:
+def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
     """Return all facts of a picture and its file, of which ``state`` and ``digest`` are known."""
     return {**file_facts(state, digest), **camera.camera_facts(image)}
 
 
-def file_facts(state: State, digest: str) -> dict[str, Any]:
+def file_facts(state: FileState, digest: str) -> dict[str, Any]:
     """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
     of ``FIELDS``."""
     size, modified, changed = state
@@ -68,7 +68,7 @@ def file_facts(state: State, digest: str) -> dict[str, Any]:
     }
 
 
-def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
+def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
     """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change
     time."""
     size, modified, changed = state
@@ -76,7 +76,7 @@ def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
     return (size, modified, changed) == told
 
 
-def state_of(path: Path | str) -> State:
+def state_of(path: Path | str) -> FileState:
     """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on
     a failing disk."""
     try:
@@ -98,7 +98,7 @@ def state_of(path: Path | str) -> State:
     )
 
 
-def settled_state(path: Path | str) -> State:
+def settled_state(path: Path | str) -> FileState:
     """Return the state of a file that whatever changes it from now on will change, too; raises as
     ``state_of``.
 
@@ -115,7 +115,7 @@ def settled_state(path: Path | str) -> State:
     return state
 
 
-def look(path: Path | str, state: Callable[[Path | str], State] = state_of) -> State | None:
+def look(path: Path | str, state: Callable[[Path | str], FileState] = state_of) -> FileState | None:
     """Return the ``state`` of a file; None if it cannot be looked at."""
     try:
         return state(path)

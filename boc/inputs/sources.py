@@ -18,7 +18,7 @@ from pathlib import Path
 from boc.atomic_files import json_sha256
 from boc.errors import SourceError, advice, leave_out, note
 from boc.inputs.archives import is_archive, members, opener
-from boc.inputs.captions import READERS, Captions, add_captions, read_captions
+from boc.inputs.captions import READERS, CaptionTable, add_captions, read_captions
 from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.file_facts import look
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
@@ -201,7 +201,7 @@ def open_folders(
     for folder in folders:
         if not detachable or folder.is_file():
             _check_folder(folder)
-    table = Captions()
+    table = CaptionTable()
     parts: list[Source] = []
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
@@ -335,7 +335,9 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     return [f"{path_text(root.name)}/" for root in roots]
 
 
-def _folder(folder: Path, table: Captions, begin: str = "", exclude: Sequence[str] = ()) -> Source:
+def _folder(
+    folder: Path, table: CaptionTable, begin: str = "", exclude: Sequence[str] = ()
+) -> Source:
     """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
     goes to ``table``."""
     inside = listing(folder, (*UNWANTED, *exclude))
@@ -410,7 +412,7 @@ def _sentences(path: Path) -> Source:
     return Source(items)
 
 
-def _with_captions(path: Path, source: Source, table: Captions) -> Source:
+def _with_captions(path: Path, source: Source, table: CaptionTable) -> Source:
     """Return pictures with the captions and metadata that a table has under their ids."""
     types, rows = table.typed_fields()
     leave_out(str(path), table.faults)

@@ -32,7 +32,7 @@ WIDEST = 1 << 22  # terms, each of which has a name
 
 
 @dataclass
-class Vectors:
+class VectorRows:
     """The rows of a file, an array (n, d) or csr with the ``names`` of its terms; ids, sentences,
     and the ids of their pictures, each None if the file has none. With ``exact`` the length of a
     vector counts."""
@@ -60,7 +60,7 @@ def has_vectors(path: Path) -> bool:
     return path.suffix in READERS and path.is_file() and not is_scan_array(path)
 
 
-def read_vectors(path: Path) -> Vectors:
+def read_vectors(path: Path) -> VectorRows:
     """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a
     damaged file."""
     try:
@@ -105,12 +105,12 @@ def id_of(record: dict[str, Any], number: int) -> str:
     return str(record.get("id", record.get("_id", number)))
 
 
-def _npz(path: Path) -> Vectors:
+def _npz(path: Path) -> VectorRows:
     (array,) = read_archive(path, packed=PACKED).values()
-    return Vectors(path, array)
+    return VectorRows(path, array)
 
 
-def _ann(path: Path) -> Vectors:
+def _ann(path: Path) -> VectorRows:
     with h5py.File(path, "r") as file:
         check_heaps(path, file)
         rows = file["train"] if isinstance(file.get("train", getlink=True), h5py.HardLink) else None
@@ -125,23 +125,23 @@ def _ann(path: Path) -> Vectors:
         distance = distance.decode() if isinstance(distance, bytes) else str(distance)
         if distance not in ("angular", "cosine", "dot", "ip"):
             raise ValueError(f"its distance {distance!r} is no inner product")
-        return Vectors(path, rows[:], exact=distance in ("dot", "ip"))
+        return VectorRows(path, rows[:], exact=distance in ("dot", "ip"))
 
 
-def _fvecs(path: Path) -> Vectors:
+def _fvecs(path: Path) -> VectorRows:
     dim = int(np.fromfile(path, "<i4", 1)[0])
-    return Vectors(path, np.memmap(path, "<f4", "r").reshape(-1, dim + 1)[:, 1:])
+    return VectorRows(path, np.memmap(path, "<f4", "r").reshape(-1, dim + 1)[:, 1:])
 
 
-def _bin(path: Path) -> Vectors:
+def _bin(path: Path) -> VectorRows:
     shape = tuple(np.fromfile(path, "<u4", 2).tolist())
     kind = np.dtype("<f4" if path.suffix == ".fbin" else "u1")
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
         raise ValueError(f"its bytes are fewer than {shape} numbers take")
-    return Vectors(path, np.memmap(path, kind, "r", 8, shape))
+    return VectorRows(path, np.memmap(path, kind, "r", 8, shape))
 
 
-def _csr(path: Path) -> Vectors:
+def _csr(path: Path) -> VectorRows:
     n, width, count = np.fromfile(path, "<i8", 3).tolist()
     if min(n, count) < 0 or 32 + 8 * (n + count) > path.stat().st_size or width > WIDEST:
         raise ValueError(f"{n} rows of {width} terms with {count} weights do not fit its bytes")
@@ -150,10 +150,10 @@ def _csr(path: Path) -> Vectors:
     weights = np.fromfile(path, "<f4", count, offset=24 + ends.nbytes + columns.nbytes)
     rows = sparse.csr_array((weights, columns, ends), (n, width))
     rows.check_format()
-    return Vectors(path, rows, [f"t{j}" for j in range(width)])
+    return VectorRows(path, rows, [f"t{j}" for j in range(width)])
 
 
-def _json_lines(path: Path) -> Vectors:
+def _json_lines(path: Path) -> VectorRows:
     columns: dict[str, int] = {}
     indices = []
     ends = [0]
@@ -184,11 +184,11 @@ def _json_lines(path: Path) -> Vectors:
         (len(ids), len(columns)),
     )
     sentences = (texts, owners) if any(texts) else (None, None)
-    return Vectors(path, rows, list(columns), ids, *sentences)
+    return VectorRows(path, rows, list(columns), ids, *sentences)
 
 
-READERS: dict[str, Callable[[Path], Vectors]] = {
-    ".npy": lambda path: Vectors(path, np.load(path, mmap_mode="r", allow_pickle=False)),
+READERS: dict[str, Callable[[Path], VectorRows]] = {
+    ".npy": lambda path: VectorRows(path, np.load(path, mmap_mode="r", allow_pickle=False)),
     ".npz": _npz,
     ".hdf5": _ann,
     ".fvecs": _fvecs,

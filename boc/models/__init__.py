@@ -22,7 +22,7 @@ from boc.errors import BocError
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """A model with a short name.
 
     ``revision`` is the commit of the repository to download, ``sha256`` the digest of its weights,
@@ -38,7 +38,7 @@ class Entry:
 
 
 CATALOGUE = {
-    "clip": Entry(
+    "clip": ModelEntry(
         "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K",
         "4afec35ffe57a943d569ff7ee888061830164da8",
         "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27",
@@ -46,7 +46,7 @@ CATALOGUE = {
         608_000_000,
         "small, for a CPU; English",
     ),
-    "siglip2": Entry(
+    "siglip2": ModelEntry(
         "google/siglip2-base-patch16-256",
         "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
         "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863",
@@ -54,7 +54,7 @@ CATALOGUE = {
         1_540_000_000,
         "better, four times the work per picture; many languages",
     ),
-    "multilingual": Entry(
+    "multilingual": ModelEntry(
         "google/siglip2-base-patch32-256",
         "9e7ee68506177b546b2d5dc578f54afdc5e425f1",
         "",
@@ -128,7 +128,7 @@ def repository(name: str) -> str:
     return name
 
 
-def entry(repository: str) -> Entry | None:
+def entry(repository: str) -> ModelEntry | None:
     """Return the entry of a repository that has a short name."""
     return next((each for each in CATALOGUE.values() if each.repository == repository), None)
 

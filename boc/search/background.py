@@ -26,7 +26,7 @@ from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
 
 if TYPE_CHECKING:
-    from boc.plugins import Index
+    from boc.plugins import Engine
 
 # of the distance of random pairs, where near-duplicates begin; how it was chosen:
 # docs/howto/duplicates.md
@@ -44,7 +44,7 @@ class Background:
     """A sample of the items of one modality, drawn at first use; the same each time for an
     unchanged index."""
 
-    def __init__(self, index: Index, modality: Modality) -> None:
+    def __init__(self, index: Engine, modality: Modality) -> None:
         self._index = index
         self._modality = modality
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boc.types import Hit
 
 if TYPE_CHECKING:
-    from boc.plugins import Index
+    from boc.plugins import Engine
 
 # hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
 POOL = 4
@@ -20,7 +20,7 @@ POOL = 4
 
 def select_distinct(
     ask: Callable[[int], list[Hit]],
-    index: Index,
+    index: Engine,
     k: int,
     near: float,
 ) -> list[Hit]:

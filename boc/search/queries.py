@@ -46,7 +46,7 @@ ESCAPED = re.compile(r"(?<!\S)\\-")
 
 
 @dataclass(frozen=True)
-class Part:
+class QueryPart:
     """A part of a question: a sentence, a picture's path, or an item's id; ``weight`` is below 0 if
     unwanted."""
 
@@ -73,11 +73,11 @@ class Query:
     """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights
     matter."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[QueryPart, ...]
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Sequence) or not all(
-            isinstance(part, Part) for part in self.parts
+            isinstance(part, QueryPart) for part in self.parts
         ):
             raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
         if not self.positive:
@@ -128,16 +128,16 @@ class Query:
         less = -unlike_weight / max(1, unwanted)
         return cls(
             (
-                *([] if text is None else [Part("text", text, ALPHA)]),
-                *(Part("image", Path(path), plus) for path in images),
-                *(Part("item", id, plus) for id in like),
-                *(Part("text", each, less) for each in minus),
-                *(Part("item", id, less) for id in unlike),
+                *([] if text is None else [QueryPart("text", text, ALPHA)]),
+                *(QueryPart("image", Path(path), plus) for path in images),
+                *(QueryPart("item", id, plus) for id in like),
+                *(QueryPart("text", each, less) for each in minus),
+                *(QueryPart("item", id, less) for id in unlike),
             ),
         )
 
     @property
-    def positive(self) -> list[Part]:
+    def positive(self) -> list[QueryPart]:
         """The parts of weight above 0."""
         return [part for part in self.parts if part.weight > 0]
 

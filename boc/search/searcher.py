@@ -33,7 +33,7 @@ from boc.search.background import Background, confidences
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
-from boc.search.queries import Part, Query, compose
+from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.types import (
     Embeddings,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from boc.inputs.images import Picture
-    from boc.plugins import Encoder, Index, Request
+    from boc.plugins import Encoder, Engine, Request
     from boc.search.options import SearchKeywords
     from boc.types import Filter
 
@@ -90,9 +90,9 @@ class Searcher:
 
     def __init__(
         self,
-        index: Index,
+        index: Engine,
         encoder: Callable[[], Encoder] | None = None,
-        reopen: Callable[[], Index] | None = None,
+        reopen: Callable[[], Engine] | None = None,
     ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
@@ -116,7 +116,7 @@ class Searcher:
         """Open index ``name`` at back end ``at``. ``encoder`` names its encoder if it has moved."""
         backend = plugins.backend(at)
 
-        def reopen() -> Index:
+        def reopen() -> Engine:
             return backend.open(check_name(name))
 
         searcher = cls(reopen(), None, reopen)
@@ -218,7 +218,7 @@ class Searcher:
         if image is not None:
             with picture_file(image) as path:
                 return self.search_query(
-                    Query((Part("image", path),)),
+                    Query((QueryPart("image", path),)),
                     options,
                     stages=stages,
                     **keywords,
@@ -229,7 +229,9 @@ class Searcher:
                 "picture, vector= for "
                 "numbers, and index.searcher.search_texts([...]) for several sentences",
             )
-        return self.search_query(Query((Part("text", text),)), options, stages=stages, **keywords)
+        return self.search_query(
+            Query((QueryPart("text", text),)), options, stages=stages, **keywords
+        )
 
     def warm(self) -> None:
         """Load the encoder, if there is one, and search once, so that the first query waits for
@@ -450,7 +452,7 @@ class Searcher:
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
-    def _known(self, part: Part) -> Part:
+    def _known(self, part: QueryPart) -> QueryPart:
         """Return a part with the id of its item as the index has it."""
         if part.kind != "item":
             return part
@@ -461,7 +463,7 @@ class Searcher:
                 f"the index has no item {part.value!r}; boc search prints the ids of its hits",
             ) from None
 
-    def _encode(self, part: Part) -> Embeddings:
+    def _encode(self, part: QueryPart) -> Embeddings:
         if part.kind == "text":
             return self.encoder.encode_texts([nfc(str(part.value))])
         if part.kind == "image":
@@ -471,7 +473,7 @@ class Searcher:
         if not self.codec.reads_concepts:
             return stored
         content = self.index.find([str(part.value)])[0].content
-        return replace(self._encode(Part(stored.modality, content)), vectors=stored.vectors)
+        return replace(self._encode(QueryPart(stored.modality, content)), vectors=stored.vectors)
 
     def _plain(self, queries: Embeddings) -> Embeddings:
         """Return queries whose vectors and concepts are plain float32; BocError for values that are

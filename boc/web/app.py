@@ -25,7 +25,7 @@ from boc.web.http.responses import Compression, answer_problems
 from boc.web.live_index import Library
 from boc.web.metrics import Metrics, add_operations
 from boc.web.microbatch import Batcher
-from boc.web.pictures.decoding import Budget
+from boc.web.pictures.decoding import PixelBudget
 from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.search import Search
 from boc.web.settings import Settings
@@ -91,7 +91,7 @@ def _services(
     metrics: Metrics,
 ) -> dict[str, routes.Service]:
     """Return a service per index; they share encoders, thumbnails, and the memory for decoding."""
-    budget = Budget(settings.decoding)
+    budget = PixelBudget(settings.decoding)
     batching: dict[str, Batcher] = {}
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
     services = {}

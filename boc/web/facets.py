@@ -10,7 +10,7 @@ from boc.inputs.metadata import values_of
 from boc.search.options import SearchOptions
 from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
-from boc.web.live_index import Snapshot
+from boc.web.live_index import LibrarySnapshot
 
 DEPTH = 500  # hits that are counted at most
 LINE = 0.5  # confidence from which a hit is probably right
@@ -27,7 +27,7 @@ TECHNICAL = {
 KINDS = ("keyword", "boolean", "integer", "date")
 
 
-def facet_fields(snapshot: Snapshot) -> dict[str, list[str]]:
+def facet_fields(snapshot: LibrarySnapshot) -> dict[str, list[str]]:
     """Return the fields that have facets, those that divide the first items of the index, and their
     usual values."""
     fields = {}
@@ -40,7 +40,7 @@ def facet_fields(snapshot: Snapshot) -> dict[str, list[str]]:
     return fields
 
 
-def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
+def _offered(snapshot: LibrarySnapshot) -> list[tuple[str, FieldType]]:
     return [
         (name, kind)
         for name, kind in snapshot.fields.items()
@@ -49,7 +49,7 @@ def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
 
 
 def facets(
-    snapshot: Snapshot,
+    snapshot: LibrarySnapshot,
     query: Query,
     encoded: Sequence[Embeddings],
     options: SearchOptions,

@@ -23,14 +23,14 @@ from boc.inputs.metadata import holds, values_of
 from boc.paths import nfc
 from boc.plugins import Encoder, find_item
 from boc.search.options import check_sentence, parse_filters
-from boc.search.queries import Part
+from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
-from boc.web.pictures.decoding import Budget
+from boc.web.pictures.decoding import PixelBudget
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
 
@@ -72,7 +72,7 @@ class Recent(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LibrarySnapshot:
     """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each
     term."""
 
@@ -82,7 +82,7 @@ class Snapshot:
     _by_date: dict[tuple[str, ...], list[str]] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, searcher: Searcher) -> Snapshot:
+    def of(cls, searcher: Searcher) -> LibrarySnapshot:
         return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
 
     @cached_property
@@ -148,14 +148,14 @@ class Library:
         self,
         searcher: Searcher,
         settings: Settings,
-        budget: Budget,
+        budget: PixelBudget,
         batching: dict[str, Batcher] | None = None,
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it
         share."""
         self._settings = settings
         self._budget = budget
-        self._snapshot = Snapshot.of(searcher)
+        self._snapshot = LibrarySnapshot.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
@@ -164,11 +164,11 @@ class Library:
         self._pictures: Recent[Embeddings] = Recent(PICTURES)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LibrarySnapshot:
         """The index as it was opened last."""
         return self._snapshot
 
-    def do(self, work: Callable[[Snapshot], T]) -> T:
+    def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays
         unreachable."""
         snapshot = self._current()
@@ -181,7 +181,7 @@ class Library:
         except AWAY as error:
             raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
 
-    def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
+    def sentence(self, snapshot: LibrarySnapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
         check_sentence(text)
         encoder = snapshot.searcher.encoder
@@ -190,7 +190,9 @@ class Library:
         key = encoder.identity.digest, text
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
-    def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
+    def picture(
+        self, snapshot: LibrarySnapshot, path: Path, name: str, key: Hashable
+    ) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its
         contents."""
         encoder = snapshot.searcher.encoder
@@ -209,11 +211,13 @@ class Library:
     def _together(self, encoder: Encoder) -> Batcher:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
 
-    def upload(self, snapshot: Snapshot, sent: Upload) -> Embeddings:
+    def upload(self, snapshot: LibrarySnapshot, sent: Upload) -> Embeddings:
         """Return the embedding of an uploaded picture, from the cache if possible."""
         return self.picture(snapshot, sent.path, sent.name, sent.key)
 
-    def part(self, snapshot: Snapshot, part: Part, sent: Upload | None = None) -> Embeddings:
+    def part(
+        self, snapshot: LibrarySnapshot, part: QueryPart, sent: Upload | None = None
+    ) -> Embeddings:
         """Return the embedding of a part of a question; its picture, if it has one, is the one that
         was ``sent``."""
         if part.kind == "text":
@@ -229,7 +233,7 @@ class Library:
         except KeyError:
             raise unknown(str(part.value)) from None
 
-    def item(self, snapshot: Snapshot, item: Item) -> Embeddings:
+    def item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return an item of the index, encoded again to get the regions or words that the index
         does not store."""
         if item.modality == "text":
@@ -238,7 +242,7 @@ class Library:
             key = item.content, content.status.st_size, content.status.st_mtime_ns
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
-    def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
+    def stored_embeddings(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also
         encoded again."""
         embeddings = snapshot.searcher.embeddings(item.id)
@@ -248,7 +252,7 @@ class Library:
             else embeddings
         )
 
-    def embeddings_with_parts(self, snapshot: Snapshot, item: Item) -> Embeddings:
+    def embeddings_with_parts(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return the stored vector of an item with its regions or words; without these if its
         picture is missing."""
         embeddings = snapshot.searcher.embeddings(item.id)
@@ -257,7 +261,7 @@ class Library:
         except ImageError:
             return embeddings
 
-    def _current(self) -> Snapshot:
+    def _current(self) -> LibrarySnapshot:
         if self._away is not None:
             if monotonic() - self._looked < AGAIN:
                 raise ProblemError(503, self._away, {"Retry-After": "1"})
@@ -279,7 +283,7 @@ class Library:
         finally:
             self._looking.release()
 
-    def _reopen(self) -> Snapshot:
+    def _reopen(self) -> LibrarySnapshot:
         """Open the index now. ProblemError 503 if that fails.
 
         Requests that wait meanwhile share what comes of it: while a server starts, each try takes
@@ -306,7 +310,7 @@ class Library:
                 _ = (
                     searcher.encoder
                 )  # another one is loaded here, while the old index still answers
-            fresh = Snapshot.of(searcher)
+            fresh = LibrarySnapshot.of(searcher)
             if () in self._snapshot._by_date:
                 fresh.by_date()
             self._snapshot = fresh

@@ -26,7 +26,7 @@ from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
-from boc.web.live_index import Library, Snapshot
+from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
@@ -86,7 +86,7 @@ class Service:
     settings: Settings
     search: Search
 
-    async def answer(self, work: Callable[[Snapshot], serialize.Json]) -> Response:
+    async def answer(self, work: Callable[[LibrarySnapshot], serialize.Json]) -> Response:
         """Run ``work`` on the index in a thread; answer with its result as JSON."""
         return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
@@ -180,7 +180,7 @@ async def request_body(
     def work(sent: Upload | None) -> Response:
         query = question.query(sent)
 
-        def write(snapshot: Snapshot) -> str:
+        def write(snapshot: LibrarySnapshot) -> str:
             encoded = (
                 []
                 if query.ids
@@ -220,7 +220,7 @@ async def library(
 ) -> Response:
     """The pictures of the index by date, the newest first: without a search."""
 
-    def work(snapshot: Snapshot) -> serialize.Json:
+    def work(snapshot: LibrarySnapshot) -> serialize.Json:
         ids = snapshot.by_date(tuple(filters))
         ids = [id for id in ids if id in pick] if pick else ids
         try:
@@ -253,7 +253,7 @@ async def facets(
     def work(sent: Upload | None) -> Response:
         query = question.query(sent)
 
-        def count(snapshot: Snapshot) -> serialize.Json:
+        def count(snapshot: LibrarySnapshot) -> serialize.Json:
             encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
             return count_facets(snapshot, query, encoded, question.options(snapshot))
 
@@ -282,7 +282,7 @@ async def why(
                 "give either q, a sentence, or like, the id of an item, or send a picture",
             )
 
-        def explain(snapshot: Snapshot) -> serialize.Json:
+        def explain(snapshot: LibrarySnapshot) -> serialize.Json:
             if sent is not None:
                 query = Item("query", "image", sent.name)
                 encoded = library.upload(snapshot, sent)
@@ -316,7 +316,7 @@ async def why(
 async def item(service: Served, id: str) -> Response:
     """One item."""
 
-    def work(snapshot: Snapshot) -> serialize.Json:
+    def work(snapshot: LibrarySnapshot) -> serialize.Json:
         entry = _item(snapshot, id)
         words = snapshot.searcher.codec.words if entry.modality == "image" else {}
         terms = serialize.word_answers(snapshot.searcher.index.terms([id]), words) if words else []
@@ -371,7 +371,7 @@ async def original(service: Served, id: str) -> StreamingResponse:
 def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
     """Return the thumbnail as JPEG, or 304 if its tag is among those ``known``."""
 
-    def picture(snapshot: Snapshot) -> Item:
+    def picture(snapshot: LibrarySnapshot) -> Item:
         entry = _item(snapshot, id)
         return entry if entry.modality == "image" else _item(snapshot, entry.group)
 
@@ -387,7 +387,7 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         raise ProblemError(404, str(error)) from error
 
 
-def captions(snapshot: Snapshot, item: Item) -> list[str]:
+def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
     """Return the sentences about the same picture, found by the ids that boc gives to the captions
     of a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
@@ -404,14 +404,14 @@ def captions(snapshot: Snapshot, item: Item) -> list[str]:
     return []
 
 
-def _item(snapshot: Snapshot, id: str) -> Item:
+def _item(snapshot: LibrarySnapshot, id: str) -> Item:
     try:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:
         raise unknown(id) from None
 
 
-def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
+def _info(snapshot: LibrarySnapshot, service: Service) -> serialize.Json:
     searcher = snapshot.searcher
     settings = service.settings
     manifest = searcher.index.manifest

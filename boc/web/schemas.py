@@ -91,7 +91,7 @@ class LibraryAnswer(BaseModel):
     hits: list[ItemAnswer]
 
 
-class UnknownWord(BaseModel):
+class UnknownWordBody(BaseModel):
     """A word that neither the index nor its encoder has, and the one there most like it."""
 
     word: str
@@ -101,7 +101,7 @@ class UnknownWord(BaseModel):
 class SpellingAnswer(BaseModel):
     """The unknown words of a sentence, in its order."""
 
-    unknown: list[UnknownWord]
+    unknown: list[UnknownWordBody]
 
 
 class WordAnswer(BaseModel):

@@ -15,11 +15,11 @@ from pydantic import Field, create_model
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
 from boc.search.options import SearchOptions
-from boc.search.queries import BETA, GAMMA, Part, Query, parse_text
+from boc.search.queries import BETA, GAMMA, Query, QueryPart, parse_text
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.http.responses import as_json
-from boc.web.live_index import Library, Snapshot
+from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
@@ -82,7 +82,7 @@ class Question(_Options):
         description="Weight of all together that is unwanted.",
     )
 
-    def options(self, snapshot: Snapshot) -> SearchOptions:
+    def options(self, snapshot: LibrarySnapshot) -> SearchOptions:
         """Return its options for an index. BocError for an unknown field, and for what the index
         does not hold."""
         manifest = snapshot.searcher.index.manifest
@@ -131,10 +131,10 @@ class Search:
 
     def _answer(
         self,
-        snapshot: Snapshot,
+        snapshot: LibrarySnapshot,
         query: Query,
         question: Question,
-        encode: Callable[[Part], Embeddings],
+        encode: Callable[[QueryPart], Embeddings],
     ) -> serialize.Json:
         searcher = snapshot.searcher
         stages = Stages()

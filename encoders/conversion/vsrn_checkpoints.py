@@ -98,14 +98,14 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
 
 
 def _unpickle(data: bytes) -> Any:
-    class Vocabulary:
+    class PickledVocabulary:
         pass
 
     class VocabularyUnpickler(Unpickler):
         def find_class(self, module: str, name: str) -> type:
             if (module, name) != ("__main__", "Vocabulary"):
                 raise UnpicklingError(f"it asks for {module}.{name}")
-            return Vocabulary
+            return PickledVocabulary
 
     return VocabularyUnpickler(BytesIO(data), encoding="utf-8").load()
 

@@ -79,7 +79,7 @@ class _BoxFusion(nn.Module):
         return fused
 
 
-class _ImageTower(nn.Module):
+class _TernImageTower(nn.Module):
     def __init__(self, config: TernConfig) -> None:
         super().__init__()
         self.pos_encoding_image = _BoxFusion(
@@ -115,7 +115,7 @@ class Tern(Network):
         if config.scaled:
             self.register_buffer("region_mean", torch.zeros(config.region_dim))
             self.register_buffer("region_deviation", torch.ones(config.region_dim))
-        self.img_enc = _ImageTower(config)
+        self.img_enc = _TernImageTower(config)
         self.img_proj = nn.Linear(config.visual_width, config.joint_width)
         self.cap_proj = nn.Linear(self.txt_enc.width, config.joint_width)
         self.transformer_encoder_1 = self._joint_encoder()

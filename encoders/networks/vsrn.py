@@ -113,7 +113,7 @@ class Reasoning(nn.Module):
         return affinity / real.sum(dim=1)[:, None, None]
 
 
-class _ImageTower(nn.Module):
+class _VsrnImageTower(nn.Module):
     """Maps regions to the state of the picture and the relationship-enhanced regions V*.
 
     ``location``, if not None, is a module of (rows, boxes, real) whose result is combined into V*.
@@ -188,7 +188,7 @@ class Vsrn(Network):
 
     def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
-        self.img_enc = _ImageTower(config)
+        self.img_enc = _VsrnImageTower(config)
         self.txt_rnn = _gru(config.text_pooling, self.txt_enc.width, config.width)
         if self.txt_rnn is None:
             self.txt_fc = nn.Linear(self.txt_enc.width, config.width)

@@ -58,7 +58,7 @@ SOURCE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class BottomUpOptions:
     """Options of the source.
 
     At most ``top`` regions, the most confident first, of those whose class confidence reaches
@@ -83,7 +83,7 @@ class Options:
 def load(argument: str) -> BottomUpRegions:
     """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are
     missing or do not fit."""
-    name, options = parse_spec(argument, Options)
+    name, options = parse_spec(argument, BottomUpOptions)
     return BottomUpRegions(Path(name), options)
 
 
@@ -95,7 +95,7 @@ class BottomUpRegions:
     proposal overlaps it.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
+    def __init__(self, path: Path, options: BottomUpOptions) -> None:
         self._options = options
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
@@ -124,7 +124,7 @@ class BottomUpRegions:
 def select(
     corners: NDArray[np.float32],
     confidence: NDArray[np.float32],
-    options: Options,
+    options: BottomUpOptions,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and
     ``confidence`` (n,).

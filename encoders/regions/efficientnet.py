@@ -11,7 +11,7 @@ from boc.atomic_files import sha256
 from boc.errors import EncoderError
 
 from ._shared import parse_spec
-from .feature_maps import WEIGHTS, MapRegions, Options, read_network
+from .feature_maps import WEIGHTS, FeatureMapOptions, MapRegions, read_network
 
 SIDES = {
     "lite0": 224,
@@ -26,7 +26,7 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
 
     EncoderError if the name is unknown, or its weights are not installed or damaged.
     """
-    name, options = parse_spec(argument, Options)
+    name, options = parse_spec(argument, FeatureMapOptions)
     if name not in SIDES:
         raise EncoderError(f"efficientnet:{name}: no such network; known: {', '.join(SIDES)}")
     if network is not None:

@@ -34,7 +34,7 @@ SPARE = 2
 
 
 @dataclass(frozen=True)
-class Options:
+class FeatureMapOptions:
     """Options of the source.
 
     Attributes
@@ -59,7 +59,7 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
     """Return the source ``FILE?...`` of a network that reads float32 pixels (B, 3, S, S) in [0,
     255], S fixed, and gives a map (B, C, rows, columns). ``network`` is its file where it was
     moved. EncoderError for another network."""
-    name, options = parse_spec(argument, Options)
+    name, options = parse_spec(argument, FeatureMapOptions)
     path = (network or Path(name)).resolve()
     return MapRegions(read_network(path), "onnx", str(path), options)
 
@@ -87,7 +87,7 @@ class MapRegions:
         network: bytes,
         kind: str,
         name: str,
-        options: Options,
+        options: FeatureMapOptions,
         threads: int = 0,
     ) -> None:
         self._made_of = network, kind, name, options

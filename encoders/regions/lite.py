@@ -35,7 +35,7 @@ class Lite(nn.Module):
     def __init__(self, name: str, state: dict[str, Tensor]) -> None:
         super().__init__()
         left = dict(state)
-        self.stem = _Convolution(left, "_conv_stem", "_bn0", 2, activated=True)
+        self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2, activated=True)
         self.stages = nn.Sequential()
         for number, stride in enumerate(STRIDES):
             first = sum(BLOCKS[name][:number])
@@ -44,7 +44,7 @@ class Lite(nn.Module):
                 _Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)
             ]
             self.stages.append(nn.Sequential(*blocks))
-        self.head = _Convolution(left, "_conv_head", "_bn1", 1, activated=True)
+        self.head = _FoldedConvolution(left, "_conv_head", "_bn1", 1, activated=True)
         self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
         self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
         if left:
@@ -98,7 +98,7 @@ def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
     return made
 
 
-class _Convolution(nn.Module):
+class _FoldedConvolution(nn.Module):
     """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes
     its tensors from ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than
     before."""
@@ -161,12 +161,16 @@ class _Block(nn.Module):
         steps = []
         if f"{name}_expand_conv.weight" in left:
             steps.append(
-                _Convolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True),
+                _FoldedConvolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True),
             )
         steps.append(
-            _Convolution(left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True),
+            _FoldedConvolution(
+                left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True
+            ),
         )
-        steps.append(_Convolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False))
+        steps.append(
+            _FoldedConvolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False)
+        )
         self.steps = nn.Sequential(*steps)
 
     def forward(self, rows: Tensor) -> Tensor:

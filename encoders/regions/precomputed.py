@@ -69,7 +69,7 @@ FOLDERS = (("cocobu_att", "cocobu_box"), ("bu_att", "bu_box"))
 
 
 @dataclass(frozen=True)
-class Options:
+class PrecomputedOptions:
     """``index``: a Karpathy file, whose images number the features by their place."""
 
     index: str = ""
@@ -77,7 +77,7 @@ class Options:
 
 def load_files(argument: str) -> FileRegions:
     """Return the source over the folder ``argument``. EncoderError if it has neither layout."""
-    name, options = parse_spec(argument, Options)
+    name, options = parse_spec(argument, PrecomputedOptions)
     return FileRegions(Path(name), Path(options.index) if options.index else None)
 
 
@@ -116,7 +116,7 @@ class FileRegions:
         spec = write_spec(
             "files",
             str(folder.resolve()),
-            Options(str(index.resolve()) if index else ""),
+            PrecomputedOptions(str(index.resolve()) if index else ""),
         )
         self.identity = Identity(spec, digest, int(width))
 
@@ -252,7 +252,7 @@ def load_tsv(argument: str) -> TsvRegions:
 
 
 @dataclass(frozen=True)
-class _Index:
+class _RowOffsets:
     """Offsets of rows: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of
     its bytes."""
 
@@ -340,7 +340,7 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
         raise ValueError(f"base64: {error}") from error
 
 
-def _index(path: Path) -> _Index:
+def _index(path: Path) -> _RowOffsets:
     """Return the index of the table: the one beside it, or a new one, kept if the folder is
     writable."""
     status = path.stat()
@@ -362,13 +362,13 @@ def _index(path: Path) -> _Index:
     return index
 
 
-def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
+def _read_index(path: Path, stamp: NDArray[np.int64]) -> _RowOffsets | None:
     """Return the kept index, or None if it is missing, damaged, or outdated."""
     try:
         arrays = read_archive(path)
         if not np.array_equal(arrays["stamp"], stamp):
             return None
-        return _Index(
+        return _RowOffsets(
             arrays["ids"].tolist(),
             arrays["offsets"],
             str(arrays["digest"]),
@@ -378,7 +378,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
         return None
 
 
-def _index_table(path: Path) -> _Index:
+def _index_table(path: Path) -> _RowOffsets:
     """One pass over the table, row by row. EncoderError if it is no table of regions."""
     digest = hashlib.sha256()
     ids = []
@@ -401,7 +401,7 @@ def _index_table(path: Path) -> _Index:
             "image_h, num_boxes, boxes, "
             "features; give a bottom-up-attention .tsv",
         )
-    return _Index(
+    return _RowOffsets(
         ids,
         np.array(offsets, dtype=np.int64),
         digest.hexdigest(),

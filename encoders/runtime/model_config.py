@@ -12,7 +12,7 @@ from boc.foreign import read_json
 from boc.models import KINDS
 
 from ..networks.foreign import reading_model
-from .onnx_record import Parts
+from .onnx_record import ModelFiles
 
 FORMAT = 2
 PARTS = {"network", "text", "regions"}
@@ -34,9 +34,9 @@ def folder_digest(folder: Path) -> str:
     return sha256(folder / "config.json", folder / WEIGHTS, folder / "tokenizer.json")
 
 
-def parts(folder: Path) -> Parts:
+def parts(folder: Path) -> ModelFiles:
     """Return what the networks in ONNX of a model folder depend on."""
-    return Parts(SETTINGS, (WEIGHTS,), lambda: folder_digest(folder))
+    return ModelFiles(SETTINGS, (WEIGHTS,), lambda: folder_digest(folder))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

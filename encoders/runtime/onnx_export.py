@@ -26,7 +26,7 @@ from . import model_config
 from .dual_inputs import ClipInput, Inputs, PixelForm, patch_boxes
 from .dual_onnx import TOKENIZER, DualOnnx
 from .model_folder import is_model, load_network
-from .onnx_record import IMAGE, RECORD, TEXT, OnnxRecord, Parts, read_record
+from .onnx_record import IMAGE, RECORD, TEXT, ModelFiles, OnnxRecord, read_record
 from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
@@ -38,7 +38,7 @@ SIZES = ((320, 200), (90, 131), (256, 256))  # of pictures that are compared
 SENTENCES = ("a photo", "a dog", "two dogs play in the snow", "")
 
 
-class _Tower(NamedTuple):
+class _TowerExport(NamedTuple):
     """A network to export: an example of its inputs, how many of their axes have any length, and a
     function that gives vectors and rows by either runtime, for comparison."""
 
@@ -64,7 +64,7 @@ def export(folder: Path) -> Iterator[str]:
     yield from _export_dual(folder, parts) if dual else _export_sets(folder, parts)
 
 
-def _export_sets(folder: Path, parts: Parts) -> Iterator[str]:
+def _export_sets(folder: Path, parts: ModelFiles) -> Iterator[str]:
     network = load_network(folder, model_config.read_config(folder)).eval()
     rng = np.random.default_rng(0)
     vocabulary = int(network.text.get("vocab_size") or network.text["vocabulary"])
@@ -72,13 +72,13 @@ def _export_sets(folder: Path, parts: Parts) -> Iterator[str]:
     regions = [_random_regions(rng, length, network.config.region_dim) for length in LENGTHS]
     places = [range(len(row)) for row in texts]
     towers = {
-        TEXT: _Tower(
+        TEXT: _TowerExport(
             _Texts(network),
             {"ids": np.array([texts[-1]] * 2)},
             2,
             lambda on: on.texts(texts, places)[:2],
         ),
-        IMAGE: _Tower(
+        IMAGE: _TowerExport(
             _Images(network),
             image_inputs([regions[-1]] * 2),
             2,
@@ -89,7 +89,7 @@ def _export_sets(folder: Path, parts: Parts) -> Iterator[str]:
     yield from _write(folder, parts, towers, reference, network.dim, OnnxTowers)
 
 
-def _export_dual(folder: Path, parts: Parts) -> Iterator[str]:
+def _export_dual(folder: Path, parts: ModelFiles) -> Iterator[str]:
     """As ``export``. Pictures that are prepared in another way than that of ``PixelForm`` are left
     to torch."""
     network = clip.open_network(str(folder), folder, Runtime("cpu"))
@@ -97,7 +97,7 @@ def _export_dual(folder: Path, parts: Parts) -> Iterator[str]:
     form = network.form
     free = 1 if form.full else 2
     towers = {
-        TEXT: _Tower(
+        TEXT: _TowerExport(
             _DualTexts(network),
             {"input_ids": form.arrays(encodings[:1] * 2)[0]},
             free,
@@ -116,15 +116,17 @@ def _export_dual(folder: Path, parts: Parts) -> Iterator[str]:
     else:
         details["pixels"] = asdict(pixels)
         example = {"pixel_values": np.stack([each["pixel_values"] for each in inputs[:2]])}
-        towers[IMAGE] = _Tower(_DualImages(network), example, 1, lambda on: on.images(prepared))
+        towers[IMAGE] = _TowerExport(
+            _DualImages(network), example, 1, lambda on: on.images(prepared)
+        )
     write_text(folder / TOKENIZER, form.tokenizer.to_str())
     yield from _write(folder, parts, towers, network, network.dim, DualOnnx, [TOKENIZER], **details)
 
 
 def _write(
     folder: Path,
-    parts: Parts,
-    towers: dict[str, _Tower],
+    parts: ModelFiles,
+    towers: dict[str, _TowerExport],
     reference: Any,
     dim: int,
     runtime: Callable[[Path, OnnxRecord, int], Any],
@@ -157,7 +159,7 @@ def _write(
     record.write(folder)
 
 
-def _write_onnx(tower: _Tower, path: Path) -> None:
+def _write_onnx(tower: _TowerExport, path: Path) -> None:
     inputs = {name: torch.from_numpy(values) for name, values in tower.example.items()}
     free = {
         name: dict.fromkeys(range(min(tower.free, rows.ndim)), torch.export.Dim.DYNAMIC)
@@ -176,7 +178,7 @@ def _write_onnx(tower: _Tower, path: Path) -> None:
     program.save(path)
 
 
-class _Part(nn.Module):
+class _ExportedTower(nn.Module):
     """A tower of a network, with the parameters of all of it."""
 
     def __init__(self, network: Any) -> None:
@@ -185,21 +187,21 @@ class _Part(nn.Module):
         self.model = getattr(network, "model", None)
 
 
-class _Images(_Part):
+class _Images(_ExportedTower):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         encoded = self.network.images(features, boxes, lengths)
         before, behind = self.network.region_margins
         return encoded.vectors, encoded.sets[:, before : encoded.sets.shape[1] - behind]
 
 
-class _Texts(_Part):
+class _Texts(_ExportedTower):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]  # there is no padding
         encoded = self.network.texts(ids, lengths)
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
 
 
-class _DualTexts(_Part):
+class _DualTexts(_ExportedTower):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.text(input_ids=input_ids)
         return vectors, hidden if self.network.preparer.grid is None else self.network.text.joint(
@@ -207,7 +209,7 @@ class _DualTexts(_Part):
         )
 
 
-class _DualImages(_Part):
+class _DualImages(_ExportedTower):
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.image(pixel_values=pixel_values)
         grid = self.network.preparer.grid

@@ -20,7 +20,7 @@ RECORD = "onnx.json"
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelFiles:
     """The files of a model that its networks in ONNX were made of: small ``settings``, which are
     hashed with every use, and ``weights``, which are hashed again only where they are newer than
     the record. ``digest`` is that of the identity of the model."""
@@ -58,7 +58,7 @@ class OnnxRecord:
     def of(
         cls,
         folder: Path,
-        parts: Parts,
+        parts: ModelFiles,
         dim: int,
         names: Iterable[str],
         **details: Any,
@@ -94,7 +94,7 @@ class OnnxRecord:
         return path
 
 
-def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:
+def read_record(folder: Path, parts: ModelFiles) -> OnnxRecord | None:
     """Return the record in ``folder``, None without one or if the model was changed since."""
     path = folder / RECORD
     try:

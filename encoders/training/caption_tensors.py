@@ -43,7 +43,7 @@ def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(columns), dim=-1)[..., torch.argsort(places)]
 
 
-class Captions:
+class CaptionTensors:
     """Captions by number, through a text tower that is trained or frozen.
 
     A frozen tower reads every caption once; its outputs are stored in a float16 file in ``folder``,

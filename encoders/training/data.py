@@ -19,7 +19,7 @@ from ..networks.base import pad_regions
 
 
 @dataclass(frozen=True)
-class Pairs:
+class CaptionPairs:
     """Pictures, and the numbers of the captions of each: ``captions[i]`` belong to picture
     ``pictures[i]``."""
 
@@ -34,18 +34,18 @@ class Pairs:
         """The place of the picture of each caption, the captions in the order of the pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
-    def hold_out(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
+    def hold_out(self, held_out: int, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
         """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
 
-    def apart(self, pictures: Collection[int]) -> tuple[Pairs, Pairs]:
+    def apart(self, pictures: Collection[int]) -> tuple[CaptionPairs, CaptionPairs]:
         """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in
         order."""
         mask = np.isin(self.pictures, np.fromiter(pictures, np.int64))
         return self._take(np.flatnonzero(~mask)), self._take(np.flatnonzero(mask))
 
-    def sample(self, size: int, seed: int) -> Pairs:
+    def sample(self, size: int, seed: int) -> CaptionPairs:
         """Return at most ``size`` random pictures, with their captions."""
         return self._take(np.sort(np.random.default_rng(seed).permutation(len(self))[:size]))
 
@@ -65,8 +65,8 @@ class Pairs:
             positive = torch.from_numpy(owner[None, :] == np.arange(len(chosen))[:, None])
             yield self.pictures[chosen], np.concatenate(drawn), positive
 
-    def _take(self, order: NDArray[np.int64]) -> Pairs:
-        return Pairs(self.pictures[order], [self.captions[i] for i in order])
+    def _take(self, order: NDArray[np.int64]) -> CaptionPairs:
+        return CaptionPairs(self.pictures[order], [self.captions[i] for i in order])
 
 
 class RegionReader:
@@ -118,7 +118,7 @@ def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
     return numbers
 
 
-def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
+def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Item]]:
     """Read the pictures with captions of a regions file (only those of ``ids``, if given), and
     those captions.
 
@@ -138,4 +138,6 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
         raise EncoderError(
             f"{path}: no picture with captions to learn from; extract from a CSV of image,caption",
         )
-    return Pairs(np.array([i for i, _ in pairs], dtype=np.int64), [c for _, c in pairs]), captions
+    return CaptionPairs(
+        np.array([i for i, _ in pairs], dtype=np.int64), [c for _, c in pairs]
+    ), captions

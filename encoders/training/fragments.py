@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .data import Pairs
+from .data import CaptionPairs
 
 
 class Fragments:
@@ -31,7 +31,7 @@ class Fragments:
     def __init__(
         self,
         ids: Sequence[Sequence[int]],
-        pairs: Pairs,
+        pairs: CaptionPairs,
         stops: Sequence[int],
         share: float,
     ) -> None:

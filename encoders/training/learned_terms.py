@@ -51,7 +51,7 @@ BETAS = (0.9, 0.99)  # of Adam
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ItemPairs:
     """Rows of the items of both modalities, and the captions of each picture that has some."""
 
     rows: dict[Modality, Ragged]
@@ -129,7 +129,7 @@ def learned_terms(
     )
 
 
-def read_pairs(files: Sequence[FeatureFile]) -> Pairs:
+def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
     """Read all items of the files. FeatureFileError for fewer than two pictures with captions."""
     number: dict[str, int] = {}
     captions: dict[int, list[int]] = {}
@@ -151,10 +151,10 @@ def read_pairs(files: Sequence[FeatureFile]) -> Pairs:
             "give a file of pictures with captions",
         )
     rows = {modality: Ragged.concatenate(parts[modality]) for modality in MODALITIES}
-    return Pairs(rows, {picture: np.array(places) for picture, places in captions.items()})
+    return ItemPairs(rows, {picture: np.array(places) for picture, places in captions.items()})
 
 
-def first_head(pairs: Pairs, terms: int) -> Head:
+def first_head(pairs: ItemPairs, terms: int) -> Head:
     """Begin with centroids of the centred rows of both modalities, and thresholds that one item in
     twenty exceeds."""
     rng = np.random.default_rng(SEED)
@@ -190,7 +190,7 @@ def first_head(pairs: Pairs, terms: int) -> Head:
 
 def train(
     head: Head,
-    pairs: Pairs,
+    pairs: ItemPairs,
     *,
     z: int = Z,
     query_z: int = QUERY_Z,

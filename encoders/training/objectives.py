@@ -15,7 +15,7 @@ from boc.errors import EncoderError
 from ..networks.alignment import check_pooling, pool_cosines
 from ..networks.base import Encodings, Network
 from ..networks.sinkhorn import sinkhorn
-from .caption_tensors import Captions, Chunk, in_order
+from .caption_tensors import CaptionTensors, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
 from .losses import contrast, hinge, preference
 
@@ -39,7 +39,7 @@ class Objective(nn.Module):
         self,
         config: TrainConfig,
         network: Network,
-        captions: Captions,
+        captions: CaptionTensors,
         *,
         mixed: bool = False,
     ) -> None:
@@ -58,7 +58,7 @@ class Objective(nn.Module):
         if config.uncertainty:
             self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
         if "generation" in self.parts:
-            self.generation = _Generation(config, network, captions)
+            self.generation = _CaptionGeneration(config, network, captions)
 
     def forward(
         self,
@@ -167,10 +167,10 @@ class Objective(nn.Module):
         return "matching" if "matching" in self.parts else "alignment"
 
 
-class _Generation(nn.Module):
+class _CaptionGeneration(nn.Module):
     """Generation of captions word by word from regions, over the ids that occur in the captions."""
 
-    def __init__(self, config: TrainConfig, network: Network, captions: Captions) -> None:
+    def __init__(self, config: TrainConfig, network: Network, captions: CaptionTensors) -> None:
         super().__init__()
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids

@@ -23,11 +23,11 @@ from ..networks.base import Network
 from ..runtime.device import pick
 from ..runtime.model_folder import NETWORKS, check_boxes, create_folder, make
 from ..runtime.model_folder import check_model_folder as check_model_folder
-from .caption_tensors import Captions
+from .caption_tensors import CaptionTensors
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
 from .recipes import RECIPES
-from .trainer import Progress, RunState, Trainer
+from .trainer import RunState, Trainer, TrainingProgress
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Training:
         (folder / "training").mkdir(parents=True, exist_ok=True)
         frozen = recipe.train.text_lr == 0
         width = network.txt_enc.width
-        self._captions = Captions(
+        self._captions = CaptionTensors(
             captions,
             tower.tokens,
             width,
@@ -231,7 +231,7 @@ class Training:
         """Run a frozen text tower over the captions; yields the number done."""
         return self._captions.prepare(self._trainer.network, self.device)
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Iterator[TrainingProgress]:
         """Train; at the end only the model and its history remain."""
         yield from self._trainer.run()
         write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))

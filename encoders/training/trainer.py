@@ -31,9 +31,9 @@ from ..networks.base import Network, signed_power
 from ..networks.layers import recompute
 from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
-from .caption_tensors import Captions
+from .caption_tensors import CaptionTensors
 from .config import CHOICES, TrainConfig
-from .data import Pairs, RegionReader
+from .data import CaptionPairs, RegionReader
 from .fragments import Fragments, exchange_opposites
 from .objectives import Objective
 from .warmstart import latent_semantics, scale, warm_start
@@ -45,7 +45,7 @@ WARM_START = 20_000  # pictures used by the closed form
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """The progress of a run; ``recalls`` is set after a validation, ``ndcg`` too where it chooses
     the weights."""
 
@@ -84,12 +84,12 @@ class Trainer:
         self,
         folder: Path,
         network: Network,
-        pairs: Pairs,
+        pairs: CaptionPairs,
         regions: RegionReader,
-        captions: Captions,
+        captions: CaptionTensors,
         config: TrainConfig,
         device: str,
-        held_out: Pairs | None = None,
+        held_out: CaptionPairs | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -129,7 +129,7 @@ class Trainer:
         self.state = RunState()
         self._loss = 0.0  # of the last batch
 
-    def _hold_out(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
+    def _hold_out(self, pairs: CaptionPairs) -> tuple[CaptionPairs, CaptionPairs]:
         if not 1 <= self.config.held_out < len(pairs):
             raise EncoderError(
                 f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got "
@@ -141,7 +141,7 @@ class Trainer:
     def steps(self) -> int:
         return self.config.epochs * self.steps_per_epoch
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Iterator[TrainingProgress]:
         """Train to the end. After each validation the folder has the best weights so far."""
         if self._state_path.exists():
             self.state = restore(self._state_path, self._tensors, self.optimizer)
@@ -164,14 +164,14 @@ class Trainer:
                 with sdpa_kernel(SDPBackend.MATH) if self.device == "cpu" else nullcontext():
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
-                yield Progress(self.state.step, self.steps, epoch, self._loss)
+                yield TrainingProgress(self.state.step, self.steps, epoch, self._loss)
                 if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
             recalls, ndcg = self._validate()
             self._save()
             saved_at = time.monotonic()
-            yield Progress(self.state.step, self.steps, epoch, self._loss, recalls, ndcg)
+            yield TrainingProgress(self.state.step, self.steps, epoch, self._loss, recalls, ndcg)
 
     @property
     def _state_path(self) -> Path:
@@ -367,9 +367,9 @@ def update_average(
 def validate(
     network: Network,
     objective: Objective,
-    pairs: Pairs,
+    pairs: CaptionPairs,
     regions: RegionReader,
-    captions: Captions,
+    captions: CaptionTensors,
     device: str,
 ) -> NDArray[np.float32]:
     """Compute the ranking scores (captions, pictures) of the pictures of ``pairs`` and all their

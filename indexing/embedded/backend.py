@@ -13,7 +13,7 @@ from boc.errors import BackendError, ManifestError, advice
 from boc.manifest import Manifest
 
 from . import commits
-from .index import EmbeddedIndex
+from .engine import EmbeddedEngine
 from .writer import EmbeddedEditor, EmbeddedWriter
 
 
@@ -74,13 +74,13 @@ class EmbeddedBackend:
             "words": "BM25",
         }
 
-    def open(self, name: str) -> EmbeddedIndex:
+    def open(self, name: str) -> EmbeddedEngine:
         home = self.folder / name
         while True:
             self._check(name)
             current = self._current(home)
             try:
-                return EmbeddedIndex(home)
+                return EmbeddedEngine(home)
             except (ManifestError, OSError):
                 if self.exists(name) and current == self._current(home):
                     raise  # damaged; otherwise it was replaced while it was opened

@@ -76,7 +76,7 @@ class CountedTexts(Protocol):
     def occurrences(self, word: str) -> Occurrences: ...
 
 
-class Ranking:
+class WordRanking:
     """BM25 over the rows of several segments.
 
     Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009, in the

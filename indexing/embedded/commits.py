@@ -40,7 +40,7 @@ CHECKED = ".checked"
 
 
 @dataclass(frozen=True)
-class Entry:
+class SegmentEntry:
     """A segment of a commit: the name of its folder, and of its tombstone file, if it has one."""
 
     name: str
@@ -54,7 +54,7 @@ class Commit:
 
     manifest: Manifest
     codec: str
-    segments: list[Entry] = field(default_factory=list)
+    segments: list[SegmentEntry] = field(default_factory=list)
     files: Files = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -75,7 +75,7 @@ def read(path: Path) -> Commit:
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
         if set(manifest.items) != set(MODALITIES):
             raise ValueError("no counts of items")
-        entries = [Entry(**entry) for entry in raw["segments"]]
+        entries = [SegmentEntry(**entry) for entry in raw["segments"]]
         for name in (
             raw["codec"],
             *files,

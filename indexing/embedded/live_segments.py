@@ -13,7 +13,7 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, Filter, Item, Modality
 
 from . import commits
-from .commits import Commit, Entry
+from .commits import Commit, SegmentEntry
 from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Part:
+class LiveSegment:
     """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
 
     ``name`` is that of its folder; None if it is in memory only.
@@ -71,7 +71,7 @@ class Snapshot:
 
     manifest: Manifest
     arrays: dict[str, NDArray[Any]]
-    parts: list[Part]
+    parts: list[LiveSegment]
     commit: Commit
 
 
@@ -96,7 +96,7 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
         ) from error
 
 
-def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part]:
+def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[LiveSegment]:
     """Open the parts of a commit. ManifestError naming a damaged file."""
     parts = []
     for entry in commit.segments:
@@ -112,12 +112,12 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
             live[dead] = 0
         prefix = f"{entry.name}/"
         files = {name: told for name, told in commit.files.items() if name.startswith(prefix)}
-        parts.append(Part(entry.name, segment, files, live))
+        parts.append(LiveSegment(entry.name, segment, files, live))
     return parts
 
 
 def masks_of(
-    parts: Sequence[Part],
+    parts: Sequence[LiveSegment],
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> list[NDArray[np.uint8] | None]:
@@ -127,7 +127,7 @@ def masks_of(
 
 
 def _mask(
-    part: Part,
+    part: LiveSegment,
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> NDArray[np.uint8] | None:
@@ -150,7 +150,7 @@ def _mask(
 
 
 def read(
-    parts: Sequence[Part],
+    parts: Sequence[LiveSegment],
     numbers: NDArray[np.int32],
     rows: NDArray[np.int64],
     of: Callable[[Segment, NDArray[np.int64]], list[T]],
@@ -167,7 +167,7 @@ def read(
     return [values[place] for place in range(len(rows))]
 
 
-def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
+def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
     """Return the part with an id, and its row there. KeyError for an unknown id."""
     for part in parts:
         row = part.find(key)
@@ -177,9 +177,9 @@ def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
 
 
 def locate(
-    parts: Sequence[Part],
+    parts: Sequence[LiveSegment],
     ids: Sequence[str],
-) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
+) -> list[tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]]:
     """Return the parts with some of ``ids``: positions in ``ids``, and rows. KeyError for an
     unknown id."""
     owners = [owner(parts, key) for key in ids]
@@ -193,10 +193,10 @@ def locate(
     ]
 
 
-def list_entries(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
+def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:
     """Return the entries of a commit for stored parts, and their files, with new ones for
     tombstones."""
-    entries: list[Entry] = []
+    entries: list[SegmentEntry] = []
     files: Files = {}
     for part in parts:
         assert part.name is not None
@@ -208,6 +208,6 @@ def list_entries(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]
                 np.flatnonzero(part.live == 0).astype(np.int32),
             )
             files |= entry
-        entries.append(Entry(part.name, len(part.segment), dead))
+        entries.append(SegmentEntry(part.name, len(part.segment), dead))
         files |= part.files
     return entries, files

@@ -17,7 +17,7 @@ from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode
 
 from . import commits, fs
-from .live_segments import Part
+from .live_segments import LiveSegment
 from .npy_files import Files
 from .segment import Segment, load, write
 from .segment import merge as merge_segments
@@ -35,9 +35,9 @@ WASTE = 0.5  # share of deleted rows at which a segment is rewritten
 class _Job:
     """A merge in progress: its parts, their live rows when it began, and its result."""
 
-    parts: list[Part]
+    parts: list[LiveSegment]
     live: list[NDArray[np.uint8] | None]
-    result: Future[tuple[Part, list[NDArray[np.int64]]]]
+    result: Future[tuple[LiveSegment, list[NDArray[np.int64]]]]
 
 
 class Merger:
@@ -51,7 +51,7 @@ class Merger:
         self,
         home: Path,
         manifest: Manifest,
-        parts: list[Part],
+        parts: list[LiveSegment],
         code: CompactCode | None = None,
     ) -> None:
         self.parts = parts
@@ -85,7 +85,7 @@ class Merger:
 
     def hold(self, segment: Segment) -> None:
         """Add a segment that is not stored, for ``compact`` to merge with the others."""
-        self.parts.append(Part(None, segment))
+        self.parts.append(LiveSegment(None, segment))
 
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
@@ -103,7 +103,7 @@ class Merger:
         if len(self.parts) > 1 or any(self._is_due(part) for part in self.parts):
             self._merge(self.parts)
 
-    def _is_due(self, part: Part) -> bool:
+    def _is_due(self, part: LiveSegment) -> bool:
         uncoded = self._code is not None and part.segment.compact is None
         return part.name is None or part.live is not None or uncoded
 
@@ -111,7 +111,7 @@ class Merger:
         """Wait for a merge in progress; its result is dropped."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _merge(self, parts: Sequence[Part]) -> None:
+    def _merge(self, parts: Sequence[LiveSegment]) -> None:
         kept = [part for part in parts if len(part)]
         merged = (
             [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]]
@@ -143,7 +143,7 @@ class Merger:
         self,
         segments: Sequence[Segment],
         live: Sequence[NDArray[np.uint8] | None],
-    ) -> tuple[Part, list[NDArray[np.int64]]]:
+    ) -> tuple[LiveSegment, list[NDArray[np.int64]]]:
         stage = self._stage()
         files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
         return self._keep_part(stage, files), moved
@@ -153,15 +153,15 @@ class Merger:
         fs.make(stage)
         return stage
 
-    def _keep_part(self, stage: Path, files: Files) -> Part:
+    def _keep_part(self, stage: Path, files: Files) -> LiveSegment:
         name, named = commits.keep_folder(stage, "segment", files)
-        return Part(name, load(self._home / name, self._manifest), named)
+        return LiveSegment(name, load(self._home / name, self._manifest), named)
 
 
-def _ripe(parts: Sequence[Part]) -> list[Part]:
+def _ripe(parts: Sequence[LiveSegment]) -> list[LiveSegment]:
     """Return the parts to merge: two or more of ``FEW`` rows, or ``MERGE`` in the smallest such
     size class, or none."""
-    sizes: defaultdict[int, list[Part]] = defaultdict(list)
+    sizes: defaultdict[int, list[LiveSegment]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < FEW else int(math.log(len(part), MERGE))].append(part)

@@ -22,8 +22,8 @@ from boc.types import TermMatrix
 
 from .kernel import BLOCK, Kernel
 
-Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Rows and their scores."""
+RowScores: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
+"""Rows of a segment and their scores."""
 
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
 
@@ -109,7 +109,9 @@ class Postings:
         """The arrays that the kernel takes."""
         return self.starts, self.rows, self.frequencies, self._peaks
 
-    def top(self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
+    def top(
+        self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None
+    ) -> list[RowScores]:
         """Return rows and scores of at most k largest positive scores per query, best first, ties
         to the lower row.
 

@@ -24,7 +24,8 @@ from boc.rerank.dot import dot
 from boc.types import Modality, Rescore, SearchRequest, Stages
 
 from .kernel import Arrays, Kernel, TopRows
-from .live_segments import Part, read
+from .live_segments import LiveSegment, read
+from .postings import RowScores
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
 
@@ -32,14 +33,11 @@ SCANNED = 2_500_000
 """Components of all vectors that pass, up to which they are compared: it costs as posting lists of
 recall .98."""
 
-Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
-"""Ascending rows of a part, and their scores."""
-
-Matching: TypeAlias = Callable[[str], list[Rows]]
+Matching: TypeAlias = Callable[[str], list[RowScores]]
 """The rows of each part that share a word with a text."""
 
 
-class Best(NamedTuple):
+class RankedRows(NamedTuple):
     """The best rows of one query, best first: numbers of parts, rows of these, and scores."""
 
     parts: NDArray[np.int32]
@@ -52,7 +50,7 @@ class Ranking:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[LiveSegment],
         masks: Sequence[NDArray[np.uint8] | None],
         dim: int,
         shortlist: Shortlist | None,
@@ -69,7 +67,7 @@ class Ranking:
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
 
-    def _arrays(self, part: Part, mask: NDArray[np.uint8] | None) -> Arrays:
+    def _arrays(self, part: LiveSegment, mask: NDArray[np.uint8] | None) -> Arrays:
         segment = part.segment
         ids = part.segment.texts["ids"]
         compact = None if self._shortlist is None else segment.compact
@@ -165,7 +163,7 @@ class Ranking:
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
         return ranked
 
-    def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
+    def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[RankedRows]:
         """Yield the best ``request.k`` rows of each query by posting lists, and by words if they
         count."""
         best = (
@@ -176,7 +174,7 @@ class Ranking:
         if best is not None:
             ranked, _ = best
             for i, count in enumerate(ranked.counts.tolist()):
-                yield Best(
+                yield RankedRows(
                     ranked.parts[i, :count],
                     ranked.rows[i, :count],
                     ranked.scores[i, :count],
@@ -185,7 +183,7 @@ class Ranking:
         for i in range(len(request)):
             yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
 
-    def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
+    def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries = request.queries
         words = request.words
@@ -204,11 +202,11 @@ class Ranking:
 
     def _plan(
         self,
-        candidates: Best,
+        candidates: RankedRows,
         request: SearchRequest,
         rescore: Rescore,
         i: int,
-    ) -> tuple[Best, int | None]:
+    ) -> tuple[RankedRows, int | None]:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for
         an alignment also those of the best products; and the number of them whose vectors are read,
         None for all."""
@@ -225,7 +223,9 @@ class Ranking:
             for part, mask in masked
         ]
         numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
-        passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count))
+        passing = RankedRows(
+            numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count)
+        )
         if rescore.metric == "dot" or count <= few:
             return passing, None if count <= few or size is None else request.k
         near = self._rescore(passing, request, replace(rescore, metric="dot", k=request.k), i, None)
@@ -233,16 +233,16 @@ class Ranking:
             [np.append(candidates.parts, near.parts), np.append(candidates.rows, near.rows)],
         )
         parts, rows = np.unique(pairs, axis=1)
-        return Best(parts.astype(np.int32), rows, np.zeros(len(rows))), None
+        return RankedRows(parts.astype(np.int32), rows, np.zeros(len(rows))), None
 
     def _rescore(
         self,
-        candidates: Best,
+        candidates: RankedRows,
         request: SearchRequest,
         rescore: Rescore,
         i: int,
         size: int | None,
-    ) -> Best:
+    ) -> RankedRows:
         """Return the best candidates of query i by its vector or concept set; at most ``size``
         vectors are read."""
         chosen = [
@@ -276,7 +276,7 @@ class Ranking:
 def _align(
     rescore: Rescore,
     i: int,
-    part: Part,
+    part: LiveSegment,
     rows: NDArray[np.int64],
     modality: Modality,
 ) -> NDArray[np.float32]:
@@ -284,7 +284,7 @@ def _align(
     return alignment_scores(rescore, i, take_sets(part.segment.concepts, rows), modality)
 
 
-def best_of(parts: Sequence[Part], matches: Sequence[Rows], k: int) -> Best:
+def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:
     """Return the k best rows by (-score, id) of the ``matches`` in each part.
 
     Rows of a part are ordered by id; ids are read only to order rows of several parts.
@@ -306,4 +306,4 @@ def best_of(parts: Sequence[Part], matches: Sequence[Rows], k: int) -> Best:
             sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k],
             np.int64,
         )
-    return Best(numbers[order], rows[order], scores[order])
+    return RankedRows(numbers[order], rows[order], scores[order])

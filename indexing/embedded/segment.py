@@ -11,7 +11,7 @@ The folder of a segment has, for n rows sorted by id and V terms::
     mean, and the segment was not written before they were modality.npy         uint8 (n,)  0
     picture, 1 sentence ids, content, group              each .bin (UTF-8) and .npy (int64 offsets
     (n + 1,)) fields                           the same, if the manifest declares metadata: JSON per
-    item words.sqlite                     the text and metadata index, see ``text_index.py``
+    item words.sqlite                     the text and metadata index, see ``text_store.py``
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
-from . import fs, text_index_writer
+from . import fs, text_store_writer
 from .kernel import BLOCK as ROWS
 from .npy_files import (
     DAMAGED,
@@ -50,9 +50,9 @@ from .npy_files import (
 )
 from .postings import Postings
 from .string_column import Strings
-from .text_index import TextIndex
+from .text_store import TextStore
 
-_Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
+_TermPostings: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
 """The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and
 frequencies."""
 
@@ -72,7 +72,7 @@ class Segment:
     concepts: StoredConcepts | None
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
-    words: TextIndex | None = None
+    words: TextStore | None = None
     compact: CompactRows | None = None
     held: Sequence[Item] | None = None
     """The items of all rows, if the segment was just made from them."""
@@ -243,7 +243,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
-    searched = TextIndex(words, n) if words.exists() else None
+    searched = TextStore(words, n) if words.exists() else None
     coded = (folder / "compact.npy").exists()
     compact = CompactRows(map_array("compact"), map_array("compact_scales")) if coded else None
     return Segment(postings, map_array("vectors"), concepts, modality, texts, searched, compact)
@@ -257,7 +257,7 @@ def write(
 ) -> Files:
     """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given;
     return its files."""
-    out = _Output(folder)
+    out = _SegmentOutput(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings = segment.postings
     concepts = segment.concepts
@@ -273,7 +273,7 @@ def write(
     jobs = [
         partial(
             out.words,
-            partial(text_index_writer.write, items=segment.all_items(), types=types),
+            partial(text_store_writer.write, items=segment.all_items(), types=types),
         ),
     ]
     jobs += [
@@ -305,10 +305,10 @@ def merge(
     blocks.
     """
     merged = _MergeOrder(parts, live)
-    out = _Output(folder)
+    out = _SegmentOutput(folder)
 
     def make(path: Path) -> bool:
-        return text_index_writer.merge(
+        return text_store_writer.merge(
             path,
             [_words_of(part, types) for part in parts],
             merged.moved,
@@ -325,10 +325,10 @@ def merge(
 def _words_of(
     part: Segment,
     types: Mapping[str, FieldType],
-) -> TextIndex | text_index_writer.ItemWords | None:
+) -> TextStore | text_store_writer.ItemWords | None:
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
-    return text_index_writer.ItemWords(part.all_items(), types)
+    return text_store_writer.ItemWords(part.all_items(), types)
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
@@ -338,7 +338,9 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
-def _write_rows(out: _Output, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
+def _write_rows(
+    out: _SegmentOutput, merged: _MergeOrder, like: Segment, code: CompactCode | None
+) -> None:
     """Write everything except postings and text index."""
     if code is not None:
         vectors = merged.column(lambda part: part.vectors)
@@ -425,7 +427,7 @@ class _MergeOrder:
     def strings(self, name: str) -> Iterator[Sets]:
         return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
 
-    def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
+    def postings(self, counts: NDArray[np.int64]) -> Iterator[_TermPostings]:
         """Yield all postings, many lists at a time: keys of terms and rows, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []
@@ -442,7 +444,7 @@ class _MergeOrder:
             yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
-class _Output(Output):
+class _SegmentOutput(Output):
     def compact(
         self,
         n: int,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boc.rerank.compact import CompactCode
 
-from .live_segments import Part, Snapshot
+from .live_segments import LiveSegment, Snapshot
 
 LEAST = 20_000  # items from which an index has a shortlist; the vectors of fewer are in the cache
 # vectors read per hit at least, and as many as for ten hits, so that fewer hits are the first of
@@ -52,7 +52,7 @@ class Shortlist:
     def estimates(
         self,
         query: NDArray[np.float32],
-        part: Part,
+        part: LiveSegment,
         rows: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         compact = part.segment.compact

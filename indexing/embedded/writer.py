@@ -25,7 +25,7 @@ from boc.types import MODALITIES, Item, Rows, StoredConcepts, TermMatrix
 from .._validate import check_rows, not_unique
 from . import commits, fs
 from .commits import LOADING, Commit
-from .live_segments import Part, list_entries, open_current, open_parts
+from .live_segments import LiveSegment, list_entries, open_current, open_parts
 from .merge import Merger
 from .segment import Segment, gather_segment, side_by_side
 
@@ -111,7 +111,7 @@ class _Writing:
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
-    def _first_parts(self) -> list[Part]:
+    def _first_parts(self) -> list[LiveSegment]:
         raise NotImplementedError
 
     def _store(self, rows: Rows) -> None:
@@ -203,7 +203,7 @@ class EmbeddedWriter(_Writing):
         self._publish()
         self._committed = True
 
-    def _first_parts(self) -> list[Part]:
+    def _first_parts(self) -> list[LiveSegment]:
         load = commits.broken_load(self._home)
         parts = []
         if load is not None and load.manifest.same_contents(self._manifest):
@@ -297,7 +297,7 @@ class EmbeddedEditor(_Writing):
         self._manifest = replace(self._manifest, source=source)
         self._publish()
 
-    def _first_parts(self) -> list[Part]:
+    def _first_parts(self) -> list[LiveSegment]:
         opened = open_current(self._home)
         self._manifest = opened.manifest
         self._arrays = opened.arrays

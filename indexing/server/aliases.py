@@ -35,7 +35,7 @@ NARROWING = {"filter", "search_routing"}
 
 
 @dataclass(frozen=True)
-class State:
+class AliasState:
     """The state of an index on a server, stored beside its manifest.
 
     ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names
@@ -57,7 +57,7 @@ class State:
     targets: tuple[str, ...] = ()
 
 
-STATE = {field.name for field in fields(State)}
+STATE = {field.name for field in fields(AliasState)}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Generation:
     number: int
     live: bool
     manifest: Manifest
-    state: State
+    state: AliasState
     narrowed: bool = False
     shadowed: tuple[str, ...] = ()
     pipelines: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def meta(manifest: Manifest, state: State) -> Json:
+def meta(manifest: Manifest, state: AliasState) -> Json:
     """Return the ``_meta`` of the mapping of a generation."""
     return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
@@ -410,7 +410,7 @@ def _generation(
     own = _meta_of(entry)
     try:
         entries = {each: value for each, value in own["server"].items() if each in STATE}
-        state = State(**{**entries, "targets": tuple(entries.get("targets", ()))})
+        state = AliasState(**{**entries, "targets": tuple(entries.get("targets", ()))})
     except (KeyError, TypeError):
         raise ManifestError(
             f"{physical}: its _meta is not of this version of boc; make the index again",

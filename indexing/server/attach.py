@@ -27,8 +27,8 @@ from boc.types import Item, TermMatrix
 
 from .address import Address
 from .aliases import (
+    AliasState,
     Generation,
-    State,
     digest_of,
     drop,
     generations,
@@ -38,8 +38,8 @@ from .aliases import (
     remember,
 )
 from .bulk import Bulk, Ledger
+from .engine import ServerEngine
 from .force_merge import refresh
-from .index import ServerIndex
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import EXACT, clear_of_templates, tried_field
 from .searches import scan
@@ -61,7 +61,7 @@ ORDER = {
 WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ORDER], "_source": False}
 
 
-class Attachment:
+class ServerAttachment:
     """A code that is, or will be, in the documents of the index ``name``. BackendError if it is no
     such index.
 
@@ -81,8 +81,8 @@ class Attachment:
         self._ledger = Ledger()
 
     @property
-    def index(self) -> ServerIndex | None:
-        return None if self._generation is None else ServerIndex(self._transport, self._generation)
+    def index(self) -> ServerEngine | None:
+        return None if self._generation is None else ServerEngine(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
         """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError
@@ -146,7 +146,9 @@ class Attachment:
                 self._remember(replace(self._generation, state=state))
             return
         digest = digest_of(manifest, ["attached", self._field])
-        state = State("loading", self._field, "binary", attached=True, targets=(self._physical,))
+        state = AliasState(
+            "loading", self._field, "binary", attached=True, targets=(self._physical,)
+        )
         fresh = Generation(
             f"{self.name}-boc-{digest}-1",
             self.name,
@@ -318,7 +320,7 @@ class Attachment:
             "repeat this",
         )
 
-    def __enter__(self) -> Attachment:
+    def __enter__(self) -> ServerAttachment:
         return self
 
     def __exit__(

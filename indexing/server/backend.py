@@ -15,9 +15,9 @@ from boc.manifest import Manifest
 from . import term_fields
 from .address import Address
 from .aliases import check_own, drop, generations, live_generation, names, readable
-from .attach import Attachment
+from .attach import ServerAttachment
+from .engine import ServerEngine
 from .force_merge import merge
-from .index import ServerIndex
 from .parts import Learned, PartWriter, forget, share_code
 from .score_check import EXACT, tried_field, tried_vectors
 from .transport import RefusedError, Transport
@@ -66,7 +66,7 @@ class ServerBackend:
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)
 
-    def open(self, name: str) -> ServerIndex:
+    def open(self, name: str) -> ServerEngine:
         generation = readable(self.transport, live_generation(self.transport, name))
         if generation.state.state == "editing":
             note(
@@ -79,12 +79,12 @@ class ServerBackend:
                 generation,
                 manifest=replace(generation.manifest, items=items, postings=postings),
             )
-        return ServerIndex(self.transport, generation)
+        return ServerEngine(self.transport, generation)
 
-    def attach(self, name: str) -> Attachment:
+    def attach(self, name: str) -> ServerAttachment:
         """Return what is attached, or will be, to the documents of the index ``name`` of another
         program."""
-        return Attachment(self.transport, self.address, name)
+        return ServerAttachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
         return ServerEditor(self.transport, self.address, name)

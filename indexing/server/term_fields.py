@@ -242,7 +242,7 @@ def by_digits(names: Sequence[str], largest: int) -> list[str]:
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
 
-class Budget:
+class ClauseBudget:
     """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server
     reports it.
 

@@ -129,7 +129,7 @@ def _cause(body: Any) -> tuple[str, str]:
     return kind, reason[:600]
 
 
-class _Json(JsonSerializer):
+class _JsonSerializer(JsonSerializer):
     """A fast parser: an answer may hold hundreds of vectors. What is not JSON stays text: proxies
     answer in HTML."""
 
@@ -189,7 +189,9 @@ class Transport(ABC):
             RequestsHttpNode if any(proxies.values()) else Urllib3HttpNode,
             max_retries=len(nodes) - 1,  # tries each host once
             retry_on_status=(),
-            serializers={each: _Json() for each in (JSON, NDJSON, "text/*", "application/*")},
+            serializers={
+                each: _JsonSerializer() for each in (JSON, NDJSON, "text/*", "application/*")
+            },
             meta_header=False,
         )
         for node in self._nodes.node_pool.all():

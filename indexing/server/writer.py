@@ -20,8 +20,8 @@ from .._validate import check_rows
 from . import requests, term_fields
 from .address import Address
 from .aliases import (
+    AliasState,
     Generation,
-    State,
     check_free,
     check_live,
     check_own,
@@ -196,7 +196,7 @@ class ServerWriter:
         vectors = chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.by_digits(self._order, largest):
-            state = State(self.first_state, field, vectors)
+            state = AliasState(self.first_state, field, vectors)
             generation = Generation(
                 physical,
                 self._name,
@@ -304,7 +304,9 @@ class Load:
         self._transport = transport
         self.generation = generation
         self.shards = Shards(transport, generation.physical)
-        self.rows = _Rows(transport, generation, generation.loading_alias, patience, self.shards)
+        self.rows = _DocumentSender(
+            transport, generation, generation.loading_alias, patience, self.shards
+        )
 
     def put(self, rows: Rows) -> None:
         state = self.generation.state
@@ -337,7 +339,7 @@ class ServerEditor:
             )
 
     def __enter__(self) -> ServerEditor:
-        self._rows = _Rows(
+        self._rows = _DocumentSender(
             self._transport,
             self._generation,
             self._generation.loading_alias,
@@ -427,7 +429,7 @@ class ServerEditor:
     ) -> None:
         self._rows.bulk.__exit__(kind or GeneratorExit, error, trace)
 
-    def _remember(self, state: State, manifest: Manifest | None = None) -> None:
+    def _remember(self, state: AliasState, manifest: Manifest | None = None) -> None:
         self._generation = replace(
             self._generation,
             state=state,
@@ -436,7 +438,7 @@ class ServerEditor:
         remember(self._transport, self._generation)
 
 
-class _Rows:
+class _DocumentSender:
     """Sends items and their arrays to the server as documents."""
 
     def __init__(

@@ -47,7 +47,7 @@ def test_import_is_lazy() -> None:
             "click",
             "boc.types",
             "boc.search.searcher",
-            "boc.indexes.build",
+            "boc.manage.build",
         },
     )
     assert {"numpy", "boc.types"} <= loaded_by("boc.Item")

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from boc.errors import FeatureFileError
-from boc.indexes.build import build_index
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
+from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from tests.helpers import boc, run
 

@@ -27,7 +27,7 @@ from boc.labels import (
     unpack_labels,
     whole_words,
 )
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import Item, Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.oracles import new_manifest
@@ -128,7 +128,7 @@ def test_distinctive_ignores_usual_words() -> None:
     assert distinctive({}, 0, general, 1000) == []
 
 
-def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> Index:
+def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> Engine:
     """An embedded index of items with the given term frequencies."""
     n = len(items)
     backend = EmbeddedBackend(folder)

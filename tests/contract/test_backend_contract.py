@@ -19,7 +19,7 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import holds, parse_filter
 from boc.manifest import Manifest
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
-from boc.plugins import Backend, Index
+from boc.plugins import Backend, Engine
 from boc.rerank.storage import round_trip, store
 from boc.types import (
     MODALITIES,
@@ -92,7 +92,7 @@ def build(
     concepts: Sequence[NDArray[np.float32]] | None = None,
     concept_dtype: str | None = None,
     fields: Mapping[str, FieldType] | None = None,
-) -> Index:
+) -> Engine:
     vectors = vectors_for(len(items)) if vectors is None else vectors
     manifest = new_manifest(
         terms.shape[1],
@@ -648,7 +648,7 @@ def test_sample_has_no_repeats(backend: Backend, name: str, count: int) -> None:
     assert not set(backend.open(name).sample(1000, "image")) & set(gone)
 
 
-def everything(index: Index, queries: sparse.csr_array) -> list[object]:
+def everything(index: Engine, queries: sparse.csr_array) -> list[object]:
     items = list(index.items())
     keys = [item.id for item in items]
     arrays = {key: array.tolist() for key, array in index.arrays().items()}
@@ -936,7 +936,7 @@ def test_copies_and_exports_equal_the_index(
         assert_copied(source, plugins.backend(place).open(copy), queries)
 
 
-def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None:
+def assert_copied(source: Engine, copy: Engine, queries: sparse.csr_array) -> None:
     """An index holds what another holds, and answers alike."""
     assert copy.manifest.same_contents(source.manifest)
     assert (copy.manifest.items, copy.manifest.postings) == (

@@ -19,8 +19,8 @@ import pytest
 
 from boc import Searcher, build_index
 from boc.evaluate.verify import verify
-from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
+from boc.manage.copy import copy_index
 from tests.fuzz.mutations import FORGED, verdict
 from tests.fuzz.test_fuzz_indexes import ODD
 

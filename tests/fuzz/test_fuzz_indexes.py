@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from boc.indexes.compare import compare_pictures
+from boc.manage.compare import compare_pictures
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
 from tests.fuzz.mutations import FORGED, verdict

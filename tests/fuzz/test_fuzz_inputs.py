@@ -24,10 +24,10 @@ from boc.cli import main
 from boc.cli.settings import defaults
 from boc.codecs import parse_code
 from boc.errors import BocError
-from boc.indexes.compare import compare_pictures
 from boc.inputs.file_facts import STATE
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.inputs.sources import open_source
+from boc.manage.compare import compare_pictures
 from boc.manifest import Manifest
 from boc.search.queries import parse_text
 from boc.types import Item

@@ -15,11 +15,11 @@ from pathlib import Path
 import h5py
 import pytest
 
-from boc.indexes.sync import sync_index
 from boc.inputs.file_facts import FIELDS
+from boc.manage.sync import sync_index
 from boc.types import Rows
 from indexing.embedded.backend import EmbeddedBackend
-from tests.boc.indexes.collections_of_files import Counting, Files, new
+from tests.boc.manage.collections_of_files import Counting, Files, new
 from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_exports import forge_array, forge_header
 from tests.fuzz.test_fuzz_indexes import ODD, forge
@@ -125,7 +125,7 @@ def test_a_sync_of_forged_files_is_refused_or_done(
     files.write(folder / "new.png", "new")
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
         if kind == "complete":
-            patch.setattr("boc.indexes.sync.write_items", interrupt)
+            patch.setattr("boc.manage.sync.write_items", interrupt)
             sync_index("x", folder, at=at)
         elif kind == "parts":
             patch.setattr("boc.inputs.feature_writer.FeatureWriter.finish", interrupt)

@@ -28,7 +28,7 @@ def command(name: str, sources: tuple[Path, ...], encoder: str | None, **keyword
               boc add photos /media/card/DCIM
               boc add photos new.h5 --metadata new.csv
     """
-    from boc.indexes.build import add_items
+    from boc.manage.build import add_items
 
     with options.bars() as progress:
         spec = encoder if options.on_command_line("encoder") else None

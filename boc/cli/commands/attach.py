@@ -58,7 +58,7 @@ def command(
               boc attach articles photos.h5 --id-field sku --code bits:32 --yes
               boc attach articles --detach --at elastic+https://USER@HOST:9200
     """
-    from boc.indexes import attach as library
+    from boc.manage import attach as library
 
     if detach == bool(sources):
         raise click.UsageError("give FEATURES to attach, or --detach without any")

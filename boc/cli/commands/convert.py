@@ -42,8 +42,7 @@ def command(
     must be used.
 
     \b
-    Examples:
-    boc convert model_best.pth -o models/tern --tokens vocab.txt --regions files:features_36
+    Examples: boc convert model_best.pth -o tern --tokens vocab.txt --regions files:features_36
               boc convert models/mine
     """
     from boc import plugins

@@ -9,8 +9,8 @@ import click
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.indexes.build import LoadReport
-    from boc.indexes.copy import CopyReport
+    from boc.manage.build import LoadReport
+    from boc.manage.copy import CopyReport
 
 
 @click.command("copy")
@@ -57,7 +57,7 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
               boc copy photos photos2 --code dictionary:2/64 --rm 30
               boc copy photos --code dictionary --recall 0.99 --replace
     """
-    from boc.indexes.copy import copy_index
+    from boc.manage.copy import copy_index
 
     with options.bars() as progress:
         report = copy_index(name, new, to=to, progress=progress, **keywords)

@@ -32,7 +32,7 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     if bool(ids) == everything:
         raise click.UsageError("give one of ID... or --all")
     from boc import plugins
-    from boc.indexes.build import delete
+    from boc.manage.build import delete
     from boc.plugins import check_name
 
     if everything:

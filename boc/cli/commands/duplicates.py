@@ -10,7 +10,7 @@ import click
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.indexes.duplicates import Group
+    from boc.manage.duplicates import DuplicateGroup
 
 
 @click.command("duplicates")
@@ -33,7 +33,7 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
     Examples: boc duplicates photos
               boc duplicates photos --threshold 0.98 --json
     """
-    from boc.indexes.duplicates import find_duplicates
+    from boc.manage.duplicates import find_duplicates
     from boc.search.searcher import Searcher
 
     with options.bars() as progress:
@@ -44,7 +44,7 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
         _print(name, groups)
 
 
-def _print(name: str, groups: list[Group]) -> None:
+def _print(name: str, groups: list[DuplicateGroup]) -> None:
     for group in groups:
         click.echo(options.plain(group.item.id))
         for one in group.duplicates:
@@ -55,7 +55,7 @@ def _print(name: str, groups: list[Group]) -> None:
     click.echo(f"{name}: {len(groups)} groups with {count} duplicates", err=True)
 
 
-def _record(group: Group) -> dict[str, Any]:
+def _record(group: DuplicateGroup) -> dict[str, Any]:
     others = [
         {"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates
     ]

@@ -91,8 +91,8 @@ def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -
               boc index photos copy.h5 --at elastic+https://search.example.org:9200
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
     """
-    from boc.indexes.build import build_index
     from boc.inputs.vector_files import has_vectors
+    from boc.manage.build import build_index
 
     with options.bars() as progress:
         chosen = code if options.is_set("code") else None

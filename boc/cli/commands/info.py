@@ -35,8 +35,8 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
               boc info photos --items 10000000
     """
     from boc import plugins
-    from boc.indexes.budgets import DRIFT
-    from boc.indexes.facts import index_facts, planned_sizes
+    from boc.manage.budgets import DRIFT
+    from boc.manage.facts import index_facts, planned_sizes
     from boc.plugins import check_name
 
     if name is None and items is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SIDE = 240  # pixels of a picture in a terminal
 
 
-class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as a name and a weight or None."""
 
     name = "hybrid"
@@ -103,7 +103,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--hybrid",
-    type=Hybrid(),
+    type=HybridType(),
     metavar="rrf|sum:WEIGHT|words",
     help="Use the words of the sentence (BM25): fuse both rankings (rrf), add WEIGHT times "
     "their score (sum), or "

@@ -11,7 +11,7 @@ from boc.cli import options
 from boc.errors import BocError
 
 if TYPE_CHECKING:
-    from boc.indexes.sync import SyncReport
+    from boc.manage.sync import SyncReport
 
 
 @click.command("sync")
@@ -71,7 +71,7 @@ def command(
         "keep_missing": missing == "keep",
     }
     if not watching:
-        from boc.indexes.sync import sync_index
+        from boc.manage.sync import sync_index
 
         with options.bars() as progress:
             report = sync_index(
@@ -88,7 +88,7 @@ def command(
         raise click.UsageError(
             "--missing remove-many is for one sync, which somebody looks at; leave out --watch",
         )
-    from boc.indexes.watch import watch
+    from boc.manage.watch import watch
 
     def show(news: SyncReport | BocError) -> None:
         if isinstance(news, BocError):

@@ -14,7 +14,7 @@ from boc.cli import options
 if TYPE_CHECKING:
     from boc.inputs.sources import Source
     from boc.plugins import RegionSource
-    from encoders.training.trainer import Progress
+    from encoders.training.trainer import TrainingProgress
 
 
 @click.command("train")
@@ -153,7 +153,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     return path
 
 
-def _show(steps: Iterator[Progress]) -> None:
+def _show(steps: Iterator[TrainingProgress]) -> None:
     from tqdm import tqdm
 
     with options.bars() as progress:

@@ -94,7 +94,7 @@ def _route(scope: Scope) -> str:
     return "/static" if path_of(scope).startswith("/static/") else "none"
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         values = getattr(record, "values", {}).values()
         line = " ".join(
@@ -107,7 +107,7 @@ class _Text(logging.Formatter):
         return f"{head}\n{self.formatException(record.exc_info)}" if record.exc_info else head
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         values: dict[str, Any] = {
             "time": _time(record),
@@ -127,7 +127,7 @@ def _time(record: logging.LogRecord) -> str:
 def configuration(form: Form | None) -> dict[str, Any]:
     """Return the ``log_config`` of uvicorn: faults of the server always, requests if a form is
     given."""
-    formatter = _Json if form == "json" else _Text
+    formatter = _JsonFormatter if form == "json" else _TextFormatter
     levels = {"uvicorn": "WARNING", FAULTS: "WARNING"} | ({} if form is None else {ACCESS: "INFO"})
     return {
         "version": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 from boc.inputs.images import image_size
 
 
-class Budget:
+class PixelBudget:
     """Lets threads decode pictures of at most ``pixels`` altogether; a larger one is decoded alone.
     Thread-safe."""
 

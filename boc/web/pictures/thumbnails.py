@@ -10,7 +10,7 @@ from pathlib import Path
 from boc.errors import ImageError
 from boc.inputs.images import thumbnail
 from boc.web.pictures.content import Content
-from boc.web.pictures.decoding import Budget
+from boc.web.pictures.decoding import PixelBudget
 
 SIDES = (240, 480, 960, 1920)
 
@@ -24,7 +24,7 @@ class Thumbnails:
     thumbnails are made each time.
     """
 
-    def __init__(self, folder: Path, most: int, budget: Budget) -> None:
+    def __init__(self, folder: Path, most: int, budget: PixelBudget) -> None:
         self._folder = folder
         self._most = most
         self._budget = budget

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from boc.cli import main
 from boc.paths import forms, nfc, words_of
-from tests.boc.indexes.collections_of_files import CODE, Counting
+from tests.boc.manage.collections_of_files import CODE, Counting
 from tests.helpers import boc, run
 
 NAME = "Málaga/Müller.png"

@@ -8,11 +8,11 @@ import pytest
 from boc import plugins
 from boc.codecs import global_code
 from boc.errors import EncoderError
-from boc.indexes.learn import fit_code
-from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile, read_queries
 from boc.inputs.sources import open_source
+from boc.manage.learn import fit_code
+from boc.manage.load import load_index, new_manifest
 from boc.names import METRICS
 from boc.search.searcher import Searcher
 from tests.helpers import boc, draw_pictures, run

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bench.paper.codebooks import dictionary, sentences, without_stopwords
-from boc.cli import Group
+from boc.cli import CommandGroup
 from boc.cli.commands.build_codebook import command
 from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import rescaling
@@ -430,7 +430,7 @@ def test_check_accepts_variants_of_encoder() -> None:
 
 def run(*arguments: object) -> Result:
     """The command, under the group that turns errors into lines."""
-    group = Group("boc", commands={"build-codebook": command})
+    group = CommandGroup("boc", commands={"build-codebook": command})
     assert isinstance(group, click.Group)
     return CliRunner().invoke(group, ["build-codebook", *map(str, arguments)])
 

@@ -13,8 +13,8 @@ from boc.codecs.late_interaction import TOP, LateInteraction
 from boc.codecs.parse import code_of
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.indexes.build import build_index
-from boc.indexes.copy import copy_index
+from boc.manage.build import build_index
+from boc.manage.copy import copy_index
 from boc.rerank.alignment import alignments
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Ragged, SearchRequest

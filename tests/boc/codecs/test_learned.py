@@ -13,7 +13,7 @@ from boc.codecs.learned import LEAST, LearnedTerms
 from boc.codecs.parse import code_of
 from boc.codecs.presets import learned_code
 from boc.explain.score import explain
-from boc.indexes.build import build_index
+from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
 from boc.vectors import unit_rows

@@ -20,10 +20,10 @@ from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.indexes.build import add_items, build_index, delete
-from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
+from boc.manage.build import add_items, build_index, delete
+from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Identity, Item, SearchRequest
 from boc.vectors import unit_rows

@@ -16,9 +16,9 @@ from boc.codecs import Code
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.metrics import evaluate_ndcg
 from boc.evaluate.runs import Gallery
-from boc.indexes.build import build_index
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
+from boc.manage.build import build_index
 from boc.names import METRICS, Metric
 from boc.rerank.alignment import align
 from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts

@@ -25,7 +25,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
-from boc.plugins import Backend, Index
+from boc.plugins import Backend, Engine
 from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows, TermMatrix
 from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
@@ -74,7 +74,7 @@ def build(
     name: str,
     codec: SurrogateCodec,
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
-) -> Index:
+) -> Engine:
     vectors = unit()
     arrays = codec.arrays()
     manifest = Manifest.new(
@@ -97,15 +97,15 @@ def place(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def index(place: str) -> Index:
+def index(place: str) -> Engine:
     return build(plugins.backend(place), "photos", fitted())
 
 
 def tampered(
-    index: Index,
+    index: Engine,
     search: Callable[[list[Hit]], list[Hit]],
     monkeypatch: pytest.MonkeyPatch,
-) -> Index:
+) -> Engine:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
     monkeypatch.setattr(index, "search", lambda request: [search(hits) for hits in right(request)])
@@ -126,7 +126,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
     assert report.counts["postings"][0] == report.counts["postings"][1] > 0
 
 
-def test_verify_depends_on_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[NDArray[Any]] = []
     search = index.search
     monkeypatch.setattr(
@@ -176,7 +176,7 @@ def test_wrong_scores(
 
 
 @pytest.mark.parametrize("limit", [10_000, 20])
-def test_lost_hits_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """With all hits there, and where only the first 10 of them are."""
     monkeypatch.setattr(module, "ALL_HITS", limit)
     monkeypatch.setattr(module, "SOME_HITS", 10)
@@ -240,7 +240,7 @@ def test_changed_file_is_reported(
     }
 
 
-def test_wrong_counts_are_reported(index: Index) -> None:
+def test_wrong_counts_are_reported(index: Engine) -> None:
     postings = index.manifest.postings
     index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
     report = verify(index)
@@ -252,13 +252,13 @@ def test_wrong_counts_are_reported(index: Index) -> None:
     }
 
 
-def test_deleted_item_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
     with pytest.raises(BocError, match=r"item 'gone\.jpg' went away"):
         verify(index, pairs=N * N)
 
 
-def test_ids_that_occur_twice_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_occur_twice_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     items = sorted([*ITEMS, ITEMS[3]], key=lambda item: item.id)
     monkeypatch.setattr(index, "items", lambda: iter(items))
     report = verify(index)
@@ -268,7 +268,7 @@ def test_ids_that_occur_twice_are_reported(index: Index, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_features_are_an_outside_witness(
-    index: Index,
+    index: Engine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -304,7 +304,7 @@ def write(
     return path
 
 
-def test_other_features_are_refused(index: Index, tmp_path: Path) -> None:
+def test_other_features_are_refused(index: Engine, tmp_path: Path) -> None:
     with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
         verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
     with pytest.raises(EncoderError, match="use one encoder"):

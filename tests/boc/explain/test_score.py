@@ -17,9 +17,9 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
+from boc.manage.load import load_index, new_manifest
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
 from tests.helpers import boc, draw_pictures, run

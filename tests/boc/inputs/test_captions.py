@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from boc.errors import BocError, LeftOut, SourceError
-from boc.indexes.sync import sync_index
 from boc.inputs.archives import opener
 from boc.inputs.file_facts import content_hash, state_of
 from boc.inputs.images import read_image
 from boc.inputs.sources import Source, open_folders, open_source
+from boc.manage.sync import sync_index
 from boc.search.searcher import Searcher
-from tests.boc.indexes.collections_of_files import Counting, held, new
+from tests.boc.manage.collections_of_files import Counting, held, new
 from tests.helpers import boc, run
 
 

@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from boc import Searcher, build_index, plugins
 from boc.errors import BocError, BocWarning
-from boc.indexes.sync import sync_index
 from boc.inputs import ocr
+from boc.manage.sync import sync_index
 from boc.types import ImageRef
-from tests.boc.indexes.collections_of_files import Counting
+from tests.boc.manage.collections_of_files import Counting
 from tests.helpers import boc, refuse_connections, run
 
 installed = pytest.mark.skipif(

@@ -150,7 +150,7 @@ def test_get_wrong_bytes(hub: Hub, place: Path) -> None:
 
 
 def test_get_pinned_weights(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = models.Entry("me/tiny", NEW, "0" * 64, "mit", 1, "")
+    entry = models.ModelEntry("me/tiny", NEW, "0" * 64, "mit", 1, "")
     monkeypatch.setitem(models.CATALOGUE, "tiny", entry)
     failed = boc("model", "get", "tiny", "--yes")
     assert failed.exit_code == 1

@@ -12,7 +12,7 @@ from boc.errors import BocError
 from boc.names import METRICS, Metric
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.storage import store
-from boc.search.queries import Part, Query, compose, parse_text
+from boc.search.queries import Query, QueryPart, compose, parse_text
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit, Ragged, Rescore
 from tests.helpers import run
@@ -189,11 +189,15 @@ def test_an_alignment_of_parts_is_the_weighted_sum_of_theirs(metric: Metric) -> 
 def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) -> None:
     path = library / "images" / "007.png"
     for weight in (1.0, 3.0):
-        assert searcher.search_query(Query((Part("text", TEXT, weight),)), k=6) == searcher.search(
+        assert searcher.search_query(
+            Query((QueryPart("text", TEXT, weight),)), k=6
+        ) == searcher.search(
             TEXT,
             k=6,
         )
-        assert searcher.search_query(Query((Part("image", path, weight),)), k=6) == searcher.search(
+        assert searcher.search_query(
+            Query((QueryPart("image", path, weight),)), k=6
+        ) == searcher.search(
             image=path,
             k=6,
         )
@@ -207,7 +211,7 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
 def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
     searcher: Searcher = request.getfixturevalue(which)
-    twice = Query((Part("text", TEXT), Part("text", TEXT, 0.5)))
+    twice = Query((QueryPart("text", TEXT), QueryPart("text", TEXT, 0.5)))
     assert ids(searcher.search_query(twice, k=8, rm=5)) == ids(searcher.search(TEXT, k=8, rm=5))
 
 
@@ -269,7 +273,7 @@ def test_an_unknown_item_is_named(searcher: Searcher) -> None:
 def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(
     aligned: Searcher,
 ) -> None:
-    both = Query((Part("text", "a red box"), Part("item", "001.png")))
+    both = Query((QueryPart("text", "a red box"), QueryPart("item", "001.png")))
     by_vectors, by_alignment = (
         aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw")
     )

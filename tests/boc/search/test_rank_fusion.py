@@ -13,7 +13,7 @@ from boc.inputs.features import FeatureFile
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Modality, SearchRequest, Stages, TextScore
-from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.engine import EmbeddedEngine
 from tests.oracles import picture
 
 RANKINGS = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=4)
@@ -39,7 +39,7 @@ def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int) -> None:
     assert all(hit.item == picture(hit.item.id) for hit in hits)
 
 
-class WordIndex(EmbeddedIndex):
+class WordIndex(EmbeddedEngine):
     """The library's index with a full-text score: the number of a sentence's words in an item's
     content."""
 

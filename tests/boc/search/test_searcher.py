@@ -17,7 +17,7 @@ from boc.errors import BocError
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit, Rescore, SearchRequest, Stages
-from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.engine import EmbeddedEngine
 from tests.helpers import boc
 from tests.oracles import assert_canonical, term_matrices
 
@@ -250,10 +250,10 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     photos = library / "photos.h5"
     assert boc("index", "photos", photos, "--at", at).exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
-    fetched: list[EmbeddedIndex] = []
-    arrays = EmbeddedIndex.arrays
+    fetched: list[EmbeddedEngine] = []
+    arrays = EmbeddedEngine.arrays
     monkeypatch.setattr(
-        EmbeddedIndex,
+        EmbeddedEngine,
         "arrays",
         lambda index: fetched.append(index) or arrays(index),
     )

@@ -8,7 +8,7 @@ from PIL import Image
 
 from boc.errors import ImageError
 from boc.inputs.images import read_image
-from boc.web.pictures.decoding import Budget
+from boc.web.pictures.decoding import PixelBudget
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     held: list[int] = []
     for number, size in enumerate(sizes):
         Image.new("L", size).save(tmp_path / f"{number}.png")
-    budget = Budget(pixels)
+    budget = PixelBudget(pixels)
 
     def decode(number: int) -> None:
         with budget.of(tmp_path / f"{number}.png"):
@@ -44,7 +44,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
 
 def test_budget_after_an_error(tmp_path: Path) -> None:
     Image.new("L", (10, 10)).save(tmp_path / "a.png")
-    budget = Budget(100)
+    budget = PixelBudget(100)
     for _ in range(3):
         with pytest.raises(ValueError, match="odd"), budget.of(tmp_path / "a.png"):
             raise ValueError("odd")

@@ -27,8 +27,8 @@ from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
 from encoders.regions.bottomup import (
+    BottomUpOptions,
     Detector,
-    Options,
     anchors_of,
     move_boxes,
     prepare_pixels,
@@ -311,7 +311,7 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     confidence: NDArray[np.float32],
     top: int,
 ) -> None:
-    kept, rows = bottomup.select(boxes, confidence, Options(top, 0.25))
+    kept, rows = bottomup.select(boxes, confidence, BottomUpOptions(top, 0.25))
     expected = []
     for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
         x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])

@@ -105,7 +105,7 @@ def test_convolution_with_norm(
     }
     kept = dict(state)
     X = torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
-    made = lite._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
+    made = lite._FoldedConvolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
     assert not state  # all its tensors are taken
     out = [-(-n // stride) for n in (rows, columns)]
     lack = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from boc.errors import EncoderError
 from encoders.training.config import TrainConfig
-from encoders.training.data import Pairs
+from encoders.training.data import CaptionPairs
 from encoders.training.fragments import Fragments, exchange_opposites
 
 START = 1
@@ -19,9 +19,9 @@ ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 
 
-def pairs(count: int, per_picture: int) -> Pairs:
+def pairs(count: int, per_picture: int) -> CaptionPairs:
     numbers = np.arange(count * per_picture).reshape(count, per_picture)
-    return Pairs(np.arange(count) + 7, list(numbers))
+    return CaptionPairs(np.arange(count) + 7, list(numbers))
 
 
 @given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))

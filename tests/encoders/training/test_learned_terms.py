@@ -17,7 +17,7 @@ from boc.codecs.learned import LearnedTerms, item_rows
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from boc.vectors import unit_rows
-from encoders.training.learned_terms import Head, Pairs, first_head, train
+from encoders.training.learned_terms import Head, ItemPairs, first_head, train
 
 WIDTH = 5
 
@@ -57,7 +57,7 @@ def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, s
     np.testing.assert_allclose(activations, rows / np.maximum(lengths, 1e-6), atol=0.01)
 
 
-def pairs_of(count: int, seed: int) -> Pairs:
+def pairs_of(count: int, seed: int) -> ItemPairs:
     """Pictures and two captions each, which lie apart, and differ in two components that say
     nothing."""
     vectors = gaussian(count, WIDTH, seed=seed)
@@ -68,10 +68,10 @@ def pairs_of(count: int, seed: int) -> Pairs:
         "image": item_rows(Embeddings("image", vectors)),
         "text": item_rows(Embeddings("text", texts)),
     }
-    return Pairs(rows, {i: np.array([2 * i, 2 * i + 1]) for i in range(count)})
+    return ItemPairs(rows, {i: np.array([2 * i, 2 * i + 1]) for i in range(count)})
 
 
-def first_share(head: Head, pairs: Pairs) -> float:
+def first_share(head: Head, pairs: ItemPairs) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
         head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES

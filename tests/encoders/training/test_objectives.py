@@ -19,7 +19,7 @@ from encoders.networks import text_towers
 from encoders.networks.alignment import POOLINGS, pool_cosines
 from encoders.networks.base import Encodings
 from encoders.runtime.model_folder import make
-from encoders.training.caption_tensors import Captions
+from encoders.training.caption_tensors import CaptionTensors
 from encoders.training.config import TrainConfig
 from encoders.training.losses import contrast, hinge
 from encoders.training.objectives import Objective
@@ -98,7 +98,7 @@ def test_scan_equals_attention() -> None:
     assert float(alone) == 0
 
 
-def small(kind: str, folder: Path) -> tuple[Any, Captions]:
+def small(kind: str, folder: Path) -> tuple[Any, CaptionTensors]:
     """A small network and captions for it."""
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, TEXTS)
@@ -108,7 +108,7 @@ def small(kind: str, folder: Path) -> tuple[Any, Captions]:
         tower.text,
     ).eval()
     items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
-    return network, Captions(
+    return network, CaptionTensors(
         items,
         tower.tokens,
         network.txt_enc.width,
@@ -118,18 +118,20 @@ def small(kind: str, folder: Path) -> tuple[Any, Captions]:
 
 
 @pytest.fixture
-def captions(tmp_path: Path) -> tuple[Any, Captions]:
+def captions(tmp_path: Path) -> tuple[Any, CaptionTensors]:
     return small("teran", tmp_path)
 
 
-def encode(network: Any, captions: Captions) -> tuple[Encodings, torch.Tensor, torch.Tensor, Any]:
+def encode(
+    network: Any, captions: CaptionTensors
+) -> tuple[Encodings, torch.Tensor, torch.Tensor, Any]:
     lengths = torch.tensor([4, 2, 3])
     images = network.images(torch.randn(3, 4, 6), torch.rand(3, 4, 4), lengths)
     mask = network.region_mask(lengths, images.sets.shape[1])
     return images, lengths, mask, captions.encode(network, [4, 0, 2, 1, 5, 3], "cpu")
 
 
-def test_loss_adds_or_weighs_parts(captions: tuple[Any, Captions]) -> None:
+def test_loss_adds_or_weighs_parts(captions: tuple[Any, CaptionTensors]) -> None:
     network, texts = captions
     positive = torch.tensor(
         [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]],
@@ -167,7 +169,7 @@ def test_loss_adds_or_weighs_parts(captions: tuple[Any, Captions]) -> None:
 
 
 @torch.no_grad()
-def test_loss_of_opposites(captions: tuple[Any, Captions]) -> None:
+def test_loss_of_opposites(captions: tuple[Any, CaptionTensors]) -> None:
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
     settings: dict[str, Any] = {
@@ -274,7 +276,7 @@ def test_other_pairs_cost_nothing(seed: int) -> None:
     )
 
 
-def test_scores_in_order_of_captions(captions: tuple[Any, Captions]) -> None:
+def test_scores_in_order_of_captions(captions: tuple[Any, CaptionTensors]) -> None:
     network, texts = captions
     objective = Objective(TrainConfig(objective="alignment"), network, texts)
     with torch.no_grad():
@@ -320,7 +322,7 @@ def test_alignment_of_cosines(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_objective(
-    captions: tuple[Any, Captions],
+    captions: tuple[Any, CaptionTensors],
     settings: dict[str, Any],
     words: str,
 ) -> None:
@@ -328,7 +330,7 @@ def test_invalid_objective(
         Objective(TrainConfig(**settings), *captions)
 
 
-def test_alignment_without_stop_words(captions: tuple[Any, Captions]) -> None:
+def test_alignment_without_stop_words(captions: tuple[Any, CaptionTensors]) -> None:
     tower = text_towers.load_tower(
         "small",
         1,

@@ -32,7 +32,7 @@ from encoders.networks.tern import Tern, TernConfig
 from encoders.runtime import model_folder as checkpoint
 from encoders.training import trainer as trainer_module
 from encoders.training import warmstart
-from encoders.training.caption_tensors import Captions, Chunk, in_order
+from encoders.training.caption_tensors import CaptionTensors, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
 from encoders.training.recipes import RECIPES
@@ -223,7 +223,9 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
     items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
-    captions = Captions(items, tower.tokens, model.txt_enc.width, frozen=frozen, folder=tmp_path)
+    captions = CaptionTensors(
+        items, tower.tokens, model.txt_enc.width, frozen=frozen, folder=tmp_path
+    )
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
     numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
@@ -387,7 +389,7 @@ def make(library: Path, tmp_path: Path) -> Make:
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
         frozen = config.text_lr == 0
         width = network.txt_enc.width
-        captions = Captions(
+        captions = CaptionTensors(
             items,
             tower.tokens,
             width,

@@ -20,19 +20,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import boc.indexes.build
-import boc.indexes.copy
-import boc.indexes.sync
+import boc.manage.build
+import boc.manage.copy
+import boc.manage.sync
 import indexing.file
 from boc import plugins
 from boc.cli import main
 from boc.errors import BocError
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
-from tests.boc.indexes.collections_of_files import Counting
+from tests.boc.manage.collections_of_files import Counting
 
 # Imported here once, as each trial would import them.
-IMPORTED = (boc.indexes.build, boc.indexes.copy, boc.indexes.sync, indexing.file)
+IMPORTED = (boc.manage.build, boc.manage.copy, boc.manage.sync, indexing.file)
 OPEN, CREATE, WRITE, SYNC, NAME, REMOVE = (1 << i for i in range(6))
 FAULTS = {
     "EIO": (errno.EIO, OPEN | CREATE | WRITE | SYNC | NAME | REMOVE, False),

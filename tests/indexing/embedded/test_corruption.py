@@ -17,7 +17,7 @@ from boc.errors import BocError, ManifestError
 from boc.types import Filter
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.engine import EmbeddedEngine
 from indexing.file import connect
 from tests.boc.evaluate.test_verify import build, fitted
 from tests.helpers import boc, run
@@ -73,7 +73,7 @@ def damage(path: Path, kind: str, rng: random.Random) -> None:
         path.unlink()
 
 
-def assert_all_answers(index: EmbeddedIndex, model: Model) -> None:
+def assert_all_answers(index: EmbeddedEngine, model: Model) -> None:
     assert_holds(index, model)
     for filters in (
         (Filter("year", ">=", 0),),
@@ -89,7 +89,7 @@ def assert_all_answers(index: EmbeddedIndex, model: Model) -> None:
         assert_matches(index, model, words, None, [])
 
 
-def ask_all(index: EmbeddedIndex, model: Model) -> None:
+def ask_all(index: EmbeddedEngine, model: Model) -> None:
     """Whatever is asked of an index, without a look at the answers."""
     ids = list(model.rows)[:5]
     list(index.items())
@@ -155,7 +155,7 @@ def temporary_damage(path: Path, kind: str, rng: random.Random, number: int) -> 
     path.write_bytes(whole)
 
 
-def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedIndex], None]) -> str:
+def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedEngine], None]) -> str:
     """How the index in ``home`` was refused for the damaged file ``path``; nothing if ``check``
     found it right."""
     try:
@@ -174,7 +174,7 @@ def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedIndex], None]) -
     return ""
 
 
-def ask(index: EmbeddedIndex, model: Model) -> None:
+def ask(index: EmbeddedEngine, model: Model) -> None:
     """Whatever is answered, or raised: the process is to live."""
     with suppress(Exception):
         assert_all_answers(index, model)
@@ -256,7 +256,7 @@ def test_only_changed_files_are_called_damaged(
     def fail(*_: object) -> None:
         raise ValueError("offsets must rise within terms and weights")
 
-    monkeypatch.setattr("indexing.embedded.index.locate", fail)
+    monkeypatch.setattr("indexing.embedded.engine.locate", fail)
     with pytest.raises(
         ManifestError,
         match=r"files are as they were written.*or boc fails on this",

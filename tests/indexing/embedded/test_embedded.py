@@ -20,11 +20,11 @@ from scipy import sparse
 
 from boc.atomic_files import sha256
 from boc.errors import BackendError, BocError, ManifestError
-from boc.indexes.build import build_index
+from boc.manage.build import build_index
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
 from boc.types import Batch, Embeddings, Filter, Item, Ragged, Rows, SearchRequest
-from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
+from indexing.embedded import commits, fs, merge, npy_files, text_store_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.file import connect
@@ -411,13 +411,13 @@ def test_each_text_is_tokenised_once(
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one
     of several, killed in between: merges and compaction read the words that were found."""
     texts_read = []
-    real = text_index_writer.space_words
+    real = text_store_writer.space_words
 
     def record(texts: Sequence[str]) -> str:
         texts_read.extend(texts)
         return real(texts)
 
-    monkeypatch.setattr(text_index_writer, "space_words", record)
+    monkeypatch.setattr(text_store_writer, "space_words", record)
     with pytest.raises(KilledError):
         load(tmp_path, n + 10, stop=n)
     load(tmp_path, n + 10)

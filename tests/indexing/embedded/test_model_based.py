@@ -39,7 +39,7 @@ from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
 from boc.names import CONCEPT_DTYPES, VECTOR_DTYPES
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
@@ -56,10 +56,10 @@ from boc.types import (
     TermMatrix,
     TextScore,
 )
-from indexing.embedded import merge, segment, text_index_writer
+from indexing.embedded import merge, segment, text_store_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.engine import EmbeddedEngine
 from tests.oracles import TEXT, new_manifest, same_matrix
 
 STEPS = int(os.environ.get("BOC_STEPS", "500"))
@@ -82,7 +82,7 @@ SMALL = [
     (merge, "FEW", 1),
     (segment, "BLOCK", 3),
     (segment, "POSTINGS", 7),
-    (text_index_writer, "OCCURRENCES", 3),
+    (text_store_writer, "OCCURRENCES", 3),
 ]
 """Thresholds of the engine that make several segments of a handful of rows, and several blocks of a
 segment."""
@@ -230,7 +230,7 @@ def columns(
     return [row.item for row in rows], terms, vectors, store(sets, kind.concepts)
 
 
-def assert_answers(index: Index, model: Model, query: Question) -> None:
+def assert_answers(index: Engine, model: Model, query: Question) -> None:
     """That a search finds what the slow search finds."""
     rescore = None
     if query.vector is not None:
@@ -248,7 +248,7 @@ def assert_answers(index: Index, model: Model, query: Question) -> None:
 
 
 def assert_matches(
-    index: EmbeddedIndex,
+    index: EmbeddedEngine,
     model: Model,
     text: str,
     modality: Modality | None,
@@ -275,7 +275,7 @@ def assert_matches(
     )
 
 
-def assert_holds(index: Index, model: Model) -> None:
+def assert_holds(index: Engine, model: Model) -> None:
     """That an index holds these rows and no others, and says so."""
     keys = sorted(model.rows)
     items, terms, vectors, sets = columns(model.kind, [model.rows[key] for key in keys])
@@ -390,7 +390,7 @@ QUESTIONS = st.builds(
 class Reader:
     """An opened index, and what it held then."""
 
-    index: EmbeddedIndex
+    index: EmbeddedEngine
     model: Model
 
     def ask(self, query: Question) -> None:

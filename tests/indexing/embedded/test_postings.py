@@ -17,7 +17,7 @@ from scipy import sparse
 
 from boc.errors import BackendError
 from indexing.embedded import kernel
-from indexing.embedded.postings import BLOCK, Best, Postings
+from indexing.embedded.postings import BLOCK, Postings, RowScores
 from tests.oracles import random_terms, same_matrix, term_matrices
 
 NATIVE = kernel._search
@@ -39,7 +39,7 @@ def top(
     queries: Any,
     k: int,
     mask: NDArray[np.uint8] | None = None,
-) -> list[Best]:
+) -> list[RowScores]:
     with mock.patch.object(kernel, "_search", engine):
         return postings.top(queries, k, mask)
 

@@ -20,7 +20,7 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
 from indexing.embedded import kernel, merge, shortlist
 from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.engine import EmbeddedEngine
 from indexing.embedded.live_segments import masks_of
 from indexing.embedded.ranking import Ranking
 
@@ -137,7 +137,7 @@ CASES = {
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     segments, dtype, code, least = request.param
     searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code, least)
-    assert isinstance(searcher.index, EmbeddedIndex)
+    assert isinstance(searcher.index, EmbeddedEngine)
     assert len(searcher.index._parts) == segments
     assert (searcher.index.shortlist is not None) == (code == "dictionary" and least == 1)
     return searcher
@@ -230,7 +230,7 @@ def test_the_native_call_gives_what_all_steps_give(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "_search", None)
         patch.setattr(shortlist, "LEAST", 1 << 30 if searcher.index.shortlist is None else 1)  # type: ignore[attr-defined]
-        stepwise = Searcher(EmbeddedIndex(searcher.index._home))  # type: ignore[attr-defined]
+        stepwise = Searcher(EmbeddedEngine(searcher.index._home))  # type: ignore[attr-defined]
         if searcher.codec.query_budget is not None:
             stepwise.codec.set_budgets(2, budget)
         assert stepwise.search_vectors(queries, **options) == hits
@@ -322,7 +322,7 @@ def test_a_search_without_budgets_has_all_hits(
     """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer
     are the first. A query alone has the hits that it has beside others."""
     index = searcher.index
-    assert isinstance(index, EmbeddedIndex)
+    assert isinstance(index, EmbeddedEngine)
     filters = parse_filters(colour or (), index.manifest.fields)
     masks = masks_of(index._parts, find, filters)
     passing = {
@@ -406,7 +406,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     code = searcher.codec.query_code("image")
     assert code is not None
     index = searcher.index
-    assert isinstance(index, EmbeddedIndex)
+    assert isinstance(index, EmbeddedEngine)
     arrays = [
         (index._ranking("image", ())._arrays(part, None), len(part.segment))
         for part in index._parts

@@ -21,7 +21,7 @@ from boc import plugins
 from boc.errors import BackendError
 from boc.types import Rows
 from indexing.server.address import Address
-from indexing.server.aliases import Generation, State
+from indexing.server.aliases import AliasState, Generation
 from indexing.server.contents import sizes
 from indexing.server.force_merge import compact, refresh
 from indexing.server.requests import index_body
@@ -98,7 +98,7 @@ def generation(engine: str) -> Generation:
         1,
         True,
         manifest,
-        State("complete", field, "binary"),
+        AliasState("complete", field, "binary"),
     )
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
-from boc.indexes.attach import attach
-from boc.indexes.build import add_items, build_index
-from boc.indexes.copy import copy_index
+from boc.manage.attach import attach
+from boc.manage.build import add_items, build_index
+from boc.manage.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Batch, Embeddings, Item, Modality

@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from boc.errors import ManifestError
-from indexing.server.aliases import State, generations, meta
+from indexing.server.aliases import AliasState, generations, meta
 from indexing.server.transport import Transport
 from tests.oracles import new_manifest
 
-STATE = State("complete", "text", "binary", unit=False, digits=3, blocks=2)
+STATE = AliasState("complete", "text", "binary", unit=False, digits=3, blocks=2)
 
 
 def written(**changes: Any) -> Transport:

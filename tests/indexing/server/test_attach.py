@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
-from boc.indexes.attach import attach, detach
-from boc.indexes.build import build_index
 from boc.inputs.metadata import parse_filter
+from boc.manage.attach import attach, detach
+from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocWarning
-from indexing.server.term_fields import NEAR, SAFE, Budget
+from indexing.server.term_fields import NEAR, SAFE, ClauseBudget
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> 
         asked.append(clauses)
         return clauses <= limit
 
-    budget = Budget(takes, "somewhere")
+    budget = ClauseBudget(takes, "somewhere")
     for size in sizes:
         features = {f"t{j}": j * 7919 % size + 1 for j in range(size)}
         with warnings.catch_warnings(record=True) as caught:
@@ -39,6 +39,6 @@ def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> 
 
 
 def test_small_queries_are_not_tried() -> None:
-    budget = Budget(lambda clauses: pytest.fail("asked"), "somewhere")
+    budget = ClauseBudget(lambda clauses: pytest.fail("asked"), "somewhere")
     features = dict.fromkeys(map(str, range(SAFE - 3)), 1)
     assert budget.fit(features, 3) == features

@@ -20,9 +20,9 @@ import pytest
 from bench.race.data import read, synthetic
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BackendError, BocWarning
-from boc.indexes.learn import fit_code
-from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
+from boc.manage.learn import fit_code
+from boc.manage.load import load_index, new_manifest
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit

@@ -16,12 +16,12 @@ from scipy import sparse
 
 from boc import plugins
 from boc.errors import BackendError, BocWarning
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import Embeddings, Filter, Item, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
+from indexing.server.engine import ServerEngine
 from indexing.server.force_merge import one_per_shard
-from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT
 from indexing.server.transport import Json, RefusedError, Transport
@@ -61,7 +61,7 @@ def build(
     *,
     first: int = N,
     tagged: bool = False,
-) -> ServerIndex:
+) -> ServerEngine:
     """An index of the ``first`` rows of ``terms``."""
     manifest = new_manifest(terms.shape[1], 3)
     items = ITEMS
@@ -79,7 +79,7 @@ def build(
 
 
 def scores(
-    index: Index,
+    index: Engine,
     items: list[Item],
     queries: sparse.csr_array,
     **options: Any,
@@ -166,7 +166,7 @@ def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str
     backend = connect(field=field)
     index = build(backend, name, terms)
     refusing = NoScripts(backend.transport, 4)
-    without = ServerIndex(refusing, index.generation)
+    without = ServerEngine(refusing, index.generation)
     has_term = dots(queries, terms) > 0
     products = vectors @ VECTORS.T
     request = SearchRequest(
@@ -222,7 +222,7 @@ def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: st
     assert np.array_equal(scores(index, left, queries), expected[:, kept])
 
 
-def segments(backend: ServerBackend, index: ServerIndex) -> int:
+def segments(backend: ServerBackend, index: ServerEngine) -> int:
     """That are searched, on all shards."""
     found = backend.transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
     shards = [

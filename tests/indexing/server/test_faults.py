@@ -25,7 +25,7 @@ import pytest
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import MODALITIES, Batch, Embeddings, Hit, Item, SearchRequest
 from tests.fault_proxy import Faults, Proxy
 from tests.helpers import Handler, boc, run, serving
@@ -50,7 +50,7 @@ class Made:
     """A feature file, and the embedded index of it: what any other must hold."""
 
     path: Path
-    index: Index
+    index: Engine
     queries: Any
     answers: list[list[Hit]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from boc.errors import BocError
-from boc.indexes.build import build_index
+from boc.manage.build import build_index
 from boc.names import REQUEST_FORMS
 from boc.search.options import SearchOptions
 from boc.search.queries import Query

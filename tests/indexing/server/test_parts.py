@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError
-from boc.indexes import load as load_module
-from boc.indexes.load import load_index
 from boc.inputs.features import FeatureFile
+from boc.manage import load as load_module
+from boc.manage.load import load_index
 from boc.types import Rows
 from indexing.server.aliases import indices_of
 from indexing.server.parts import CLAIM, forget, reserve, share_code

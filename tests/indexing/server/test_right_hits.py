@@ -14,8 +14,8 @@ from boc.inputs.metadata import holds
 from boc.rerank.storage import store
 from boc.types import Embeddings, Filter, Modality, Ragged, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
-from indexing.server import index as server_index
-from indexing.server.index import ServerIndex
+from indexing.server import engine as server_engine
+from indexing.server.engine import ServerEngine
 from indexing.server.requests import dumps
 from indexing.server.vector_fields import Binary
 from tests.oracles import new_manifest, picture, random_terms, sentence
@@ -78,9 +78,9 @@ def test_hits_are_the_right_ones(
     # nothing is ever scanned.
     for quick, patience in ((N, 1), (FEW, N), (0, 0)):
         monkeypatch.setattr(Binary, "quick", quick * DIM)
-        monkeypatch.setattr(server_index, "PATIENCE", patience)
+        monkeypatch.setattr(server_engine, "PATIENCE", patience)
         index = backend.open(name)
-        assert isinstance(index, ServerIndex)
+        assert isinstance(index, ServerEngine)
         for k, modality, filters in CASES:
             passing = [
                 i

@@ -15,7 +15,7 @@ from boc.errors import BackendError
 from boc.types import Embeddings, Filter, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
-from indexing.server.index import ServerIndex
+from indexing.server.engine import ServerEngine
 from indexing.server.requests import WINDOW
 from indexing.server.vector_fields import quantise
 from tests.helpers import boc, run
@@ -49,7 +49,7 @@ def connected(server: Any, **options: object) -> ServerBackend:
     return found
 
 
-def build(backend: ServerBackend, name: str) -> ServerIndex:
+def build(backend: ServerBackend, name: str) -> ServerEngine:
     manifest = replace(new_manifest(TERMS, DIM), vector_dtype="float16", fields={"tag": "keyword"})
     with backend.create(name, manifest, {}) as writer:
         writer.add(
@@ -59,7 +59,7 @@ def build(backend: ServerBackend, name: str) -> ServerIndex:
     return backend.open(name)
 
 
-def products(index: ServerIndex, vectors: str) -> NDArray[np.float32]:
+def products(index: ServerEngine, vectors: str) -> NDArray[np.float32]:
     """Of all queries as they are sent, and all vectors as they are stored."""
     stored = index.vectors([item.id for item in ITEMS]).astype(np.float32)
     asked = quantise(QUERIES).astype(np.float32) if vectors == "byte" else QUERIES

@@ -7,15 +7,15 @@ import pytest
 
 from boc import build_index, copy_index, plugins
 from boc.evaluate.verify import verify
-from boc.indexes.build import add_items, delete
 from boc.inputs.features import FeatureFile
+from boc.manage.build import add_items, delete
 from boc.names import VECTOR_DTYPES
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.rerank.storage import round_trip
 from tests.helpers import boc, run
 
 
-def assert_holds(index: Index, features: Path, dtype: str) -> None:
+def assert_holds(index: Engine, features: Path, dtype: str) -> None:
     """That an index holds the vectors of a file rounded to ``dtype``, and terms of these."""
     assert index.manifest.vector_dtype == dtype
     with FeatureFile(features) as file:

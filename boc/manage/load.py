@@ -1,4 +1,4 @@
-"""Feature files to indexes: fit a code, load, add. ``boc.indexes.build`` starts from pictures."""
+"""Feature files to indexes: fit a code, load, add. ``boc.manage.build`` starts from pictures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ CONCEPT_BATCH = (
 DEFAULT_RM = 10.0
 
 
-class Vectors(Protocol):
+class VectorSource(Protocol):
     """Where items come from: a feature file, several, or an index."""
 
     @property
@@ -157,7 +157,7 @@ def batches(
 
 
 def _lazy_batches(
-    file: Vectors,
+    file: VectorSource,
     codec: SurrogateCodec | None,
     manifest: Manifest,
 ) -> Iterator[LazyBatch]:
@@ -170,7 +170,7 @@ def _lazy_batches(
 
 def write_items(
     put: Callable[[Rows], None],
-    file: Vectors,
+    file: VectorSource,
     codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None = None,
@@ -218,7 +218,7 @@ class _Fields:
     Fields of the file that the index declares otherwise, or not at all, are left out.
     """
 
-    def __init__(self, file: Vectors, manifest: Manifest, metadata: Metadata | None) -> None:
+    def __init__(self, file: VectorSource, manifest: Manifest, metadata: Metadata | None) -> None:
         types = file.header.types
         self._odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
         self._metadata = metadata

@@ -1,7 +1,7 @@
 """Writes the text and metadata index of a segment, from its items or by merging those of other
 segments.
 
-The format is described in ``text_index``. Both ways give the same bytes, if equal values are
+The format is described in ``text_store``. Both ways give the same bytes, if equal values are
 written in the same way.
 """
 
@@ -23,10 +23,9 @@ from boc.types import FieldType, Item
 
 from .bm25 import space_words
 from .npy_files import spans
-from .text_index import TextIndex, encode_value, pack
+from .text_store import Ints, TextStore, encode_value, pack
 
-Ints: TypeAlias = NDArray[np.int64]
-_Rows: TypeAlias = "defaultdict[Any, array[int]]"
+_ValueRows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # items tokenized at a time
 OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
@@ -42,7 +41,7 @@ _TABLES = (
 )
 
 
-class _Lists(NamedTuple):
+class _WordPostings(NamedTuple):
     """Posting lists of some words, concatenated: the number of rows of each, these rows
     (ascending), frequencies."""
 
@@ -70,7 +69,7 @@ class ItemWords:
 
     def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
         full = [name for name, kind in types.items() if kind == "text"]
-        fields: dict[str, _Rows] = {
+        fields: dict[str, _ValueRows] = {
             name: defaultdict(lambda: array("I")) for name in _filter_fields(types)
         }
         lines = []
@@ -106,7 +105,7 @@ class ItemWords:
             ),
         )
 
-    def lists(self, first: str, last: str) -> _Lists:
+    def lists(self, first: str, last: str) -> _WordPostings:
         """Return the posting lists of the words from ``first`` to ``last``."""
         low = bisect_left(self._words, first)
         high = bisect_right(self._words, last)
@@ -118,7 +117,7 @@ class ItemWords:
         )
         pairs, frequencies = np.unique(keys, return_counts=True)
         documents = np.bincount(pairs >> ROW, minlength=high)[low:]
-        return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
+        return _WordPostings(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
 
     def values(self, name: str) -> _Values:
         """Return the values of a field that can be filtered by."""
@@ -156,7 +155,7 @@ def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> 
 
 def merge(
     path: Path,
-    parts: Sequence[TextIndex | ItemWords | None],
+    parts: Sequence[TextStore | ItemWords | None],
     moved: Sequence[Ints],
     n: int,
     types: Mapping[str, FieldType],
@@ -185,7 +184,7 @@ def merge(
 
 def _store(
     path: Path,
-    lists: Iterable[_Lists],
+    lists: Iterable[_WordPostings],
     lengths: Ints,
     fields: Mapping[str, _Values],
 ) -> bool:
@@ -255,7 +254,7 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return values if isinstance(values, (list, tuple)) else [values]
 
 
-def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterator[_Lists]:
+def _merge_lists(parts: Sequence[tuple[TextStore | ItemWords, Ints]]) -> Iterator[_WordPostings]:
     """Yield the merged posting lists of all words of the parts, sorted, many words at a time."""
     counts: Counter[str] = Counter()
     for part, _ in parts:
@@ -280,7 +279,7 @@ def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterato
         there = np.flatnonzero(documents)
         if len(there):
             words = [ordered[first + i] for i in there.tolist()]
-            yield _Lists(
+            yield _WordPostings(
                 words,
                 documents[there],
                 key[order] & (1 << ROW) - 1,
@@ -288,7 +287,7 @@ def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterato
             )
 
 
-def _merged_values(parts: Sequence[tuple[TextIndex | ItemWords, Ints]], name: str) -> _Values:
+def _merged_values(parts: Sequence[tuple[TextStore | ItemWords, Ints]], name: str) -> _Values:
     sources = [(part.values(name), moved) for part, moved in parts]
     ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in sources)))
     rank = {value: i for i, value in enumerate(ordered)}
@@ -307,7 +306,7 @@ def _merged_values(parts: Sequence[tuple[TextIndex | ItemWords, Ints]], name: st
     )
 
 
-def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
+def _rows_of(lists: _WordPostings) -> Iterator[tuple[str, int, bytes, bytes]]:
     """Yield the table rows of some words, each of which occurs."""
     starts = np.cumsum(lists.documents) - lists.documents
     gaps = np.diff(lists.rows, prepend=0)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec, global_code
-from boc.indexes.build import build_index
-from boc.indexes.facts import planned_sizes
-from boc.indexes.learn import fit_code, held_out
 from boc.inputs.features import FeatureFiles
+from boc.manage.build import build_index
+from boc.manage.facts import planned_sizes
+from boc.manage.learn import fit_code, held_out
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
 from tests.oracles import random_units, write_features
@@ -106,7 +106,7 @@ def test_code_is_learned_from_evenly_spread_items(
         ]
         fit(file)
         assert not ticks
-        monkeypatch.setattr("boc.indexes.learn.MUCH", 0)
+        monkeypatch.setattr("boc.manage.learn.MUCH", 0)
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
         codec = fit(file)
     rows = sum(map(len, samples))

@@ -18,18 +18,18 @@ from boc import models, plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError, named_options, note
-from boc.indexes.budgets import choose_budgets, promise, renew_budgets
-from boc.indexes.encode import converted, encoded
-from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, add_features, load_index, new_manifest
-from boc.indexes.shared_terms import term_faults
-from boc.indexes.stored import stored_manifest
 from boc.inputs.archives import is_archive
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
-from boc.inputs.file_facts import State, look, settled_state
+from boc.inputs.file_facts import FileState, look, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.inputs.vector_files import has_vectors
+from boc.manage.budgets import choose_budgets, promise, renew_budgets
+from boc.manage.encode import converted, encoded
+from boc.manage.learn import fit_code
+from boc.manage.load import DEFAULT_RM, add_features, load_index, new_manifest
+from boc.manage.shared_terms import term_faults
+from boc.manage.stored import stored_manifest
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.paths import system_path
 from boc.plugins import check_name
@@ -39,7 +39,7 @@ from boc.search.options import SearchOptions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.plugins import Backend, Index
+    from boc.plugins import Backend, Engine
     from boc.types import Identity
 
 PLACE = "file:boc-data"
@@ -322,7 +322,7 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
     return len(known), [key for key in distinct if key in unknown]
 
 
-def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
+def _unknown(index: Engine, ids: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(ids), LOOKED_UP):
         left = list(ids[start : start + LOOKED_UP])
         while left:
@@ -396,7 +396,7 @@ def _embeddings(
     progress: Progress,
     *,
     ocr: bool,
-) -> Iterator[tuple[FeatureFiles, dict[str, State] | None]]:
+) -> Iterator[tuple[FeatureFiles, dict[str, FileState] | None]]:
     """Yield the embeddings of the sources; and, if made here, the states of the files before they
     were read."""
     if _are_features(sources):
@@ -407,7 +407,7 @@ def _embeddings(
         with FeatureFiles(sources) as file:
             yield file, None
         return
-    states: dict[str, State] | None = None
+    states: dict[str, FileState] | None = None
     if all(map(has_vectors, sources)):
         features = converted(name, at, sources)
     else:

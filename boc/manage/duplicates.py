@@ -35,7 +35,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Group:
+class DuplicateGroup:
     """An item that is kept, and its ``duplicates``, nearest first."""
 
     item: Item
@@ -48,7 +48,7 @@ def find_duplicates(
     *,
     find: Modality | None = None,
     progress: Progress = silent,
-) -> list[Group]:
+) -> list[DuplicateGroup]:
     """Find the groups of duplicates among the items of one modality, ordered by the id of the kept
     item.
 
@@ -184,7 +184,7 @@ def _groups(
     equal: _Equal,
     groups: Mapping[str, Mapping[str, float]],
     exact: set[frozenset[str]],
-) -> list[Group]:
+) -> list[DuplicateGroup]:
     result = []
     for key, others in groups.items():
         scores = dict.fromkeys(equal.members[key][1:], (1.0, True))
@@ -192,5 +192,5 @@ def _groups(
             scores |= dict.fromkeys(equal.members[other], (score, frozenset((key, other)) in exact))
         ordered = sorted(scores, key=lambda id: (-scores[id][0], id))
         first, *items = searcher.index.find([key, *ordered])
-        result.append(Group(first, [Duplicate(item, *scores[item.id]) for item in items]))
+        result.append(DuplicateGroup(first, [Duplicate(item, *scores[item.id]) for item in items]))
     return result

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, FeatureFileError, named_options
-from boc.indexes.budgets import choose_budgets, promise
-from boc.indexes.build import PLACE
-from boc.indexes.learn import fit_code
-from boc.indexes.load import write_items
-from boc.indexes.stored import StoredIndex, header_of, stored_manifest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import SUFFIXES, is_feature_file
+from boc.manage.budgets import choose_budgets, promise
+from boc.manage.build import PLACE
+from boc.manage.learn import fit_code
+from boc.manage.load import write_items
+from boc.manage.stored import StoredItems, header_of, stored_manifest
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.outputs import check_output
@@ -102,7 +102,7 @@ def copy_index(
             f"{name} would be copied onto itself; give another name, another place (--to) or a "
             "--code",
         )
-    source = StoredIndex(plugins.backend(at), name)
+    source = StoredItems(plugins.backend(at), name)
     show = progress_of(progress)
     codec = _codec(source, parse_code(code) if isinstance(code, str) else code, show)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
@@ -151,7 +151,7 @@ def copy_index(
         choose_budgets(
             new,
             place,
-            source if (name, at) != (new, place) else StoredIndex(target, new),
+            source if (name, at) != (new, place) else StoredItems(target, new),
         )
     return copied
 
@@ -163,7 +163,7 @@ def _path(to: str | Path | None) -> Path | None:
     return Path(to) if Path(to).suffix.lower() in SUFFIXES else None
 
 
-def _codec(source: StoredIndex, code: Code | None, progress: Progress) -> SurrogateCodec | None:
+def _codec(source: StoredItems, code: Code | None, progress: Progress) -> SurrogateCodec | None:
     """Return the code that terms are made with: the new one, fitted; that of the index if its
     vectors were rounded after they were encoded; None if the stored terms are copied."""
     if code is None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from boc.errors import BocError, SourceError
-from boc.indexes.sync import SyncReport
-from boc.indexes.watch import Moments, Pace, watch
-from tests.boc.indexes.collections_of_files import Counting, Files, held, new
+from boc.manage.sync import SyncReport
+from boc.manage.watch import Moments, Pace, watch
+from tests.boc.manage.collections_of_files import Counting, Files, held, new
 
 pytest.importorskip("watchfiles")
 QUICK = Pace(quiet=20, longest=200, look=50, again=0.05)

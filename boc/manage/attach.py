@@ -13,10 +13,10 @@ import numpy as np
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
-from boc.indexes.build import codec_maker
-from boc.indexes.learn import fit_code
-from boc.indexes.load import batches, check_same_encoder, new_manifest, source_digest
 from boc.inputs.features import FeatureFiles
+from boc.manage.build import codec_maker
+from boc.manage.learn import fit_code
+from boc.manage.load import batches, check_same_encoder, new_manifest, source_digest
 from boc.plugins import check_name
 from boc.progress import Progress, silent
 

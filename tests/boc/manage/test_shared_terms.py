@@ -11,9 +11,9 @@ from boc import build_index, plugins
 from boc.clustering import make_codebook
 from boc.errors import BocWarning
 from boc.evaluate.verify import verify
-from boc.indexes.facts import index_facts
-from boc.indexes.shared_terms import term_faults
 from boc.inputs.features import FeatureFile
+from boc.manage.facts import index_facts
+from boc.manage.shared_terms import term_faults
 from tests.boc.clustering.test_codebook import write
 from tests.helpers import boc, run
 

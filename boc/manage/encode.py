@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from boc.atomic_files import check_writable, file_lock, json_sha256
 from boc.errors import BocError
-from boc.indexes.foreign_vectors import write_features
 from boc.inputs.extraction import Extraction
 from boc.inputs.sources import Source
+from boc.manage.foreign_vectors import write_features
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder

@@ -18,14 +18,14 @@ from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.names import Metric
-from boc.plugins import Backend, Index, check_name
+from boc.plugins import Backend, Engine, check_name
 from boc.rerank import check_metric
 from boc.types import Batch, Embeddings, Item, Modality, Rows, StoredRows
 
 READ = 1000  # items or vectors read at a time
 
 
-class StoredIndex:
+class StoredItems:
     """The index ``name`` as a source, read like a feature file. BackendError if there is no such
     index."""
 
@@ -89,7 +89,7 @@ class StoredIndex:
         return Batch(items, Embeddings(modality, vectors), StoredRows(terms, concepts))
 
 
-def stored_rows(index: Index, items: Sequence[Item]) -> Rows:
+def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
     """Return what an index stores of ``items``; BocError if an item was deleted meanwhile."""
     ids = _ids(items)
     try:
@@ -106,7 +106,7 @@ def _ids(items: Sequence[Item]) -> list[str]:
 
 
 def stored_manifest(
-    source: FeatureFile | StoredIndex,
+    source: FeatureFile | StoredItems,
     codec: SurrogateCodec | None = None,
     *,
     rm: float | None = None,
@@ -124,7 +124,7 @@ def stored_manifest(
     parts = [old.source]
     fields = old.fields
     facts = old.table_facts
-    if isinstance(source, StoredIndex) and not source.index.exact_vectors:
+    if isinstance(source, StoredItems) and not source.index.exact_vectors:
         parts.append("rounded")
     if metadata is not None:
         parts.append(metadata.digest)

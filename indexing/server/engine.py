@@ -19,7 +19,7 @@ from .._validate import check_conditions, check_request
 from . import requests
 from .aliases import Generation
 from .contents import BATCH, Contents
-from .term_fields import EXACT, Budget
+from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
 CANDIDATES = 4096  # hits with vectors per request
@@ -37,12 +37,12 @@ ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
 
 
-class ServerIndex(Contents):
+class ServerEngine(Contents):
     """One generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
-        self._budget = Budget(self._takes, transport.label)
+        self._budget = ClauseBudget(self._takes, transport.label)
         self._mixed = all(
             generation.manifest.items.values(),
         )  # whether the index has items of both modalities

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boc import Searcher, plugins
 from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError
-from boc.indexes.duplicates import DEPTH, Group, find_duplicates, group_near
+from boc.manage.duplicates import DEPTH, DuplicateGroup, find_duplicates, group_near
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item, Rows
 from tests.helpers import boc, run
@@ -71,7 +71,7 @@ def slow_near(items: list[Item], vectors: NDArray[np.float32], least: float) -> 
     return near
 
 
-def members(groups: list[Group]) -> dict[str, set[str]]:
+def members(groups: list[DuplicateGroup]) -> dict[str, set[str]]:
     return {group.item.id: {one.item.id for one in group.duplicates} for group in groups}
 
 

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 from boc import plugins
 from boc.atomic_files import json_sha256
 from boc.errors import BocError, SourceError, named_options, note
-from boc.indexes.budgets import renew_budgets
-from boc.indexes.build import PLACE, open_sources, paths_of
-from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
-from boc.indexes.encode import clear, encoded
-from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
-from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
+from boc.manage.budgets import renew_budgets
+from boc.manage.build import PLACE, open_sources, paths_of
+from boc.manage.compare import Reuse, compare_pictures, compare_sentences, text_fact
+from boc.manage.encode import clear, encoded
+from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
+from boc.manage.stored import stored_rows
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, FieldType, ImageRef, Item, Rows
 
 if TYPE_CHECKING:
-    from boc.plugins import Index, IndexEditor
+    from boc.plugins import Engine, IndexEditor
 
 # items encoded per commit; a kill costs at most the part of one that differs when it is repeated
 CHUNK = 4096
@@ -189,7 +189,7 @@ class _Sync:
         self._ocr = ocr
         self._source_types = source.types
         self._chunk = chunk
-        self._index: Index = searcher.index
+        self._index: Engine = searcher.index
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
         self._types = {

@@ -27,9 +27,10 @@ from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, Stored
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
 from .kernel import TopRows
-from .live_segments import Part, locate, masks_of, open_current, owner, read
+from .live_segments import LiveSegment, locate, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
-from .ranking import Ranking, Rows, best_of
+from .postings import RowScores
+from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side, take_sets
 from .shortlist import Shortlist
 
@@ -60,13 +61,13 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
             return method(*given, **options)
         except (ValueError, IndexError) as error:
             index = given[0]
-            assert isinstance(index, EmbeddedIndex)
+            assert isinstance(index, EmbeddedEngine)
             raise index._misfit(error) from error
 
     return call
 
 
-class EmbeddedIndex:
+class EmbeddedEngine:
     """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
@@ -171,15 +172,15 @@ class EmbeddedIndex:
             )
         return answers
 
-    def _matching(self, text: str) -> list[Rows]:
+    def _matching(self, text: str) -> list[RowScores]:
         matches = iter(self._words.match(text))
         nothing = np.zeros(0, np.int64), np.zeros(0)
         return [nothing if part.segment.words is None else next(matches) for part in self._parts]
 
     @cached_property
-    def _words(self) -> bm25.Ranking:
+    def _words(self) -> bm25.WordRanking:
         searched = [(part.segment.words, part.live) for part in self._parts]
-        return bm25.Ranking(
+        return bm25.WordRanking(
             [words for words, _ in searched if words],
             [live for words, live in searched if words],
         )
@@ -282,7 +283,7 @@ class EmbeddedIndex:
 
 
 def _ranking_of(
-    parts: Sequence[Part],
+    parts: Sequence[LiveSegment],
     manifest: Manifest,
     shortlist: Shortlist | None,
     modality: Modality | None,
@@ -291,6 +292,8 @@ def _ranking_of(
     return Ranking(parts, masks_of(parts, modality, filters), manifest.identity.dim, shortlist)
 
 
-def _apply_mask(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:
+def _apply_mask(
+    rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]
+) -> RowScores:
     passed = mask[rows] != 0
     return rows[passed], scores[passed]

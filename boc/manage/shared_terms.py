@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from boc.plugins import Index
+from boc.plugins import Engine
 from boc.types import MODALITIES, TermMatrix
 
 SAMPLE = 1000  # items of each modality
 FEW = 0.1
 
 
-def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
+def term_faults(index: Engine, sample: int = SAMPLE) -> list[str]:
     """Return faults of the terms: a tenth of the items have none, or nearly none shares the other
     modality's."""
     held = [modality for modality in MODALITIES if index.manifest.items[modality]]

@@ -16,10 +16,10 @@ from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.given import GivenTerms, with_terms
 from boc.errors import SourceError
-from boc.indexes.stored import header_of
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.inputs.vector_files import Vectors, read_vectors
+from boc.inputs.vector_files import VectorRows, read_vectors
+from boc.manage.stored import header_of
 from boc.manifest import Manifest
 from boc.types import Batch, Embeddings, Identity, Item, StoredRows
 from boc.vectors import unit_rows
@@ -77,7 +77,7 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
         writer.finish()
 
 
-def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
+def _items(parts: Sequence[VectorRows]) -> list[list[Item]]:
     ids = [part.ids or list(map(str, range(part.rows.shape[0]))) for part in parts]
     known = [
         key for part, own in zip(parts, ids, strict=True) if part.sentences is None for key in own
@@ -108,7 +108,7 @@ def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
 
 
 def _dense(
-    part: Vectors,
+    part: VectorRows,
     start: int,
     rows: NDArray[Any],
     items: list[Item],
@@ -123,7 +123,7 @@ def _dense(
     return [Batch(chosen, Embeddings(items[0].modality, vectors))], failed
 
 
-def _sparse(part: Vectors, step: GivenTerms, rows: Any, items: list[Item]) -> Batch:
+def _sparse(part: VectorRows, step: GivenTerms, rows: Any, items: list[Item]) -> Batch:
     columns = np.array([step.columns[name] for name in part.names or ()], np.int32)
     terms = step.terms(rows.data, columns[rows.indices], rows.indptr)
     return Batch(items, with_terms(items[0].modality, terms), StoredRows(terms))

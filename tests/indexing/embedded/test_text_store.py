@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from boc.errors import BackendError, ManifestError
 from boc.inputs.metadata import holds
 from boc.types import FieldType, Filter, Item
-from indexing.embedded import text_index_writer
-from indexing.embedded.bm25 import Ranking, space_words, tokens
-from indexing.embedded.text_index import TextIndex
-from indexing.embedded.text_index_writer import merge, write
+from indexing.embedded import text_store_writer
+from indexing.embedded.bm25 import WordRanking, space_words, tokens
+from indexing.embedded.text_store import TextStore
+from indexing.embedded.text_store_writer import merge, write
 from tests.oracles import picture, sentence
 
 TYPES: dict[str, FieldType] = {
@@ -64,11 +64,11 @@ WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", 
 SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
-def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextIndex:
+def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextStore:
     path = folder / "words.sqlite"
     path.unlink(missing_ok=True)
     assert write(path, items, types)
-    return TextIndex(path, len(items))
+    return TextStore(path, len(items))
 
 
 def captions(texts: Sequence[str]) -> list[Item]:
@@ -189,8 +189,8 @@ def test_scores_are_those_of_the_slow_loop(
     words = make(tmp_path_factory.getbasetemp(), items)
     expected = slow_bm25(full, tokens(query))
     assert words.lengths.tolist() == [len(row) for row in full]
-    assert Ranking([words], [None]).scores(query)[0] == pytest.approx(expected, rel=1e-12)
-    rows, scores = Ranking([words], [None]).match(query)[0]
+    assert WordRanking([words], [None]).scores(query)[0] == pytest.approx(expected, rel=1e-12)
+    rows, scores = WordRanking([words], [None]).match(query)[0]
     assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
     assert rows.tolist() == [i for i, row in enumerate(full) if set(row) & set(tokens(query))]
     assert (scores > 0).all()
@@ -209,7 +209,7 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
     base = tmp_path_factory.getbasetemp()
     alive = [text for text, _, lives in texts if lives]
     scores = (
-        Ranking([make(base, captions([*alive, "z"]))], [None]).scores(sentence)[0].tolist()[:-1]
+        WordRanking([make(base, captions([*alive, "z"]))], [None]).scores(sentence)[0].tolist()[:-1]
     )
     expected = iter(scores)
     whole = [next(expected) if lives else 0.0 for _, _, lives in texts]
@@ -221,7 +221,7 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
         segments.append(make(base, captions([*(texts[i][0] for i in inside), "z"])))
         live.append(np.array([*(texts[i][2] for i in inside), part == 0], np.uint8))
         places.append(inside)
-    scores_by_segment = Ranking(segments, live).scores(sentence)
+    scores_by_segment = WordRanking(segments, live).scores(sentence)
     for inside, sums in zip(places, scores_by_segment, strict=True):
         assert sums.tolist()[:-1] == [whole[i] for i in inside]
 
@@ -232,7 +232,7 @@ def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -
         texts = [row["caption"] for row in csv.DictReader(lines)]
     texts = [text for text in texts if re.fullmatch(r"[A-Za-z ]+[.]?", text)][:5000]
     assert len(texts) > 3000
-    ranking = Ranking([make(tmp_path, captions(texts))], [None])
+    ranking = WordRanking([make(tmp_path, captions(texts))], [None])
     oracle = sqlite3.connect(":memory:")
     oracle.execute(
         "CREATE VIRTUAL TABLE found USING fts5(text, tokenize = 'unicode61 remove_diacritics 0')",
@@ -308,7 +308,7 @@ def test_words_of_any_text_are_words_again(text: str) -> None:
 )
 def test_no_text_is_syntax(tmp_path: Path, text: str) -> None:
     rows = ["a b", "near and or not", "title", "1 1", "nothing"]
-    matches = Ranking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
+    matches = WordRanking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
     assert matches.tolist() == [
         i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))
     ]
@@ -359,7 +359,7 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     items, owners = table
     base = tmp_path_factory.getbasetemp()
     alive = [i for i, owner in enumerate(owners) if owner >= 0]
-    parts: list[TextIndex | None] = []
+    parts: list[TextStore | None] = []
     moved = []
     for part in range(4):
         rows = [
@@ -367,13 +367,13 @@ def test_files_that_are_merged_are_as_made_of_the_items(
         ]
         (base / "part.sqlite").unlink(missing_ok=True)
         there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
-        parts.append(TextIndex(base / "part.sqlite", len(rows)) if there else None)
+        parts.append(TextStore(base / "part.sqlite", len(rows)) if there else None)
         moved.append(np.array([alive.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
     for name in ("whole.sqlite", "merged.sqlite"):
         (base / name).unlink(missing_ok=True)
     there = write(base / "whole.sqlite", [items[i] for i in alive], TYPES)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(text_index_writer, "OCCURRENCES", occurrences)
+        patched.setattr(text_store_writer, "OCCURRENCES", occurrences)
         assert merge(base / "merged.sqlite", parts, moved, len(alive), TYPES) == there
     assert (base / "merged.sqlite").exists() == there
     if there:
@@ -399,7 +399,7 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
     with sqlite3.connect(part.path) as file:
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        merge(tmp_path / "merged.sqlite", [TextIndex(part.path, 3)], [np.arange(3)], 3, {})
+        merge(tmp_path / "merged.sqlite", [TextStore(part.path, 3)], [np.arange(3)], 3, {})
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
@@ -414,10 +414,10 @@ def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
     assert words.passing(Filter("year", "!=", 3)).tolist() == [True, True]
     assert words.passing(Filter("unknown", "=", 3)).tolist() == [False, False]
     assert words.lengths.tolist() == [0, 0]
-    assert Ranking([words], [None]).match("a dog")[0][0].tolist() == []
+    assert WordRanking([words], [None]).match("a dog")[0][0].tolist() == []
     words = make(tmp_path, captions(["a dog"]), {})
     assert words.passing(Filter("year", "=", 3)).tolist() == [False]
-    assert Ranking([words], [np.zeros(1, np.uint8)]).match("dog")[0][0].tolist() == []
+    assert WordRanking([words], [np.zeros(1, np.uint8)]).match("dog")[0][0].tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, 
     words.path.unlink()
     folder.rmdir()
     assert words.passing(Filter("year", "<", 3)).sum() == 3
-    assert len(Ranking([words], [None]).match("cat")[0][0]) == 5000
+    assert len(WordRanking([words], [None]).match("cat")[0][0]) == 5000
     assert not list(tmp_path.iterdir())
 
 
@@ -445,7 +445,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
         for i, item in enumerate(captions([f"a w{i % 50}" for i in range(2000)]))
     ]
     words = make(tmp_path, items)
-    ranking = Ranking([words], [None])
+    ranking = WordRanking([words], [None])
 
     def ask(i: int) -> tuple[int, list[int]]:
         return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][
@@ -474,11 +474,11 @@ def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) ->
 def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "words.sqlite"
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        TextIndex(path, 1)
+        TextStore(path, 1)
     assert not path.exists()
     path.write_bytes(b"something else" * 999)
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        TextIndex(path, 1)
+        TextStore(path, 1)
     make(
         tmp_path,
         [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)],
@@ -488,11 +488,11 @@ def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def read_all(path: Path, n: int) -> None:
-    words = TextIndex(path, n)
+    words = TextStore(path, n)
     words.passing(Filter("year", ">=", 0))
     for i in range(n):
         words.occurrences(f"w{i}")
-    Ranking([words], [None]).match("a dog")
+    WordRanking([words], [None]).match("a dog")
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -532,7 +532,7 @@ def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
     ),
 )
 def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
-    words, numbers, lengths = text_index_writer._number_words(
+    words, numbers, lengths = text_store_writer._number_words(
         ["\n".join(lines).encode() for lines in blocks],
     )
     rows = [line.split() for lines in blocks for line in lines]
@@ -554,8 +554,8 @@ def test_what_the_system_refuses_is_not_called_damage(
 
     monkeypatch.setattr(sqlite3, "connect", refuse)
     with pytest.raises(ManifestError, match="damaged"):
-        TextIndex(path, 1)
+        TextStore(path, 1)
     path.touch()
     with pytest.raises(ManifestError, match="may open no more files") as error:
-        TextIndex(path, 1)
+        TextStore(path, 1)
     assert "damaged" not in str(error.value)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
 from boc.errors import BackendError
-from boc.indexes.budgets import has_drifted
-from boc.indexes.shared_terms import term_faults
+from boc.manage.budgets import has_drifted
+from boc.manage.shared_terms import term_faults
 
 if TYPE_CHECKING:
-    from boc.plugins import Index
+    from boc.plugins import Engine
 
 
 SAMPLE = 100  # items of each modality whose terms are looked at
 
 
-def index_facts(index: Index) -> dict[str, Any]:
+def index_facts(index: Engine) -> dict[str, Any]:
     """Return the facts of an index as values for programs and pages.
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
@@ -58,7 +58,7 @@ def _step_text(name: str, params: dict[str, object]) -> str:
     return f"{name}({', '.join(given)})"
 
 
-def planned_sizes(index: Index, items: int) -> dict[str, int]:
+def planned_sizes(index: Engine, items: int) -> dict[str, int]:
     """Return the bytes by part that ``items`` like those of ``index`` take with its code.
 
     ``code`` are the arrays of the code, which do not grow; all else grows with the number of items.

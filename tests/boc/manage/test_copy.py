@@ -12,8 +12,8 @@ import pytest
 from boc import Searcher, build_index, copy_index, plugins
 from boc.errors import BocError, FeatureFileError, UnreachableError
 from boc.evaluate.verify import verify
-from boc.indexes.build import add_items, delete
-from indexing.embedded.index import EmbeddedIndex
+from boc.manage.build import add_items, delete
+from indexing.embedded.engine import EmbeddedEngine
 from tests.helpers import boc, run
 
 
@@ -63,7 +63,7 @@ def test_a_copy_in_a_file_round_trips(
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("boc.indexes.load.BATCH", 13)
+    monkeypatch.setattr("boc.manage.load.BATCH", 13)
     at = f"file:{tmp_path / 'here'}"
     to = f"file:{tmp_path / 'there'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
@@ -151,19 +151,19 @@ def test_copy_continues_after_an_error(
     to: str,
     error: BaseException,
 ) -> None:
-    monkeypatch.setattr("boc.indexes.load.BATCH", 10)
+    monkeypatch.setattr("boc.manage.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
     to = to.format(folder=tmp_path)
-    vectors = EmbeddedIndex.vectors
+    vectors = EmbeddedEngine.vectors
     calls = [0]
 
-    def count(self: EmbeddedIndex, ids: Any) -> Any:
+    def count(self: EmbeddedEngine, ids: Any) -> Any:
         calls[0] += 1
         if calls[0] == 8:
             raise error
         return vectors(self, ids)
 
-    monkeypatch.setattr(EmbeddedIndex, "vectors", count)
+    monkeypatch.setattr(EmbeddedEngine, "vectors", count)
     with pytest.raises(type(error)):
         copy_index("photos", at=at, to=to)
     assert not Path(to).exists()

@@ -25,11 +25,11 @@ from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.codecs.dictionary import nearest_cosines
 from boc.errors import BocError, note
-from boc.indexes.learn import held_out
-from boc.indexes.load import BATCH, Vectors
-from boc.indexes.stored import StoredIndex
+from boc.manage.learn import held_out
+from boc.manage.load import BATCH, VectorSource
+from boc.manage.stored import StoredItems
 from boc.manifest import with_query_z
-from boc.plugins import Encoder, Index
+from boc.plugins import Encoder, Engine
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
 from boc.vectors import unit_rows
@@ -109,7 +109,7 @@ def promise(
 def choose_budgets(
     name: str,
     at: str,
-    source: Vectors,
+    source: VectorSource,
     encoder: Callable[[], Encoder] | None = None,
 ) -> None:
     """Choose the budgets of a loaded index that promises a recall, and put them into its manifest.
@@ -148,7 +148,7 @@ def renew_budgets(name: str, at: str) -> None:
 
     BocWarning for a drift.
     """
-    stored = StoredIndex(plugins.backend(at), name)
+    stored = StoredItems(plugins.backend(at), name)
     recall = stored.manifest.recall
     items = sum(stored.manifest.items.values())
     if not recall:
@@ -166,7 +166,7 @@ def has_grown(recall: dict[str, Any], items: int) -> bool:
     return bool(recall) and items >= GROWN * recall.get("items", 0)
 
 
-def has_drifted(index: Index) -> bool:
+def has_drifted(index: Engine) -> bool:
     """Return whether the items of an index lie farther from the centroids than when its dictionary
     was learned.
 
@@ -182,7 +182,7 @@ def has_drifted(index: Index) -> bool:
     return bool(later > DRIFTED * recall["far"])
 
 
-def _is_small(index: Index) -> bool:
+def _is_small(index: Engine) -> bool:
     return bool(index.manifest.items[_target(index)] * index.manifest.identity.dim <= COMPARED)
 
 
@@ -194,17 +194,17 @@ def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32
     return round(1 - float(nearest_cosines(code, rows).mean()), 4) if len(rows) else 0.0
 
 
-def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
+def _sample(index: Engine, modality: Modality) -> NDArray[np.float32]:
     return index.vectors(index.sample(SAMPLED, modality)).astype(np.float32)
 
 
-def _target(index: Index) -> Modality:
+def _target(index: Engine) -> Modality:
     return "image" if index.manifest.items["image"] else "text"
 
 
 def _queries(
-    index: Index,
-    source: Vectors,
+    index: Engine,
+    source: VectorSource,
     find: Modality,
     encoder: Callable[[], Encoder] | None,
     most: int,
@@ -243,7 +243,7 @@ def _spread(size: int, count: int) -> NDArray[np.int64]:
 
 
 def _take(
-    source: Vectors,
+    source: VectorSource,
     modality: Modality,
     chosen: NDArray[np.int64],
 ) -> tuple[Embeddings, list[str]]:
@@ -255,7 +255,7 @@ def _take(
 
 
 def _rows(
-    source: Vectors,
+    source: VectorSource,
     modality: Modality,
     chosen: NDArray[np.int64],
 ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
@@ -271,7 +271,7 @@ def _rows(
 
 
 def _nearest(
-    source: Vectors,
+    source: VectorSource,
     find: Modality,
     queries: NDArray[np.float32],
     own: Sequence[str],

@@ -20,8 +20,8 @@ from PIL import Image
 from boc import Searcher, build_index, copy_index, plugins
 from boc.atomic_files import file_lock
 from boc.errors import BocError, BocWarning, SourceError
-from boc.indexes.sync import sync_index
-from tests.boc.indexes.collections_of_files import (
+from boc.manage.sync import sync_index
+from tests.boc.manage.collections_of_files import (
     CODE,
     CONTENTS,
     NAMES,

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
-from boc.inputs.file_facts import State, content_hash, is_unchanged, look, settled_state
+from boc.inputs.file_facts import FileState, content_hash, is_unchanged, look, settled_state
 from boc.paths import system_path
 from boc.types import Item
 
@@ -30,7 +30,7 @@ class Reuse:
     donor: Item
     change: Change
     digest: str | None = None
-    state: State = ()
+    state: FileState = ()
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Differences:
     kept: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, FileState] = field(default_factory=dict)
 
     def keep(self, item: Item) -> None:
         """Leave a stored item as it is."""
@@ -153,7 +153,7 @@ class _Donors:
         content: str | None,
         item: Item,
         differences: Differences,
-        state: State = (),
+        state: FileState = (),
     ) -> bool:
         """Add ``item`` to ``differences``; return False if no stored item has its content, so that
         it is new.

@@ -9,10 +9,10 @@ import pytest
 
 from boc import copy_index, plugins
 from boc.errors import BocError, BocWarning
-from boc.indexes import budgets
-from boc.indexes.budgets import EASIER, has_grown
-from boc.indexes.build import add_items, build_index
-from boc.indexes.facts import index_facts
+from boc.manage import budgets
+from boc.manage.budgets import EASIER, has_grown
+from boc.manage.build import add_items, build_index
+from boc.manage.facts import index_facts
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item

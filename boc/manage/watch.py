@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from boc.errors import BocError, needing
-from boc.indexes.build import PLACE
-from boc.indexes.sync import SyncReport, sync_index
+from boc.manage.build import PLACE
+from boc.manage.sync import SyncReport, sync_index
 from boc.search.searcher import Searcher
 
 

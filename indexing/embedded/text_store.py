@@ -1,4 +1,4 @@
-"""Text and metadata index of a segment: one SQLite file, written by ``text_index_writer`` and read
+"""Text and metadata index of a segment: one SQLite file, written by ``text_store_writer`` and read
 here.
 
 Rows are those of the segment, from 0::
@@ -37,7 +37,7 @@ UNREAD = ("unable to open database file", "disk I/O error")
 file."""
 
 
-class TextIndex:
+class TextStore:
     """The file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is open.
 
     ManifestError for a damaged file, here or when more of it is read.
