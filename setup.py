@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 # Not contracted, or sums would be rounded otherwise where processors multiply and add in one.
-FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
+FLAGS = ["-O3", "-funroll-loops", "-ffp-contract=off"]
 MODULES = ("boc.clustering._nearest", "boc.rerank._rescore", "indexing.embedded._search")
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
