@@ -1,14 +1,20 @@
-"""Errors that a user can correct; each message names the value, the rule, and the next step."""
+"""Errors that a user can correct: a message names the value and the rule, its hint the next step.
+
+A hint marks options, as ``<find>`` or ``<missing keep>``, and commands, as ``<boc sync photos>``;
+Python, the command line and the JSON interface word a mark each in its own way.
+
+>>> error = BocError("no pictures", "leave out <ocr>, or repeat it: <boc index pets --replace>")
+>>> str(error)
+"no pictures; leave out ocr=, or repeat it: boc.build_index('pets', replace=True)"
+>>> error.text(command_words)
+'no pictures; leave out --ocr, or repeat it: boc index pets --replace'
+"""
 
 import errno
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 3  # reasons of a message
 ADVICE = {
@@ -30,7 +36,67 @@ def advice(error: OSError) -> str:
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
 
 
-class BocError(Exception):
+MARK = re.compile("<([a-z][^<>]*)>")
+PYTHON = {
+    "boc add": "index.add",
+    "boc copy": "boc.copy_index",
+    "boc index": "boc.build_index",
+    "boc info": "index.info",
+    "boc search": "index.search",
+    "boc sync": "index.sync",
+    "boc verify": "index.verify",
+    "like ID": "Query.of(like=[ID])",
+    "missing keep": "keep_missing=True",
+    "missing remove-many": "remove_many=True",
+    "replace": "replace=True",
+}
+"""Python's words for commands, and for options that differ; other commands have no function."""
+
+
+def command_words(mark: str) -> str:
+    """Word the mark of a hint as the command line does."""
+    return mark if mark.startswith("boc ") else f"--{mark}"
+
+
+def python_words(mark: str) -> str:
+    """Word the mark of a hint as Python does."""
+    command, *options = mark.split(" --")
+    boc, *words = command.split()
+    if boc != "boc":
+        return _argument(mark)
+    function = PYTHON.get(f"boc {words[0]}")
+    if function is None:
+        return mark
+    # The index of a method is no argument of it.
+    values = [repr(word) for word in words[1 + function.startswith("index.") :]]
+    if options and not values:
+        values = ["..."]
+    return f"{function}({', '.join([*values, *(_argument(each, 'True') for each in options)])})"
+
+
+def _argument(option: str, value: str = "") -> str:
+    name, _, text = option.partition(" ")
+    return PYTHON.get(option) or f"{name.replace('-', '_')}={repr(text) if text else value}"
+
+
+class _HintedError(Exception):
+    """A message, and a hint with marks."""
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def text(self, words: Callable[[str], str] = python_words) -> str:
+        """Return the message with the hint, whose marks ``words`` renders."""
+        hint = MARK.sub(lambda mark: words(mark[1]), self.hint)
+        return f"{self.message}; {hint}" if hint else self.message
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class BocError(_HintedError):
     """An error that the user can correct. The command line prints it as one line and exits with
     status 1.
 
@@ -41,22 +107,7 @@ class BocError(Exception):
     http_status = 400
 
 
-def named_options(function: F) -> F:
-    """Answer a keyword argument that ``function`` does not have with those that it has."""
-
-    known = [name for name in signature(function).parameters if name != "self"]
-
-    @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in known:
-                raise BocError(f"no option {name!r}; known: {', '.join(known)}")
-        return function(*args, **keywords)
-
-    return call  # type: ignore[return-value]
-
-
-class BocWarning(UserWarning):
+class BocWarning(_HintedError, UserWarning):  # noqa: N818
     """Something was done differently than requested; the message says how to avoid it."""
 
 
@@ -76,9 +127,9 @@ def leave_out(what: str, reasons: Sequence[str]) -> None:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
 
-def note(message: str, level: int = 2) -> None:
+def note(message: str, hint: str = "", *, level: int = 2) -> None:
     """Warn of ``message``, as of the code ``level`` calls above the caller."""
-    warnings.warn(BocWarning(message), stacklevel=level + 1)
+    warnings.warn(BocWarning(message, hint), stacklevel=level + 1)
 
 
 class ImageError(BocError):

@@ -17,7 +17,7 @@ import numpy as np
 from boc import models, plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError, named_options, note
+from boc.errors import BocError, SourceError, note
 from boc.inputs.archives import is_archive
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import FileState, look, settled_state
@@ -64,7 +64,6 @@ class LoadReport:
     published: bool = True
 
 
-@named_options
 def build_index(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -248,7 +247,6 @@ def build_index(
         )
 
 
-@named_options
 def add_items(
     name: str,
     source: Path | str | Sequence[Path | str],

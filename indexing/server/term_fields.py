@@ -267,7 +267,7 @@ class ClauseBudget:
             f"is what {self._label} "
             "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
             "indices.query.bool.max_clause_count where the server has it",
-            4,
+            level=4,
         )
         return strongest(features, limit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -13,12 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boc.errors import BocError
+from boc.errors import BocError, command_words
+from boc.search.options import SearchOptions
 from boc.web.http.headers import HEADERS, path_of
 from boc.web.http.logs import ID, REQUEST
 
 SMALL = 1000  # bytes below which a response is not compressed
 LEVEL = 5
+PARAMETERS = {"like", *(each.name for each in fields(SearchOptions))}
 
 
 class ProblemError(Exception):
@@ -44,6 +47,18 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
     )
 
 
+def parameter_words(mark: str) -> str:
+    """Word the mark of a hint as a parameter of a request; others are for the operator, who types
+    them on the command line."""
+    name, _, value = mark.partition(" ")
+    return f"{name}={value}" if name in PARAMETERS else command_words(mark)
+
+
+def error_text(error: BocError | OSError) -> str:
+    """Return the text of an error, its hint in words of the JSON interface."""
+    return error.text(parameter_words) if isinstance(error, BocError) else str(error)
+
+
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a failed request."""
     return as_json({"error": " ".join(message.split())}, status, headers)
@@ -66,7 +81,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(error.http_status, str(error))
+        return refusal(error.http_status, error_text(error))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:
