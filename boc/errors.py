@@ -37,20 +37,24 @@ def advice(error: OSError) -> str:
 
 
 MARK = re.compile("<([a-z][^<>]*)>")
+FUNCTIONS = {
+    "add": "index.add",
+    "copy": "boc.copy_index",
+    "index": "boc.build_index",
+    "info": "index.info",
+    "search": "index.search",
+    "sync": "index.sync",
+    "verify": "index.verify",
+}
+"""Python's function for a command; the others have none."""
 PYTHON = {
-    "boc add": "index.add",
-    "boc copy": "boc.copy_index",
-    "boc index": "boc.build_index",
-    "boc info": "index.info",
-    "boc search": "index.search",
-    "boc sync": "index.sync",
-    "boc verify": "index.verify",
-    "like ID": "Query.of(like=[ID])",
+    "boc index --help": "boc.codecs.CODES",
+    "like ID": "index.searcher.search_query(Query.of(like=[ID]))",
     "missing keep": "keep_missing=True",
     "missing remove-many": "remove_many=True",
     "replace": "replace=True",
 }
-"""Python's words for commands, and for options that differ; other commands have no function."""
+"""Python's words for other marks, where these are not the name of an argument."""
 
 
 def command_words(mark: str) -> str:
@@ -60,23 +64,28 @@ def command_words(mark: str) -> str:
 
 def python_words(mark: str) -> str:
     """Word the mark of a hint as Python does."""
-    command, *options = mark.split(" --")
-    boc, *words = command.split()
-    if boc != "boc":
+    if mark in PYTHON:
+        return PYTHON[mark]
+    if not mark.startswith("boc "):
         return _argument(mark)
-    function = PYTHON.get(f"boc {words[0]}")
-    if function is None:
+    command, *options = mark.split(" --")
+    _, name, *words = command.split()
+    if name not in FUNCTIONS:
         return mark
-    # The index of a method is no argument of it.
-    values = [repr(word) for word in words[1 + function.startswith("index.") :]]
-    if options and not values:
-        values = ["..."]
-    return f"{function}({', '.join([*values, *(_argument(each, 'True') for each in options)])})"
+    if FUNCTIONS[name].startswith("index."):
+        del words[:1]  # the index is no argument of its methods
+    arguments = [*map(repr, words)]
+    if options and not words:
+        arguments = ["..."]
+    arguments += [_argument(option, "True") for option in options]
+    return f"{FUNCTIONS[name]}({', '.join(arguments)})"
 
 
 def _argument(option: str, value: str = "") -> str:
     name, _, text = option.partition(" ")
-    return PYTHON.get(option) or f"{name.replace('-', '_')}={repr(text) if text else value}"
+    if text:
+        value = repr(text)
+    return f"{name.replace('-', '_')}={value}"
 
 
 class _HintedError(Exception):
