@@ -94,12 +94,12 @@ def copy_index(
     new = check_name(new or name)
     if path is not None:
         if path.exists() and not replace and is_feature_file(path):
-            raise BocError(f"{path} is there already; add --replace, or choose another name")
+            raise BocError(f"{path} is there already", "add <replace>, or choose another name")
         check_output(path, is_feature_file)
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
         raise BocError(
-            f"{name} would be copied onto itself; give another name, another place (--to) or a "
-            "--code",
+            f"{name} would be copied onto itself",
+            "give another name, another place (<to>) or a <code>",
         )
     source = StoredItems(plugins.backend(at), name)
     show = progress_of(progress)
@@ -107,7 +107,8 @@ def copy_index(
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     if recall is not None and code is None:
         raise BocError(
-            "a recall is reached by the budgets of a new dictionary; add --code dictionary",
+            "a recall is reached by the budgets of a new dictionary",
+            "add <code dictionary>",
         )
     if code is not None and codec is not None and manifest.rerank == "dot":
         promised = promise(recall, parse_code(code) if isinstance(code, str) else code, rm, codec)
@@ -140,8 +141,8 @@ def copy_index(
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(
-                f"{place} has an index {new!r} of something else; add --replace, or choose "
-                "another name",
+                f"{place} has an index {new!r} of something else",
+                "add <replace>, or choose another name",
             )
         return replace_in(copied, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:

@@ -142,8 +142,8 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not hold the facts of files that a sync compares; make it again with "
-            "--replace",
+            f"{name} does not hold the facts of files that a sync compares",
+            f"make it again: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
     check_fields(manifest, Metadata({**items.types}, {}))
@@ -156,8 +156,8 @@ def sync_index(
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(
-                f"{name} has no field for the words inside pictures; make it again with "
-                "--replace --ocr",
+                f"{name} has no field for the words inside pictures",
+                f"make it again: <boc index {name} SOURCE --replace --ocr>",
             )
     work = _Sync(name, at, searcher, items, table, patterns, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
@@ -251,10 +251,9 @@ class _Sync:
         elif 2 * len(self._gone) > len(self._stored) and not remove_many:
             raise BocError(
                 f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing "
-                "(such as "
-                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add "
-                "--missing remove-many to "
-                "remove them, or --missing keep to keep them",
+                f"(such as {self._gone[0]!r})",
+                "is a disk not mounted, or this another folder? Add <missing remove-many> to "
+                "remove them, or <missing keep> to keep them",
             )
 
     def run(self, progress: Progress) -> SyncReport:
