@@ -101,8 +101,7 @@ class Extraction:
         if source.file is not None:
             if ocr:
                 raise SourceError(
-                    f"{source.file} holds no pictures to read the words of",
-                    "leave out <ocr>",
+                    f"{source.file} holds no pictures to read the words of; leave out ocr",
                 )
             self._prepare = self._region_file(source.file)
             self.workers = 0

@@ -311,7 +311,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
-    assert "incomplete header; make the file again" in refusal(path)
+    assert "incomplete header; make it with boc extract" in refusal(path)
 
 
 def test_header_omits_defaults(tmp_path: Path) -> None:
