@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from boc import __version__, models, plugins
-from boc.errors import BocError, command_words
+from boc.errors import BocError, worded
 
 State = Literal["ok", "note", "problem"]
 USES = {
@@ -211,7 +211,7 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
             yield Finding(
                 "problem",
                 f"index {name}",
-                str(error) if isinstance(error, OSError) else error.text(command_words),
+                worded(error, str),
                 f"boc delete {name} --all, and make it again",
             )
         else:
@@ -267,7 +267,7 @@ def _server(at: str) -> Iterator[Finding]:
 
 
 def _problem(about: str, error: BocError) -> Finding:
-    what, _, todo = error.text(command_words).rpartition("; ")
+    what, _, todo = worded(error, str).rpartition("; ")
     return Finding(
         "problem",
         about,

@@ -1,12 +1,12 @@
 """Errors that a user can correct: a message names the value and the rule, its hint the next step.
 
-A hint marks options, as ``<find>`` or ``<missing keep>``, and commands, as ``<boc sync photos>``;
-Python, the command line and the JSON interface word a mark each in its own way.
+A hint is in words of the command line, and marks options and commands, as ``<--find>`` and ``<boc
+copy photos --replace>``. Python and the JSON interface word a mark each in its own way.
 
->>> error = BocError("no pictures", "leave out <ocr>, or repeat it: <boc index pets --replace>")
+>>> error = BocError("no pictures", "leave out <--ocr>, or repeat it: <boc index pets --replace>")
 >>> str(error)
-"no pictures; leave out ocr=, or repeat it: boc.build_index('pets', replace=True)"
->>> error.text(command_words)
+'no pictures; leave out ocr=, or repeat it: boc.build_index(..., replace=True)'
+>>> worded(error, str)
 'no pictures; leave out --ocr, or repeat it: boc index pets --replace'
 """
 
@@ -36,56 +36,44 @@ def advice(error: OSError) -> str:
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
 
 
-MARK = re.compile("<([a-z][^<>]*)>")
-FUNCTIONS = {
-    "add": "index.add",
-    "copy": "boc.copy_index",
-    "index": "boc.build_index",
-    "info": "index.info",
-    "search": "index.search",
-    "sync": "index.sync",
-    "verify": "index.verify",
-}
-"""Python's function for a command; the others have none."""
+MARK = re.compile("<((?:boc |--)[^<>]+)>")
 PYTHON = {
+    "--like ID": "index.searcher.search_query(Query.of(like=[ID]))",
+    "--missing keep": "keep_missing=True",
+    "--missing remove-many": "remove_many=True",
+    "--replace": "replace=True",
+    "boc add": "index.add()",
+    "boc copy": "boc.copy_index()",
+    "boc index": "boc.build_index()",
     "boc index --help": "boc.codecs.CODES",
-    "like ID": "index.searcher.search_query(Query.of(like=[ID]))",
-    "missing keep": "keep_missing=True",
-    "missing remove-many": "remove_many=True",
-    "replace": "replace=True",
+    "boc info": "index.info()",
+    "boc sync": "index.sync()",
+    "boc verify": "index.verify()",
 }
-"""Python's words for other marks, where these are not the name of an argument."""
-
-
-def command_words(mark: str) -> str:
-    """Word the mark of a hint as the command line does."""
-    return mark if mark.startswith("boc ") else f"--{mark}"
+"""Python's words for commands, and for options that differ; other commands have no function."""
 
 
 def python_words(mark: str) -> str:
     """Word the mark of a hint as Python does."""
     if mark in PYTHON:
         return PYTHON[mark]
-    if not mark.startswith("boc "):
-        return _argument(mark)
-    command, *options = mark.split(" --")
-    _, name, *words = command.split()
-    if name not in FUNCTIONS:
+    command, *options = re.split(" (?=--)", mark)
+    first, *words = command.split()
+    if first != "boc":
+        return f"{first[2:].replace('-', '_')}={''.join(map(repr, words))}"
+    function = PYTHON.get(f"boc {words[0]}")
+    if function is None:
         return mark
-    if FUNCTIONS[name].startswith("index."):
-        del words[:1]  # the index is no argument of its methods
-    arguments = [*map(repr, words)]
-    if options and not words:
-        arguments = ["..."]
-    arguments += [_argument(option, "True") for option in options]
-    return f"{FUNCTIONS[name]}({', '.join(arguments)})"
+    arguments = ["...", *map(python_words, options)]
+    return f"{function[:-1]}{', '.join(arguments)})"
 
 
-def _argument(option: str, value: str = "") -> str:
-    name, _, text = option.partition(" ")
-    if text:
-        value = repr(text)
-    return f"{name.replace('-', '_')}={value}"
+def worded(error: BaseException, words: Callable[[str], str] = python_words) -> str:
+    """Return the text of an error or a warning; ``words`` renders the marks of its hint."""
+    if not isinstance(error, _HintedError):
+        return str(error)
+    message, hint = error.args
+    return "; ".join(filter(None, [message, MARK.sub(lambda mark: words(mark[1]), hint)]))
 
 
 class _HintedError(Exception):
@@ -93,16 +81,9 @@ class _HintedError(Exception):
 
     def __init__(self, message: str = "", hint: str = "") -> None:
         super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
-
-    def text(self, words: Callable[[str], str] = python_words) -> str:
-        """Return the message with the hint, whose marks ``words`` renders."""
-        hint = MARK.sub(lambda mark: words(mark[1]), self.hint)
-        return f"{self.message}; {hint}" if hint else self.message
 
     def __str__(self) -> str:
-        return self.text()
+        return worded(self)
 
 
 class BocError(_HintedError):

@@ -154,12 +154,7 @@ class Index:
             min_confidence,
             collapse,
         )
-        return self._searcher.search(
-            text,
-            image=image,
-            vector=vector,
-            options=options,
-        )
+        return self._searcher.search(text, image=image, vector=vector, options=options)
 
     @wraps(search)
     async def asearch(self, *args: Any, **keywords: Any) -> Hits:

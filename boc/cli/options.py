@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
-from boc.errors import BocError, BocWarning, command_words, leave_out
+from boc.errors import BocError, leave_out, worded
 from boc.inputs.text_lines import text_lines
 from boc.paths import escaped_bytes
 
@@ -101,9 +101,9 @@ def plain(text: object) -> str:
     )
 
 
-def one_line(error: BocError | BocWarning) -> str:
+def one_line(error: BaseException) -> str:
     """Return an error or a warning in one line, its hint in words of the command line."""
-    return plain(" ".join(error.text(command_words).split()))
+    return plain(" ".join(worded(error, str).split()))
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:

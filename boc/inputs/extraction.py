@@ -71,7 +71,7 @@ class Extraction:
         else:
             raise EncoderError(
                 "there is nothing to extract",
-                "name <encoder> for embeddings, or <regions> for regions",
+                "name <--encoder> for embeddings, or <--regions> for regions",
             )
         self.source = source
         self.encoder = encoder

@@ -133,7 +133,12 @@ class FeatureFile:
             try:
                 self._file = h5py.File(self.path, "r")
             except FileNotFoundError:
-                raise _absent(self.path) from None
+                if path.with_name(f"{path.name}.parts").exists():
+                    raise FeatureFileError(
+                        f"{path}: not finished",
+                        "repeat the <boc extract> that began it, it continues where it stopped",
+                    ) from None
+                raise FeatureFileError(f"{path}: no such file", MAKE) from None
         try:
             with _damage(self.path):
                 check_heaps(self.path, self._file)
@@ -445,15 +450,6 @@ def _damage(path: Path) -> Iterator[None]:
             else "not a readable HDF5 file"
         )
         raise FeatureFileError(f"{path}: {reason}", MAKE) from error
-
-
-def _absent(path: Path) -> FeatureFileError:
-    if path.with_name(f"{path.name}.parts").exists():
-        return FeatureFileError(
-            f"{path}: not finished",
-            "repeat the <boc extract> that began it, it continues where it stopped",
-        )
-    return FeatureFileError(f"{path}: no such file", MAKE)
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:

@@ -282,7 +282,7 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
     if types[name] == "text":
         raise BocError(
             f"{name} is of type text; filters need another type",
-            "search its words with <hybrid>",
+            "search its words with <--hybrid>",
         )
     return types[name]
 

@@ -439,7 +439,7 @@ def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Pat
     tried = " or ".join(str(folder) for folder in candidates)
     raise SourceError(
         f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}",
-        "name the folder with <images>",
+        "name the folder with <--images>",
     )
 
 

@@ -165,7 +165,7 @@ def build_index(
         raise BocError(
             f"{at} has an index {name!r}",
             "bring it in line with its pictures by <boc sync>, add others by <boc add>, or make "
-            "it again with <replace>",
+            "it again with <--replace>",
         )
     opening = partial(open_sources, sources, images, exclude)
     with _embeddings(
@@ -216,7 +216,7 @@ def build_index(
         if existed and not replace and not same:
             raise BocError(
                 f"{at} has an index {name!r} of something else",
-                "make it again with <replace>, add these items by <boc add>, or choose another "
+                "make it again with <--replace>, add these items by <boc add>, or choose another "
                 "name",
             )
         if not same:
@@ -401,7 +401,7 @@ def _embeddings(
         if ocr:
             raise SourceError(
                 f"{sources[0]} holds no pictures to read the words of",
-                "leave out <ocr>",
+                "leave out <--ocr>",
             )
         with FeatureFiles(sources) as file:
             yield file, None
@@ -491,8 +491,8 @@ def _encoder_hint() -> str:
         None,
     )
     if there is not None:
-        return f"name an encoder to make them: add <encoder {there}>"
+        return f"name an encoder to make them: add <--encoder {there}>"
     return (
         "there is no encoder to make them; get one: <boc model get clip>, then repeat the command "
-        "with <encoder clip> (or with your own: <encoder KIND:FOLDER>)"
+        "with <--encoder clip> (or with your own: <--encoder KIND:FOLDER>)"
     )

@@ -282,7 +282,7 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items",
                 "make it with <boc extract --encoder> (an encoder that has them, such as tern), "
-                "or leave out <concepts> and <rerank>",
+                "or leave out <--concepts> and <--rerank>",
             )
 
 

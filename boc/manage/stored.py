@@ -120,7 +120,7 @@ def stored_manifest(
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
             f"{source.path} holds no concept sets, which {rerank} compares",
-            "leave out <rerank>",
+            "leave out <--rerank>",
         )
     parts = [old.source]
     fields = old.fields

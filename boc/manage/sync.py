@@ -157,7 +157,7 @@ def sync_index(
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(
                 f"{name} has no field for the words inside pictures",
-                f"make it again: <boc index {name} SOURCE --replace --ocr>",
+                f"make it again: <boc index {name} SOURCE --replace> with <--ocr>",
             )
     work = _Sync(name, at, searcher, items, table, patterns, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
@@ -252,8 +252,8 @@ class _Sync:
             raise BocError(
                 f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing "
                 f"(such as {self._gone[0]!r})",
-                "is a disk not mounted, or this another folder? Add <missing remove-many> to "
-                "remove them, or <missing keep> to keep them",
+                "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
+                "remove them, or <--missing keep> to keep them",
             )
 
     def run(self, progress: Progress) -> SyncReport:

@@ -158,5 +158,5 @@ def _translate_errors(repository: str, revision: str) -> Iterator[None]:
             f"({next(iter(str(error).splitlines()), '')})",
             "repeat the command, complete files stay. Without internet, on another machine: hf "
             f"download {repository}{pinned} --local-dir model. Copy that folder here, and use it: "
-            "<encoder clip:model>",
+            "<--encoder clip:model>",
         ) from error

@@ -176,14 +176,14 @@ class Searcher:
         if identity.spec.startswith("vectors:"):
             raise BocError(
                 "the index was made of vectors, which no encoder makes",
-                "search by an item: <like ID>",
+                "search by an item: <--like ID>",
             )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
                 f"the encoder {encoder.identity.spec} has other weights than the index was made "
                 f"with ({encoder.identity.digest[:12]}, not {identity.digest[:12]})",
-                "name the right one with <encoder>",
+                "name the right one with <--encoder>",
             )
         return encoder
 
@@ -415,7 +415,7 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(
                 f"the index holds {held} only",
-                "leave out <find>, or index a CSV of image,caption to have both",
+                "leave out <--find>, or index a CSV of image,caption to have both",
             )
         return find
 

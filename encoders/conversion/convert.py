@@ -78,13 +78,13 @@ def convert(
     if left_out and stop_list is None:
         raise EncoderError(
             f"{checkpoint}: this TERAN leaves out stop-words, and holds no list of them",
-            "name one with <stop-list>, a word per line (its authors take the English list of "
+            "name one with <--stop-list>, a word per line (its authors take the English list of "
             "NLTK)",
         )
     if stop_list is not None and not left_out:
         raise EncoderError(
             f"{checkpoint}: this network leaves out no stop-words",
-            "leave out <stop-list>",
+            "leave out <--stop-list>",
         )
     if stop_list is not None:
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))

@@ -64,7 +64,7 @@ def in_batches(
                     raise EncoderError(
                         f"out of memory on {device} with a single item of length "
                         f"{lengths[places[0]]}",
-                        "try <device cpu>, smaller pictures, or <boc extract --set "
+                        "try <--device cpu>, smaller pictures, or <boc extract --set "
                         "precision=bfloat16>",
                     )
                 size = len(places) // 2

@@ -45,7 +45,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(
             f"{folder}: no model folder (no config.json)",
-            "train one with <boc train>, or say where it is now: <encoder KIND:FOLDER>",
+            "train one with <boc train>, or say where it is now: <--encoder KIND:FOLDER>",
         )
     try:
         config: dict[str, Any] = read_json(path)

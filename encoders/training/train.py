@@ -128,7 +128,7 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
         fewer = (
             f"<boc train --set held_out={max(1, pictures // 10)}>"
             if validated is None
-            else "fewer ids in <validate>"
+            else "fewer ids in <--validate>"
         )
         raise EncoderError(
             f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has "

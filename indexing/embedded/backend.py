@@ -41,7 +41,7 @@ class EmbeddedBackend:
     def create_part(self, *given: Any) -> NoReturn:
         raise BackendError(
             f"one process loads an index of file:{self.folder}",
-            "leave out <shard>, or load into a server",
+            "leave out <--shard>, or load into a server",
         )
 
     learn_once = create_part
@@ -49,7 +49,7 @@ class EmbeddedBackend:
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
             f"file:{self.folder} holds indexes of boc only",
-            "attach to a server's with <at elastic+URL>",
+            "attach to a server's with <--at elastic+URL>",
         )
 
     def compact(self, name: str) -> None:

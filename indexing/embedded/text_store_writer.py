@@ -216,7 +216,7 @@ def _store(
     except sqlite3.Error as error:
         raise BackendError(
             f"{path}: cannot be written ({error})",
-            "choose another place with <at>",
+            "choose another place with <--at>",
         ) from error
     return True
 

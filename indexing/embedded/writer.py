@@ -92,7 +92,7 @@ class _Writing:
         except OSError as error:
             raise BackendError(
                 f"{self._home}: cannot be written ({error.strerror or error})",
-                "choose another place with <at>",
+                "choose another place with <--at>",
             ) from error
         with ExitStack() as held:
             held.enter_context(self._held)

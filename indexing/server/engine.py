@@ -303,7 +303,7 @@ class ServerEngine(Contents):
         if rescore is not None and rescore.metric != "dot":
             raise BackendError(
                 f"the server does not re-rank by {rescore.metric}, boc does",
-                "add <rerank dot>",
+                "add <--rerank dot>",
             )
         if rescore is not None and not self.generation.state.unit:
             raise BackendError(
@@ -355,7 +355,7 @@ class ServerEngine(Contents):
         if self._layout.prefix:
             raise BackendError(
                 f"{self.generation.name} has words in fields of its own, which boc does not choose",
-                "leave out <hybrid> or add a clause for them to the body of a request",
+                "leave out <--hybrid> or add a clause for them to the body of a request",
             )
 
     def _only(self, modality: Modality | None) -> Modality | None:
@@ -386,7 +386,7 @@ class ServerEngine(Contents):
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
                 f"scores reach 2^24, from where {self._transport.label} rounds them",
-                "use a code of smaller frequencies (<code bits>, or fewer terms: <code "
+                "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
                 "NAME:Z/QUERY_Z>)",
             )
 

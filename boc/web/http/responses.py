@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -14,14 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boc.errors import BocError, command_words
+from boc.errors import BocError, worded
 from boc.search.options import SearchOptions
 from boc.web.http.headers import HEADERS, path_of
 from boc.web.http.logs import ID, REQUEST
 
 SMALL = 1000  # bytes below which a response is not compressed
 LEVEL = 5
-PARAMETERS = {"like", *(each.name for each in fields(SearchOptions))}
+PARAMETERS = {"like", *vars(SearchOptions())}
 
 
 class ProblemError(Exception):
@@ -51,12 +50,7 @@ def parameter_words(mark: str) -> str:
     """Word the mark of a hint as a parameter of a request; others are for the operator, who types
     them on the command line."""
     name, _, value = mark.partition(" ")
-    return f"{name}={value}" if name in PARAMETERS else command_words(mark)
-
-
-def error_text(error: BocError | OSError) -> str:
-    """Return the text of an error, its hint in words of the JSON interface."""
-    return error.text(parameter_words) if isinstance(error, BocError) else str(error)
+    return f"{name[2:]}={value}" if name[2:] in PARAMETERS else mark
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -81,7 +75,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(error.http_status, error_text(error))
+        return refusal(error.http_status, worded(error, parameter_words))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:

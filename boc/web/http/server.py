@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise BocError(
             f"{host}: no address of this machine ({error.strerror})",
-            "give <host 127.0.0.1>",
+            "give <--host 127.0.0.1>",
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -46,11 +46,11 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise BocError(
                 f"port {port} of {host} is taken",
-                "stop what runs there, or give another <port> (0 takes a free one)",
+                "stop what runs there, or give another <--port> (0 takes a free one)",
             ) from error
         raise BocError(
             f"{host}:{port}: cannot be listened at ({error.strerror})",
-            "give other <host>, <port>",
+            "give other <--host>, <--port>",
         ) from error
     return sock
 
