@@ -133,12 +133,12 @@ class FeatureFile:
             try:
                 self._file = h5py.File(self.path, "r")
             except FileNotFoundError:
-                if path.with_name(f"{path.name}.parts").exists():
+                if self.path.with_name(f"{self.path.name}.parts").exists():
                     raise FeatureFileError(
-                        f"{path}: not finished",
+                        f"{self.path}: not finished",
                         "repeat the <boc extract> that began it, it continues where it stopped",
                     ) from None
-                raise FeatureFileError(f"{path}: no such file", MAKE) from None
+                raise FeatureFileError(f"{self.path}: no such file", MAKE) from None
         try:
             with _damage(self.path):
                 check_heaps(self.path, self._file)
