@@ -241,7 +241,7 @@ def _server(at: str) -> Iterator[Finding]:
             "problem",
             f"indexes at {address}",
             f"cannot be read: {reasons}",
-            "see what each one says",
+            "boc info NAME says what to do",
         )
     exact = [field for field, support in about.items() if support.startswith("exact")]
     if exact:
