@@ -49,8 +49,8 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
 def parameter_words(mark: str) -> str:
     """Word the mark of a hint as a parameter of a request; others are for the operator, who types
     them on the command line."""
-    name, _, value = mark.partition(" ")
-    return f"{name[2:]}={value}" if name[2:] in PARAMETERS else mark
+    name, _, value = mark[2:].partition(" ")
+    return f"{name}={value}" if name in PARAMETERS else mark
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
