@@ -247,7 +247,8 @@ class Manifest:
         entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(
-                f"{where}: not a manifest of boc", "make the index with <boc index>"
+                f"{where}: not a manifest of boc",
+                "make the index with <boc index>",
             )
         if raw["format"] != FORMAT:
             raise ManifestError(

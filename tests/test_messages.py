@@ -34,7 +34,7 @@ def options(each: click.Command) -> set[str]:
 
 NAMED = re.compile(
     rf"(?:{'|'.join(name for name in options(main) if name[:2] == '--')})\b"
-    rf"|\bboc (?:{'|'.join(main.commands)})\b"
+    rf"|\bboc (?:{'|'.join(main.commands)})\b",
 )
 OTHERS = {  # a help text, and an option of another program
     "file made by boc build-codebook; required",
@@ -116,7 +116,8 @@ SAME: list[tuple[Callable[[Path], object], str, str, str]] = [
     ),
     (
         lambda place: boc.open("own", at(place)).searcher.search_query(
-            Query.of(like=["0"]), filters="title=dog"
+            Query.of(like=["0"]),
+            filters="title=dog",
         ),
         "search its words with hybrid=",
         "search its words with --hybrid",

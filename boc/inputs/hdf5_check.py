@@ -66,7 +66,8 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise FeatureFileError(
-                f"{path}: {where} is a link to another place, which is not followed", MAKE
+                f"{path}: {where} is a link to another place, which is not followed",
+                MAKE,
             )
         entry = group[name]
         if isinstance(entry, h5py.Group) and where.count("/") < 2:
@@ -74,7 +75,8 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         elif isinstance(entry, h5py.Dataset):
             if entry.is_virtual or entry.external:
                 raise FeatureFileError(
-                    f"{path}: the numbers of {where} stand in another file", MAKE
+                    f"{path}: the numbers of {where} stand in another file",
+                    MAKE,
                 )
             if (
                 entry.chunks is not None

@@ -110,7 +110,8 @@ def read_current(home: Path) -> tuple[str, Commit]:
     except OSError as error:
         check_system(path, error, BackendError)
         raise ManifestError(
-            f"{path}: cannot be read ({error}), which CURRENT names", DAMAGED
+            f"{path}: cannot be read ({error}), which CURRENT names",
+            DAMAGED,
         ) from error
     if name != f"commit-{digest[:16]}.json":
         raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged", DAMAGED)

@@ -92,7 +92,8 @@ class EmbeddedEngine:
     def _misfit(self, error: Exception) -> ManifestError:
         if self._damage:
             return ManifestError(
-                f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since)", DAMAGED
+                f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since)",
+                DAMAGED,
             )
         return ManifestError(
             f"{self._home}: its files are as they were written, but do not fit each other, or "
@@ -293,7 +294,9 @@ def _ranking_of(
 
 
 def _apply_mask(
-    rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]
+    rows: NDArray[np.int64],
+    scores: NDArray[Any],
+    mask: NDArray[np.uint8],
 ) -> RowScores:
     passed = mask[rows] != 0
     return rows[passed], scores[passed]

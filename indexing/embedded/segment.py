@@ -236,7 +236,8 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(
-                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets)", DAMAGED
+                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets)",
+                DAMAGED,
             )
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
@@ -337,7 +338,10 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
 
 
 def _write_rows(
-    out: _SegmentOutput, merged: _MergeOrder, like: Segment, code: CompactCode | None
+    out: _SegmentOutput,
+    merged: _MergeOrder,
+    like: Segment,
+    code: CompactCode | None,
 ) -> None:
     """Write everything except postings and text index."""
     if code is not None:

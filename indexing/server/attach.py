@@ -147,7 +147,11 @@ class ServerAttachment:
             return
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
-            "loading", self._field, "binary", attached=True, targets=(self._physical,)
+            "loading",
+            self._field,
+            "binary",
+            attached=True,
+            targets=(self._physical,),
         )
         fresh = Generation(
             f"{self.name}-boc-{digest}-1",
@@ -360,6 +364,7 @@ def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
         raise BackendError(
-            f"{name} is an index of boc", f"add to it with <boc add {name} FEATURES>"
+            f"{name} is an index of boc",
+            f"add to it with <boc add {name} FEATURES>",
         )
     return physical, mapping

@@ -224,7 +224,8 @@ class Contents:
         if not all(rows):
             where = f"{self._transport.label}: {self.generation.name}"
             raise BackendError(
-                f"{where} holds a document without a vector", "<boc verify> tells more"
+                f"{where} holds a document without a vector",
+                "<boc verify> tells more",
             )
         return self._vectors.decode(rows)
 

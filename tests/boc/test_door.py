@@ -229,7 +229,8 @@ def test_a_wrong_call_is_answered_with_the_right_one(
     ],
 )
 def test_unknown_keyword_is_a_type_error(
-    pets: boc.Index, call: Callable[[boc.Index], object]
+    pets: boc.Index,
+    call: Callable[[boc.Index], object],
 ) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         call(pets)

@@ -267,6 +267,7 @@ def test_only_changed_files_are_called_damaged(
         b"",
     )
     with pytest.raises(
-        ManifestError, match=r"damaged \(.*vectors.*: changed since\); .*replace=True"
+        ManifestError,
+        match=r"damaged \(.*vectors.*: changed since\); .*replace=True",
     ):
         other.vectors(list(model.rows)[:1])
