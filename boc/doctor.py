@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from boc import __version__, models, plugins
-from boc.errors import BocError
+from boc.errors import BocError, worded
 
 State = Literal["ok", "note", "problem"]
 USES = {
@@ -211,7 +211,7 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
             yield Finding(
                 "problem",
                 f"index {name}",
-                str(error),
+                worded(error, str),
                 f"boc delete {name} --all, and make it again",
             )
         else:
@@ -241,7 +241,7 @@ def _server(at: str) -> Iterator[Finding]:
             "problem",
             f"indexes at {address}",
             f"cannot be read: {reasons}",
-            "see what each one says",
+            "boc info NAME says what to do",
         )
     exact = [field for field, support in about.items() if support.startswith("exact")]
     if exact:
@@ -267,7 +267,7 @@ def _server(at: str) -> Iterator[Finding]:
 
 
 def _problem(about: str, error: BocError) -> Finding:
-    what, _, todo = str(error).rpartition("; ")
+    what, _, todo = worded(error, str).rpartition("; ")
     return Finding(
         "problem",
         about,

@@ -1,14 +1,20 @@
-"""Errors that a user can correct; each message names the value, the rule, and the next step."""
+"""Errors that a user can correct: a message names the value and the rule, its hint the next step.
+
+A hint is in words of the command line, and marks options and commands, as ``<--find>`` and ``<boc
+copy photos --replace>``. Python and the JSON interface word a mark each in its own way.
+
+>>> error = BocError("no pictures", "leave out <--ocr>, or repeat it: <boc index pets --replace>")
+>>> str(error)
+'no pictures; leave out ocr=, or repeat it: boc.build_index(..., replace=True)'
+>>> worded(error, str)
+'no pictures; leave out --ocr, or repeat it: boc index pets --replace'
+"""
 
 import errno
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 3  # reasons of a message
 ADVICE = {
@@ -30,7 +36,57 @@ def advice(error: OSError) -> str:
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
 
 
-class BocError(Exception):
+MARK = re.compile("<((?:boc |--)[^<>]+)>")
+PYTHON = {
+    "--like ID": "index.searcher.search_query(Query.of(like=[ID]))",
+    "--missing keep": "keep_missing=True",
+    "--missing remove-many": "remove_many=True",
+    "--replace": "replace=True",
+    "boc add": "index.add()",
+    "boc copy": "boc.copy_index()",
+    "boc index": "boc.build_index()",
+    "boc index --help": "boc.codecs.CODES",
+    "boc info": "index.info()",
+    "boc sync": "index.sync()",
+    "boc verify": "index.verify()",
+}
+"""Python's words for commands, and for options that differ; other commands have no function."""
+
+
+def python_words(mark: str) -> str:
+    """Word the mark of a hint as Python does."""
+    if mark in PYTHON:
+        return PYTHON[mark]
+    command, *options = re.split(" (?=--)", mark)
+    first, *words = command.split()
+    if first != "boc":
+        return f"{first[2:].replace('-', '_')}={''.join(map(repr, words))}"
+    function = PYTHON.get(f"boc {words[0]}")
+    if function is None:
+        return mark
+    arguments = ["...", *map(python_words, options)]
+    return f"{function[:-1]}{', '.join(arguments)})"
+
+
+def worded(error: BaseException, words: Callable[[str], str] = python_words) -> str:
+    """Return the text of an error or a warning; ``words`` renders the marks of its hint."""
+    if not isinstance(error, _HintedError):
+        return str(error)
+    message, hint = error.args
+    return "; ".join(filter(None, [message, MARK.sub(lambda mark: words(mark[1]), hint)]))
+
+
+class _HintedError(Exception):
+    """A message, and a hint with marks."""
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+
+    def __str__(self) -> str:
+        return worded(self)
+
+
+class BocError(_HintedError):
     """An error that the user can correct. The command line prints it as one line and exits with
     status 1.
 
@@ -41,22 +97,7 @@ class BocError(Exception):
     http_status = 400
 
 
-def named_options(function: F) -> F:
-    """Answer a keyword argument that ``function`` does not have with those that it has."""
-
-    known = [name for name in signature(function).parameters if name != "self"]
-
-    @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in known:
-                raise BocError(f"no option {name!r}; known: {', '.join(known)}")
-        return function(*args, **keywords)
-
-    return call  # type: ignore[return-value]
-
-
-class BocWarning(UserWarning):
+class BocWarning(_HintedError, UserWarning):  # noqa: N818
     """Something was done differently than requested; the message says how to avoid it."""
 
 
@@ -76,9 +117,9 @@ def leave_out(what: str, reasons: Sequence[str]) -> None:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
 
-def note(message: str, level: int = 2) -> None:
+def note(message: str, hint: str = "", *, level: int = 2) -> None:
     """Warn of ``message``, as of the code ``level`` calls above the caller."""
-    warnings.warn(BocWarning(message), stacklevel=level + 1)
+    warnings.warn(BocWarning(message, hint), stacklevel=level + 1)
 
 
 class ImageError(BocError):

@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from boc.errors import BocError, named_options
+from boc.errors import BocError
 from boc.inputs.images import picture_file
 from boc.manage.build import PLACE, add_items, delete
 from boc.manage.facts import index_facts
@@ -19,7 +19,6 @@ from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from typing_extensions import Never
 
     from boc.explain.score import Explanation
     from boc.inputs.images import Picture
@@ -40,7 +39,6 @@ class DeleteReport(NamedTuple):
     unknown: list[str]
 
 
-@named_options
 def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> Index:
     """Open the index ``name``; it must exist (``boc.build_index`` makes one).
 
@@ -127,7 +125,6 @@ class Index:
         hybrid: Hybrid | None = None,
         words_weight: float | None = None,
         query_z: int | None = None,
-        **unknown: Never,
     ) -> Hits:
         """Return the k best items for a sentence, a picture, or a vector of the encoder, best
         first.
@@ -157,12 +154,7 @@ class Index:
             min_confidence,
             collapse,
         )
-        return self._searcher.search(
-            text,
-            image=image,
-            vector=vector,
-            options=SearchOptions.of(options, **unknown),
-        )
+        return self._searcher.search(text, image=image, vector=vector, options=options)
 
     @wraps(search)
     async def asearch(self, *args: Any, **keywords: Any) -> Hits:
@@ -224,7 +216,6 @@ class Index:
         with nullcontext() if image is None else picture_file(image) as path:
             return explain(self._searcher, _text("id", id), text, path)
 
-    @named_options
     def add(
         self,
         source: Path | str | Sequence[Path | str],
@@ -253,7 +244,6 @@ class Index:
         self.refresh()
         return report
 
-    @named_options
     def sync(
         self,
         source: Path | str | Sequence[Path | str],

@@ -246,12 +246,15 @@ class Manifest:
         """Read a manifest strictly: ManifestError for another format, and for missing or unknown
         entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
-            raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
+            raise ManifestError(
+                f"{where}: not a manifest of boc",
+                "make the index with <boc index>",
+            )
         if raw["format"] != FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; "
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}",
                 f"{'upgrade boc, or ' if raw['format'] > FORMAT else ''}make the index again "
-                "with boc index --replace",
+                "with <boc index --replace>",
             )
         names = {f.name for f in fields(cls)}
         if set(raw) | OPTIONAL.keys() != names:

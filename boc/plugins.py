@@ -78,7 +78,7 @@ def region_source(spec: str) -> RegionSource:
 TOOLS = {
     "train": ("encoders.training", "training"),
     "learned_terms": ("encoders.training", "training"),
-    "convert": ("encoders.conversion", "boc convert"),
+    "convert": ("encoders.conversion", "a conversion"),
     "onnx_export": ("encoders.runtime", "this step"),
 }
 """The modules that make encoders and learned terms: the folder of each, and what needs it."""

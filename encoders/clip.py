@@ -199,7 +199,8 @@ def digest(name: str, folder: Path) -> str:
     if got is not None and got.contents != contents:
         changed = ", ".join(models.verify(got)) or "a file that was added"
         raise EncoderError(
-            f"{name}: not as downloaded ({changed}); get it again: boc model get {got.repository}",
+            f"{name}: not as downloaded ({changed})",
+            f"get it again: <boc model get {got.repository}>",
         )
     return contents
 
@@ -237,8 +238,7 @@ def find(argument: str) -> tuple[str, Path]:
         ) from None
     if cached is None:
         raise EncoderError(
-            f"{argument}: no such folder, and no model of that name on this machine; download it "
-            "with: boc model get "
-            f"{argument}, then repeat the command",
+            f"{argument}: no such folder, and no model of that name on this machine",
+            f"download it with: <boc model get {argument}>, then repeat the command",
         )
     return name, Path(cached).parent

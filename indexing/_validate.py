@@ -102,8 +102,8 @@ def _check_alignment(
 def no_concepts(name: object) -> BackendError:
     """Return the error for an index without concept sets."""
     return BackendError(
-        f"the index {name} holds no concept sets; make it with boc index --concepts float16, or "
-        "re-rank by dot",
+        f"the index {name} holds no concept sets",
+        "make it with <boc index --concepts float16>, or re-rank by dot",
     )
 
 

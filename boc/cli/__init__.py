@@ -18,7 +18,7 @@ import click
 
 from boc import __version__
 from boc.cli import settings
-from boc.cli.options import is_verbose, plain
+from boc.cli.options import is_verbose, one_line, plain
 from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
@@ -74,7 +74,7 @@ class CommandGroup(click.Group):
             with _notes():
                 return super().invoke(ctx)
         except BocError as error:
-            raise click.ClickException(plain(" ".join(str(error).split()))) from error
+            raise click.ClickException(one_line(error)) from error
         except UnicodeEncodeError as error:
             raise click.ClickException(
                 f"{error.object!a} is not UTF-8; write it in UTF-8",
@@ -145,8 +145,8 @@ def _notes() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, BocWarning):
-                click.echo(f"note: {plain(' '.join(str(message).split()))}", err=True)
+            if isinstance(message, BocWarning):
+                click.echo(f"note: {one_line(message)}", err=True)
                 if isinstance(message, LeftOut) and is_verbose():
                     for reason in message.reasons:
                         click.echo(f"left out: {plain(reason)}", err=True)

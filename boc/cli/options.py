@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
-from boc.errors import BocError, leave_out
+from boc.errors import BocError, leave_out, worded
 from boc.inputs.text_lines import text_lines
 from boc.paths import escaped_bytes
 
@@ -99,6 +99,11 @@ def plain(text: object) -> str:
         char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode()
         for char in str(text)
     )
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error or a warning in one line, its hint in words of the command line."""
+    return plain(" ".join(worded(error, str).split()))
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
@@ -203,7 +208,7 @@ class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before
         try:
             return value if isinstance(value, Code) else parse_code(value)
         except BocError as error:
-            self.fail(str(error), parameter, context)
+            self.fail(one_line(error), parameter, context)
 
     def shell_complete(
         self,
@@ -340,7 +345,7 @@ def write_onnx(folder: Path, *, needed: bool = True) -> None:
     except BocError as error:
         if needed:
             raise
-        click.echo(f"not written in ONNX: {plain(str(error))}", err=True)
+        click.echo(f"not written in ONNX: {one_line(error)}", err=True)
 
 
 verbose = click.option(

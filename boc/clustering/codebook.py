@@ -24,6 +24,7 @@ from boc.types import Identity
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
+MAKE = "make one with <boc build-codebook>"
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
 SPREAD = "spread"  # an entry of format 1 that nothing reads
 
@@ -107,12 +108,14 @@ class Codebook:
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(
-                f"{path}: no such file; make a codebook with boc build-codebook",
+                f"{path}: no such file of a codebook",
+                MAKE,
             ) from None
         except DAMAGE as error:
             check_system(path, error)
             raise BocError(
-                f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook",
+                f"{path}: not a codebook of boc, or damaged",
+                MAKE,
             ) from error
         if about["format"] > FORMAT:
             raise BocError(
@@ -131,8 +134,8 @@ class Codebook:
         if (weights(self.identity), self.identity.dim) != (weights(identity), identity.dim):
             raise BocError(
                 f"a codebook of {self.identity.spec} for concepts of {identity.spec}, which has "
-                "other weights; "
-                "make one for this encoder with boc build-codebook",
+                "other weights",
+                "make one for this encoder with <boc build-codebook>",
             )
 
 
@@ -171,7 +174,8 @@ def _from_entries(
         n_labels = 0 if labels is None else len(unpack_labels(labels))
     except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
         raise BocError(
-            f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook",
+            f"{path}: a codebook with odd entries ({error})",
+            MAKE,
         ) from error
     rows = len(codebook)
     dim = codebook.identity.dim
@@ -198,7 +202,7 @@ def _from_entries(
     )
     if not sound:
         raise BocError(
-            f"{path}: a codebook whose entries do not fit together; make one with boc "
-            "build-codebook",
+            f"{path}: a codebook whose entries do not fit together",
+            MAKE,
         )
     return codebook

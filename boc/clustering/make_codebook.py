@@ -47,7 +47,8 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
     that are missing."""
     if not files:
         raise FeatureFileError(
-            "no feature file to make a codebook from; write some with boc extract --encoder",
+            "no feature file to make a codebook from",
+            "write some with <boc extract --encoder>",
         )
     first = files[0]
     for file in files:

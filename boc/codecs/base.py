@@ -211,7 +211,8 @@ class ConceptStep(Step):
         """Return the concept sets. BocError if there are none."""
         if embeddings.concepts is None:
             raise BocError(
-                "no concept vectors here; boc extract keeps them without --set concepts=false",
+                "no concept vectors here",
+                "encode the items again with them: <boc extract --set concepts=true>",
             )
         return embeddings.concepts
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
-HELP = "boc index --help lists all codes with their arguments"
+HELP = "<boc index --help> lists all codes with their arguments"
 FORM = (
     "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, "
     "aggregate=max)"
@@ -220,25 +220,24 @@ class Code:
         kind = {
             **dict.fromkeys(WORD_CODES, "words"),
             **dict.fromkeys(LEARNED_CODES, "learned"),
-        }.get(self.name)
-        option = "" if kind is None else f" --kind {kind}"
+        }.get(self.name, "concepts")
+        make = "make one with <boc build-codebook FEATURES -o FILE>"
+        if kind != "concepts":
+            make = f"make one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
         if self.codebook is None:
             raise BocError(
-                f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE"
-                f"{option} and write {self.name}(codebook=FILE)",
+                f"code {self}: needs a codebook",
+                f"{make} and write {self.name}(codebook=FILE)",
             )
         from boc.clustering.codebook import Codebook
 
         book = Codebook.load(Path(self.codebook).expanduser())
-        if book.kind != (kind or "concepts"):
+        if book.kind != kind:
             contents = {"words": "the vectors of words", "learned": "learned terms"}.get(
                 book.kind,
                 "concepts",
             )
-            raise BocError(
-                f"code {self}: the codebook holds {contents}; make one with boc "
-                f"build-codebook{option}",
-            )
+            raise BocError(f"code {self}: the codebook holds {contents}", make)
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
@@ -336,7 +335,8 @@ def _quote(value: object) -> str:
 def _check_name(name: str) -> None:
     if name not in CODES:
         raise BocError(
-            f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}; {HELP}",
+            f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}",
+            HELP,
         )
 
 
@@ -346,13 +346,14 @@ def _rule(name: str, argument: str) -> Rule:
         owners = [other for other, kind in CODES.items() if argument in kind.rules]
         why = f" (it is for {', '.join(owners)})" if owners else _suggest(argument, rules)
         raise BocError(
-            f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}; {HELP}",
+            f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}",
+            HELP,
         )
     return rules[argument]
 
 
 def _value_error(name: str, argument: str, rule: Rule, value: object) -> BocError:
-    return BocError(f"code {name}: {argument} must be {rule}, got {value!r}; correct it; {HELP}")
+    return BocError(f"code {name}: {argument} must be {rule}, got {value!r}; correct it", HELP)
 
 
 def _suggest(typed: str, known: Mapping[str, Any]) -> str:

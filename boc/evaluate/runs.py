@@ -331,8 +331,9 @@ def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], N
         if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} "
-                "compares; score by dot, "
-                "or make it with boc extract --encoder (an encoder that has them, such as tern)",
+                "compares",
+                "score by dot, or make it with <boc extract --encoder> (an encoder that has them, "
+                "such as tern)",
             )
 
     def concepts(batch: Batch) -> Ragged:

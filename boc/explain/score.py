@@ -251,7 +251,7 @@ def _item(searcher: Searcher, id: str) -> Item:
     try:
         return find_item(searcher.index, id)
     except KeyError:
-        raise BocError(f"no item {id!r} in the index; give an id as boc search prints it") from None
+        raise BocError(f"no item {id!r} in the index; give the id of a hit") from None
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:

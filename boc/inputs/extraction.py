@@ -70,7 +70,8 @@ class Extraction:
             self._prepare = regions
         else:
             raise EncoderError(
-                "name what to extract: --encoder for embeddings, or --regions for regions",
+                "there is nothing to extract",
+                "name <--encoder> for embeddings, or <--regions> for regions",
             )
         self.source = source
         self.encoder = encoder
@@ -100,7 +101,7 @@ class Extraction:
         if source.file is not None:
             if ocr:
                 raise SourceError(
-                    f"{source.file} holds no pictures to read the words of; leave out --ocr",
+                    f"{source.file} holds no pictures to read the words of; leave out ocr",
                 )
             self._prepare = self._region_file(source.file)
             self.workers = 0
@@ -145,7 +146,7 @@ class Extraction:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(
-                f"{path}: holds {file.header.kind}; only regions can be encoded, with --encoder",
+                f"{path}: holds {file.header.kind}; only regions can be encoded, by an encoder",
             )
         made_for = getattr(self.encoder, "regions", None)
         if made_for is None or made_for.identity.digest != file.header.digest:

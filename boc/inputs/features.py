@@ -42,7 +42,7 @@ from boc.atomic_files import json_sha256
 from boc.errors import FeatureFileError, check_system
 from boc.foreign import parse_json
 from boc.inputs import stored_terms
-from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
+from boc.inputs.hdf5_check import MAKE, check_heaps, check_layout, check_values
 from boc.inputs.metadata import are_types, well_typed
 from boc.manifest import Manifest, describe
 from boc.types import (
@@ -133,7 +133,12 @@ class FeatureFile:
             try:
                 self._file = h5py.File(self.path, "r")
             except FileNotFoundError:
-                raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
+                if self.path.with_name(f"{self.path.name}.parts").exists():
+                    raise FeatureFileError(
+                        f"{self.path}: not finished",
+                        "repeat the <boc extract> that began it, it continues where it stopped",
+                    ) from None
+                raise FeatureFileError(f"{self.path}: no such file", MAKE) from None
         try:
             with _damage(self.path):
                 check_heaps(self.path, self._file)
@@ -168,22 +173,20 @@ class FeatureFile:
             group = self._file[modality]
             if needed not in group or group[needed].shape[1] != self.header.dim:
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} "
-                    "wide; make the file again "
-                    "with boc extract",
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide",
+                    MAKE,
                 )
             if needed == "ragged/features" and (
                 "ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4
             ):
-                raise FeatureFileError(
-                    f"{self.path}: its boxes are missing; make the file again with boc extract",
-                )
+                raise FeatureFileError(f"{self.path}: its boxes are missing", MAKE)
 
     def check_embeddings(self) -> None:
         """FeatureFileError for a file of regions."""
         if self.header.kind != "embeddings":
             raise FeatureFileError(
-                f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first",
+                f"{self.path}: holds regions, not vectors",
+                "use <boc extract --encoder> on it first",
             )
 
     @property
@@ -446,16 +449,7 @@ def _damage(path: Path) -> Iterator[None]:
             if isinstance(error, UnicodeError)
             else "not a readable HDF5 file"
         )
-        raise FeatureFileError(f"{path}: {reason}; make it with boc extract") from error
-
-
-def _absent(path: Path) -> str:
-    if path.with_name(f"{path.name}.parts").exists():
-        return (
-            "not finished; repeat the boc extract command that began it, it continues where "
-            "it stopped"
-        )
-    return "no such file; make it with boc extract"
+        raise FeatureFileError(f"{path}: {reason}", MAKE) from error
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
@@ -468,14 +462,15 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     }
     if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
         raise FeatureFileError(
-            f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract",
+            f"{path}: an HDF5 file, but not a feature file of boc",
+            MAKE,
         )
     if entries["format"] > FORMAT:
         raise FeatureFileError(
             f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc",
         )
     if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
-        raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
+        raise FeatureFileError(f"{path}: incomplete header", MAKE)
     numbers = {"format", "dim"}
     odd = [
         key
@@ -607,8 +602,8 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
             if names != arrays[0]:
                 raise FeatureFileError(
                     f"{file.path} and {filled[0].path} do not belong together: one of them holds "
-                    "no concept sets; make "
-                    "both with --set concepts=false, or neither",
+                    "no concept sets",
+                    "make both with <boc extract --set concepts=false>, or neither",
                 )
 
 

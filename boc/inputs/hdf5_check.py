@@ -19,7 +19,7 @@ from boc.errors import FeatureFileError
 from boc.types import MODALITIES
 
 STRINGS = ("ids", "content", "group")
-REMAKE = "make it with boc extract"
+MAKE = "make it with <boc extract>"
 REPACK = "rewrite it with: h5repack -f NONE -l CONTI OLD NEW"
 HEAP = b"GCOL\x01\0\0\0"  # what a heap of strings begins with; its size follows, then its strings
 HEADER = 16  # bytes before the strings of a heap, and before each of them
@@ -35,9 +35,7 @@ def check_layout(path: Path, file: h5py.File) -> None:
         _characters(path, data) for data in texts
     )
     if held > size:  # several places of the same bytes: a small file could become any size
-        raise FeatureFileError(
-            f"{path}: its arrays have {held:,} bytes, the file {size:,}; {REMAKE} again",
-        )
+        raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}", MAKE)
     _expect(
         path,
         "failed" in arrays and arrays["failed"].ndim == 2 and _is_text(arrays["failed"]),
@@ -59,9 +57,7 @@ def check_values(path: Path, values: NDArray[Any]) -> None:
     """FeatureFileError if a number is infinite, or none at all: such a vector is near to
     nothing."""
     if not np.isfinite(values).all():
-        raise FeatureFileError(
-            f"{path}: some of its numbers are infinite or none at all; {REMAKE} again",
-        )
+        raise FeatureFileError(f"{path}: some of its numbers are infinite or none at all", MAKE)
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -70,7 +66,8 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise FeatureFileError(
-                f"{path}: {where} is a link to another place, which is not followed; {REMAKE}",
+                f"{path}: {where} is a link to another place, which is not followed",
+                MAKE,
             )
         entry = group[name]
         if isinstance(entry, h5py.Group) and where.count("/") < 2:
@@ -78,7 +75,8 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         elif isinstance(entry, h5py.Dataset):
             if entry.is_virtual or entry.external:
                 raise FeatureFileError(
-                    f"{path}: the numbers of {where} stand in another file; {REMAKE}",
+                    f"{path}: the numbers of {where} stand in another file",
+                    MAKE,
                 )
             if (
                 entry.chunks is not None
@@ -92,10 +90,10 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                 entry.size
                 and entry.id.get_offset() + entry.id.get_storage_size() > path.stat().st_size
             ):
-                raise FeatureFileError(f"{path}: {where} is cut short; {REMAKE}")
+                raise FeatureFileError(f"{path}: {where} is cut short", MAKE)
             yield where, entry
         else:
-            raise FeatureFileError(f"{path}: {where} is no array; {REMAKE} again")
+            raise FeatureFileError(f"{path}: {where} is no array", MAKE)
 
 
 def _check_modality(
@@ -177,7 +175,7 @@ def _characters(path: Path, data: h5py.Dataset) -> int:
 
 def _expect(path: Path, good: bool, name: str, rule: str) -> None:
     if not good:
-        raise FeatureFileError(f"{path}: {name} is missing or not {rule}; {REMAKE} again")
+        raise FeatureFileError(f"{path}: {name} is missing or not {rule}", MAKE)
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
@@ -197,9 +195,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         finally:
             del view  # or the file could not be closed
     if not good:
-        raise FeatureFileError(
-            f"{path}: damaged (its strings do not follow each other); {REMAKE} again",
-        )
+        raise FeatureFileError(f"{path}: damaged (its strings do not follow each other)", MAKE)
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:

@@ -281,8 +281,8 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
         raise BocError(f"the index has no metadata field {name!r} ({there})")
     if types[name] == "text":
         raise BocError(
-            f"{name} is of type text, which is searched by its words (--hybrid); filters need "
-            "another type",
+            f"{name} is of type text; filters need another type",
+            "search its words with <--hybrid>",
         )
     return types[name]
 
@@ -391,4 +391,4 @@ def _date(text: str) -> str:
 def _known(types: Mapping[str, FieldType]) -> str:
     """Say which fields an index has, for an error."""
     names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
-    return f"it has: {names}" if names else "it has none; index with --metadata FILE"
+    return f"it has: {names}" if names else "it has none: it was made without metadata"

@@ -31,7 +31,8 @@ def check_installed() -> None:
     missing = next((name for name in ("rapidocr", "onnxruntime") if find_spec(name) is None), None)
     if missing is not None:
         raise BocError(
-            f"--ocr needs the package {missing}; install it with: pip install 'boc[ocr]'",
+            "reading the words inside pictures needs the package "
+            f"{missing}; install it with: pip install 'boc[ocr]'",
         )
 
 

@@ -96,9 +96,8 @@ def _results(
             value = future.result()
         except BrokenProcessPool as error:
             raise BocError(
-                f"a worker process ended at {image.path}, perhaps killed for memory; repeat the "
-                "command to go on; if "
-                "memory is short, with boc extract and a smaller --set workers=",
+                f"a worker process ended at {image.path}, perhaps killed for memory",
+                "repeat the command to go on; if memory is short: <boc extract --set workers=1>",
             ) from error
         yield _check_result(value)
 

@@ -53,8 +53,7 @@ UNWANTED = (
 and trash."""
 
 ADVICE = (
-    "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet "
-    ".json), or features (.h5)"
+    "give a folder of pictures, shards (.tar), or a table of captions (.csv .jsonl .parquet .json)"
 )
 
 
@@ -439,8 +438,8 @@ def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Pat
                 return folder
     tried = " or ".join(str(folder) for folder in candidates)
     raise SourceError(
-        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}; name "
-        "the folder with --images",
+        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}",
+        "name the folder with <--images>",
     )
 
 

@@ -101,8 +101,8 @@ def attach(
             if codec.words:
                 raise BocError(
                     "the code words writes a text for each picture, and other programs' "
-                    "documents have no field for "
-                    "it; take another code, or make an index with boc index",
+                    "documents have no field for it",
+                    "take another code, or make an index with <boc index>",
                 )
             manifest = new_manifest(file, codec, RM)
         change = place.change(manifest)

@@ -155,7 +155,7 @@ def renew_budgets(name: str, at: str) -> None:
         return
     drifted = has_drifted(stored.index)
     if drifted:
-        note(f"{name} {DRIFT}: boc copy {name} --code dictionary --replace")
+        note(f"{name} {DRIFT}", f"<boc copy {name} --code dictionary --replace>")
     if has_grown(recall, items) or (drifted and items >= (1 + SOME) * recall.get("items", 0)):
         choose_budgets(name, at, stored)
 

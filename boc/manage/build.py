@@ -17,7 +17,7 @@ import numpy as np
 from boc import models, plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError, named_options, note
+from boc.errors import BocError, SourceError, note
 from boc.inputs.archives import is_archive
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import FileState, look, settled_state
@@ -64,7 +64,6 @@ class LoadReport:
     published: bool = True
 
 
-@named_options
 def build_index(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -158,15 +157,15 @@ def build_index(
     sources = paths_of(source)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError(
-            "--shard loads parts of feature files; encode the pictures first, with boc extract "
-            "--shard",
+            f"shard {shard}: only feature files are loaded in parts",
+            "encode the pictures first, with <boc extract --shard>",
         )
     if existed and not replace and not (_are_features(sources) or all(map(has_vectors, sources))):
         open_sources(sources, images, exclude)  # an error of the source comes first
         raise BocError(
-            f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add "
-            "others by boc add, or "
-            "make it again with --replace",
+            f"{at} has an index {name!r}",
+            "bring it in line with its pictures by <boc sync>, add others by <boc add>, or make "
+            "it again with <--replace>",
         )
     opening = partial(open_sources, sources, images, exclude)
     with _embeddings(
@@ -216,9 +215,9 @@ def build_index(
         same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             raise BocError(
-                f"{at} has an index {name!r} of something else; make it again with --replace, "
-                "add these items by "
-                "boc add, or choose another name",
+                f"{at} has an index {name!r} of something else",
+                "make it again with <--replace>, add these items by <boc add>, or choose another "
+                "name",
             )
         if not same:
             total = file.count("image") + file.count("text")
@@ -248,7 +247,6 @@ def build_index(
         )
 
 
-@named_options
 def add_items(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -402,7 +400,8 @@ def _embeddings(
     if _are_features(sources):
         if ocr:
             raise SourceError(
-                f"{sources[0]} holds no pictures to read the words of; leave out --ocr",
+                f"{sources[0]} holds no pictures to read the words of",
+                "leave out <--ocr>",
             )
         with FeatureFiles(sources) as file:
             yield file, None
@@ -414,7 +413,7 @@ def _embeddings(
         items = opening()
         assert items is not None  # several files would all be of vectors
         if encoder is None:
-            raise BocError(_no_encoder(sources[0]))
+            raise BocError(f"{sources[0]} holds no vectors yet", _encoder_hint())
         network = plugins.encoder(encoder, device)
         concepts = keeps_concepts(network.identity)
         pictures = [item for item in items.items if items.file is None and item.modality == "image"]
@@ -485,16 +484,15 @@ def open_sources(
     return None
 
 
-def _no_encoder(source: Path) -> str:
+def _encoder_hint() -> str:
     """Return the next step for pictures without an encoder."""
     there = next(
         (name for name, entry in models.CATALOGUE.items() if models.find(entry.repository)),
         None,
     )
     if there is not None:
-        return f"{source} holds no vectors yet; name an encoder to make them: add --encoder {there}"
+        return f"name an encoder to make them: add <--encoder {there}>"
     return (
-        f"{source} holds no vectors yet, and there is no encoder to make them; get one: boc "
-        "model get clip, then "
-        "repeat the command with --encoder clip (or with your own: --encoder KIND:FOLDER)"
+        "there is no encoder to make them; get one: <boc model get clip>, then repeat the command "
+        "with <--encoder clip> (or with your own: <--encoder KIND:FOLDER>)"
     )

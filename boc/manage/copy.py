@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError, named_options
+from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import SUFFIXES, is_feature_file
 from boc.manage.budgets import choose_budgets, promise
@@ -43,7 +43,6 @@ class CopyReport:
     up_to_date: bool = False
 
 
-@named_options
 def copy_index(
     name: str,
     new: str | None = None,
@@ -95,12 +94,12 @@ def copy_index(
     new = check_name(new or name)
     if path is not None:
         if path.exists() and not replace and is_feature_file(path):
-            raise BocError(f"{path} is there already; add --replace, or choose another name")
+            raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
         check_output(path, is_feature_file)
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
         raise BocError(
-            f"{name} would be copied onto itself; give another name, another place (--to) or a "
-            "--code",
+            f"{name} would be copied onto itself",
+            "give another name, another place (<--to>) or a <--code>",
         )
     source = StoredItems(plugins.backend(at), name)
     show = progress_of(progress)
@@ -108,7 +107,8 @@ def copy_index(
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     if recall is not None and code is None:
         raise BocError(
-            "a recall is reached by the budgets of a new dictionary; add --code dictionary",
+            "a recall is reached by the budgets of a new dictionary",
+            "add <--code dictionary>",
         )
     if code is not None and codec is not None and manifest.rerank == "dot":
         promised = promise(recall, parse_code(code) if isinstance(code, str) else code, rm, codec)
@@ -141,8 +141,8 @@ def copy_index(
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(
-                f"{place} has an index {new!r} of something else; add --replace, or choose "
-                "another name",
+                f"{place} has an index {new!r} of something else",
+                "add <--replace>, or choose another name",
             )
         return replace_in(copied, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:

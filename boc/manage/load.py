@@ -280,9 +280,9 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
         batch = next(file.batches(modality, 1), None)
         if batch is not None and batch.embeddings.concepts is None:
             raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items; make it with boc "
-                "extract --encoder "
-                "(an encoder that has them, such as tern), or leave out --concepts and --rerank",
+                f"{file.path}: holds no concept sets of its {modality} items",
+                "make it with <boc extract --encoder> (an encoder that has them, such as tern), "
+                "or leave out <--concepts> and <--rerank>",
             )
 
 

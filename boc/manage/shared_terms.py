@@ -30,8 +30,8 @@ def term_faults(index: Engine, sample: int = SAMPLE) -> list[str]:
     if len(terms) == len(MODALITIES) and (share := shared_terms(terms)) < FEW:
         return [
             f"only {share:.0%} of its items have a term that the other modality has: this code "
-            "does not bring "
-            "sentences and pictures together; take another code, or a codebook made without --kind",
+            "does not bring sentences and pictures together; take another code, or a codebook of "
+            "concepts",
         ]
     return []
 

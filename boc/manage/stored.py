@@ -119,7 +119,8 @@ def stored_manifest(
     assert old is not None
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
-            f"{source.path} holds no concept sets, which {rerank} compares; leave out --rerank",
+            f"{source.path} holds no concept sets, which {rerank} compares",
+            "leave out <--rerank>",
         )
     parts = [old.source]
     fields = old.fields

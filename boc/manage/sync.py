@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.atomic_files import json_sha256
-from boc.errors import BocError, SourceError, named_options, note
+from boc.errors import BocError, SourceError, note
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
@@ -65,7 +65,6 @@ class SyncReport:
         return not (self.added or self.changed or self.moved or self.removed)
 
 
-@named_options
 def sync_index(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -143,8 +142,8 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not hold the facts of files that a sync compares; make it again with "
-            "--replace",
+            f"{name} does not hold the facts of files that a sync compares",
+            f"make it again: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
     check_fields(manifest, Metadata({**items.types}, {}))
@@ -157,8 +156,8 @@ def sync_index(
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(
-                f"{name} has no field for the words inside pictures; make it again with "
-                "--replace --ocr",
+                f"{name} has no field for the words inside pictures",
+                f"make it again: <boc index {name} SOURCE --replace> with <--ocr>",
             )
     work = _Sync(name, at, searcher, items, table, patterns, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
@@ -219,7 +218,7 @@ class _Sync:
             note(
                 f"{len(kept)} pictures cannot be read now (such as {kept[0]}); what {name} has "
                 "of them is kept",
-                4,
+                level=4,
             )
         missing = pictures.missing + sentences.missing
         # What lies in folders that cannot be listed now may still be there.
@@ -252,10 +251,9 @@ class _Sync:
         elif 2 * len(self._gone) > len(self._stored) and not remove_many:
             raise BocError(
                 f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing "
-                "(such as "
-                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add "
-                "--missing remove-many to "
-                "remove them, or --missing keep to keep them",
+                f"(such as {self._gone[0]!r})",
+                "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
+                "remove them, or <--missing keep> to keep them",
             )
 
     def run(self, progress: Progress) -> SyncReport:

@@ -120,7 +120,7 @@ class Moments:
 
     def _changes(self) -> Iterator[Collection[object]]:
         """Yield the files that changed; none after a while without a change."""
-        with needing("--watch", "watch"):
+        with needing("watching", "watch"):
             import watchfiles
         roots = {
             place if place.is_dir() else place.parent for place in self._places if place.exists()

@@ -155,8 +155,8 @@ def _translate_errors(repository: str, revision: str) -> Iterator[None]:
         pinned = f" --revision {revision}" if revision else ""
         raise BocError(
             f"{repository}: cannot be downloaded from {server} "
-            f"({next(iter(str(error).splitlines()), '')}); repeat the "
-            "command, complete files stay. Without internet, on another machine: hf download "
-            f"{repository}{pinned} --local-dir model. Copy that folder here, and use it: "
-            "--encoder clip:model",
+            f"({next(iter(str(error).splitlines()), '')})",
+            "repeat the command, complete files stay. Without internet, on another machine: hf "
+            f"download {repository}{pinned} --local-dir model. Copy that folder here, and use it: "
+            "<--encoder clip:model>",
         ) from error

@@ -155,11 +155,7 @@ class SearchOptions:
         /,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return ``options`` with the keyword arguments replaced. BocError for the name of no
-        option."""
-        for name in keywords:
-            if name not in _KINDS:
-                raise BocError(f"no search option {name!r}; known: {', '.join(_KINDS)}")
+        """Return ``options`` with the keyword arguments replaced."""
         if options is not None and not isinstance(options, cls):
             raise BocError(
                 f"options must be SearchOptions, got {type(options).__name__}; or give k=5 and "

@@ -175,16 +175,15 @@ class Searcher:
             return TermReader(self.codec.given, identity)
         if identity.spec.startswith("vectors:"):
             raise BocError(
-                "the index was made of vectors, which no encoder makes; search by --like ID of "
-                "an item",
+                "the index was made of vectors, which no encoder makes",
+                "search by an item: <--like ID>",
             )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
                 f"the encoder {encoder.identity.spec} has other weights than the index was made "
-                "with "
-                f"({encoder.identity.digest[:12]}, not {identity.digest[:12]}); name the right "
-                "one with --encoder",
+                f"with ({encoder.identity.digest[:12]}, not {identity.digest[:12]})",
+                "name the right one with <--encoder>",
             )
         return encoder
 
@@ -415,8 +414,8 @@ class Searcher:
         if not counts[find]:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(
-                f"the index holds {held} only; drop --find, or index a CSV of image,caption to "
-                "have both",
+                f"the index holds {held} only",
+                "leave out <--find>, or index a CSV of image,caption to have both",
             )
         return find
 
@@ -460,7 +459,7 @@ class Searcher:
             return replace(part, value=find_item(self.index, str(part.value)).id)
         except KeyError:
             raise BocError(
-                f"the index has no item {part.value!r}; boc search prints the ids of its hits",
+                f"the index has no item {part.value!r}; give the id of a hit",
             ) from None
 
     def _encode(self, part: QueryPart) -> Embeddings:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BackendError, BocError, ImageError, ManifestError
+from boc.errors import BackendError, BocError, ImageError, ManifestError, worded
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
@@ -27,7 +27,7 @@ from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
-from boc.web.http.responses import ProblemError, unknown
+from boc.web.http.responses import ProblemError, parameter_words, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import PixelBudget
@@ -179,7 +179,7 @@ class Library:
         try:
             return work(snapshot)
         except AWAY as error:
-            raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
+            raise ProblemError(503, worded(error, parameter_words), {"Retry-After": "1"}) from error
 
     def sentence(self, snapshot: LibrarySnapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
@@ -278,7 +278,7 @@ class Library:
         try:
             self._take(self._snapshot.searcher.renew())
         except (BocError, OSError) as error:
-            self._away = str(error)
+            self._away = worded(error, parameter_words)
             self._looked = monotonic()
         finally:
             self._looking.release()
@@ -298,7 +298,7 @@ class Library:
             try:
                 self._take(self._snapshot.searcher.renew(force=True))
             except (BocError, OSError) as error:
-                self._away = str(error)
+                self._away = worded(error, parameter_words)
                 raise ProblemError(503, self._away, {"Retry-After": "1"}) from error
             finally:
                 self._looked = monotonic()

@@ -19,13 +19,13 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from boc import __version__
 from boc.codecs import SurrogateCodec, code_of
 from boc.codecs.signed import CReLU
-from boc.errors import BackendError, BocError, ImageError, UnreachableError
+from boc.errors import BackendError, BocError, ImageError, UnreachableError, worded
 from boc.explain.score import explain_item
 from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
-from boc.web.http.responses import ProblemError, as_json, unknown
+from boc.web.http.responses import ProblemError, as_json, parameter_words, unknown
 from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
@@ -195,7 +195,7 @@ async def request_body(
             except UnreachableError:
                 raise
             except BackendError as error:
-                raise ProblemError(400, str(error)) from error
+                raise ProblemError(400, worded(error, parameter_words)) from error
 
         return Response(
             service.library.do(write),

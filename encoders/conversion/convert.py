@@ -75,13 +75,16 @@ def convert(
         )
     words = _words(tokens, network) if kind == "vsrn" else _word_pieces(tokens, network)
     left_out = not getattr(network.config, "stop_words", True)
-    if left_out != (stop_list is not None):
+    if left_out and stop_list is None:
         raise EncoderError(
-            f"{checkpoint}: this TERAN leaves out stop-words, and holds no list of them; name "
-            "one with --stop-list, a "
-            "word per line (its authors take the English list of NLTK)"
-            if left_out
-            else f"{checkpoint}: this network leaves out no stop-words; leave out --stop-list",
+            f"{checkpoint}: this TERAN leaves out stop-words, and holds no list of them",
+            "name one with <--stop-list>, a word per line (its authors take the English list of "
+            "NLTK)",
+        )
+    if stop_list is not None and not left_out:
+        raise EncoderError(
+            f"{checkpoint}: this network leaves out no stop-words",
+            "leave out <--stop-list>",
         )
     if stop_list is not None:
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))

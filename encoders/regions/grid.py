@@ -32,7 +32,7 @@ WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 def load(argument: str) -> GridRegions:
     """Return the source; it takes no argument."""
     if argument:
-        raise EncoderError(f"grid takes no argument, got {argument!r}; write --regions grid")
+        raise EncoderError(f"grid takes no argument, got {argument!r}", "write <--regions grid>")
     return GridRegions()
 
 

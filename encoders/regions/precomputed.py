@@ -161,7 +161,7 @@ def _read_array(path: Path) -> NDArray[Any]:
             return read_npy(file.read())
     except FileNotFoundError:
         raise ImageError(
-            f"{path}: no region features for this picture; extract them or leave it out with --ids",
+            f"{path}: no region features for this picture; extract them, or leave it out",
         ) from None
     except DAMAGE as error:
         raise ImageError(
@@ -301,7 +301,7 @@ class TsvRegions:
         if row is None:
             raise ImageError(
                 f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
-                "extract its regions or leave it out with --ids",
+                "extract its regions, or leave it out",
             )
         return row
 

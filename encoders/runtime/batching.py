@@ -63,8 +63,9 @@ def in_batches(
                 if len(places) == 1:
                     raise EncoderError(
                         f"out of memory on {device} with a single item of length "
-                        f"{lengths[places[0]]}; try --device "
-                        "cpu, smaller pictures, or boc extract --set precision=bfloat16",
+                        f"{lengths[places[0]]}",
+                        "try <--device cpu>, smaller pictures, or <boc extract --set "
+                        "precision=bfloat16>",
                     )
                 size = len(places) // 2
                 if device == "cuda":

@@ -52,7 +52,7 @@ def pick(device: str) -> str:
     if device not in {"cpu", "cuda"}:
         raise EncoderError(f"no device {device!r}; known: auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
-        raise EncoderError("no CUDA device works here; use --device cpu")
+        raise EncoderError("no CUDA device works here", "use <--device cpu>")
     return device
 
 

@@ -15,6 +15,7 @@ from ..networks.foreign import reading_model
 from .onnx_record import ModelFiles
 
 FORMAT = 2
+TRAIN = "train the model again with <boc train>"
 PARTS = {"network", "text", "regions"}
 SETTINGS = ("config.json", "tokenizer.json")
 WEIGHTS = "model.safetensors"
@@ -43,30 +44,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise EncoderError(
-            f"{folder}: no model folder (no config.json); train one with boc train, "
-            "or say where it is now: --encoder KIND:FOLDER",
+            f"{folder}: no model folder (no config.json)",
+            "train one with <boc train>, or say where it is now: <--encoder KIND:FOLDER>",
         )
     try:
         config: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
-        raise EncoderError(
-            f"{path}: damaged ({error}); train the model again with boc train",
-        ) from error
+        raise EncoderError(f"{path}: damaged ({error})", TRAIN) from error
     version = config.get("format")
     if isinstance(version, int) and version != FORMAT:
-        step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
         raise EncoderError(
-            f"{path}: model format {version}, this boc reads format {FORMAT}; {step}",
+            f"{path}: model format {version}, this boc reads format {FORMAT}",
+            "upgrade boc" if version > FORMAT else TRAIN,
         )
     if str(config.get("kind")) not in KINDS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(
-            f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o "
-            "FOLDER",
+            f"{path}: not the configuration of an encoder",
+            "train one with <boc train SOURCE -o FOLDER>",
         )
     if not (folder / WEIGHTS).is_file():
         raise EncoderError(
-            f"{folder}: no weights yet; repeat the boc train command, it continues where it "
-            "stopped",
+            f"{folder}: no weights yet",
+            "repeat the <boc train> command, it continues where it stopped",
         )
     return config

@@ -89,7 +89,8 @@ class OnnxRecord:
         )
         if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
             raise EncoderError(
-                f"{path}: missing or damaged; make it again with boc convert {folder}",
+                f"{path}: missing or damaged",
+                f"make it again with <boc convert {folder}>",
             )
         return path
 

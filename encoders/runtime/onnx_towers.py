@@ -132,7 +132,7 @@ def run(session: Any, dim: int, inputs: Mapping[str, NDArray[Any]]) -> list[NDAr
         )
     if outputs[0].shape[1:] != (dim,):
         raise EncoderError(
-            f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {dim}; make it again: "
-            "boc convert",
+            f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {dim}",
+            "make it again: <boc convert>",
         )
     return outputs

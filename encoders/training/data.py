@@ -76,8 +76,8 @@ class RegionReader:
         with FeatureFile(path) as file:
             if file.header.kind != "regions":
                 raise EncoderError(
-                    f"{path}: holds {file.header.kind}, training needs regions: boc extract "
-                    "--regions",
+                    f"{path}: holds {file.header.kind}, training needs regions",
+                    "make them: <boc extract --regions>",
                 )
             self.identity = file.header.identity
             self.offsets = file.offsets("image")

@@ -126,14 +126,14 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
     batch = recipe.train.batch_size
     if pictures < held_out + batch:
         fewer = (
-            f"--set held_out={max(1, pictures // 10)}"
+            f"<boc train --set held_out={max(1, pictures // 10)}>"
             if validated is None
-            else "fewer ids in --validate"
+            else "fewer ids in <--validate>"
         )
         raise EncoderError(
             f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has "
-            f"{batch}; give "
-            f"more, or {fewer} and --set batch_size={max(2, pictures // 10)}",
+            f"{batch}",
+            f"give more, or {fewer} and <boc train --set batch_size={max(2, pictures // 10)}>",
         )
 
 
@@ -260,5 +260,6 @@ def _parse_value(name: str, value: str, kind: str) -> int | float | str | bool:
         return int(value) if kind == "int" else float(value)
     except ValueError:
         raise EncoderError(
-            f"{name} must be a number, got {value!r}; write for example --set {name}=1",
+            f"{name} must be a number, got {value!r}",
+            f"write for example <boc train --set {name}=1>",
         ) from None

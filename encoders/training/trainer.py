@@ -106,8 +106,8 @@ class Trainer:
         )
         if len(self.train) < config.batch_size:
             raise EncoderError(
-                f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
-                "give more pictures or a smaller --set batch_size=",
+                f"{len(self.train)} pictures to learn from, batches have {config.batch_size}",
+                "give more pictures, or smaller batches: <boc train --set batch_size=2>",
             )
         share = config.fragments
         ids = self.captions.ids

@@ -40,16 +40,16 @@ class EmbeddedBackend:
 
     def create_part(self, *given: Any) -> NoReturn:
         raise BackendError(
-            f"one process loads an index of file:{self.folder}; leave out --shard, or load into "
-            "a server",
+            f"one process loads an index of file:{self.folder}",
+            "leave out <--shard>, or load into a server",
         )
 
     learn_once = create_part
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
-            f"file:{self.folder} holds indexes of boc only; attach to a server's with --at "
-            "elastic+URL",
+            f"file:{self.folder} holds indexes of boc only",
+            "attach to a server's with <--at elastic+URL>",
         )
 
     def compact(self, name: str) -> None:
@@ -101,6 +101,6 @@ class EmbeddedBackend:
             known = self.names()
             there = f"it holds: {', '.join(known)}" if known else "it holds none"
             raise BackendError(
-                f"no index {name!r} in file:{self.folder} ({there}); make it with boc index "
-                f"{name} SOURCE",
+                f"no index {name!r} in file:{self.folder} ({there})",
+                f"make it with <boc index {name} SOURCE>",
             )

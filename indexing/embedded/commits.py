@@ -90,7 +90,7 @@ def read(path: Path) -> Commit:
         return Commit(manifest, raw["codec"], entries, files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
 
 
 def current(home: Path) -> str:
@@ -104,18 +104,17 @@ def read_current(home: Path) -> tuple[str, Commit]:
     path = home / name
     if not _COMMIT.fullmatch(name):
         _refuse_older(home, name)
-        raise ManifestError(
-            f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}",
-        )
+        raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit)", DAMAGED)
     try:
         digest = sha256(path)
     except OSError as error:
         check_system(path, error, BackendError)
         raise ManifestError(
-            f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}",
+            f"{path}: cannot be read ({error}), which CURRENT names",
+            DAMAGED,
         ) from error
     if name != f"commit-{digest[:16]}.json":
-        raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged; {DAMAGED}")
+        raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged", DAMAGED)
     return name, read(path)
 
 
@@ -247,11 +246,9 @@ def check(home: Path, commit: Commit) -> None:
         path = home / name
         stamps[name] = stamp(path)
         if stamps[name][0] != told[0]:
-            raise ManifestError(f"{path}: missing or cut short; {DAMAGED}")
+            raise ManifestError(f"{path}: missing or cut short", DAMAGED)
         if known.get(name) != stamps[name] and sha256(path) != told[1]:
-            raise ManifestError(
-                f"{path}: its bytes have changed since they were written; {DAMAGED}",
-            )
+            raise ManifestError(f"{path}: its bytes have changed since they were written", DAMAGED)
     if any(known.get(name) != mark for name, mark in stamps.items()):
         _remember(home, stamps)
 

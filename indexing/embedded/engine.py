@@ -92,7 +92,8 @@ class EmbeddedEngine:
     def _misfit(self, error: Exception) -> ManifestError:
         if self._damage:
             return ManifestError(
-                f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}",
+                f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since)",
+                DAMAGED,
             )
         return ManifestError(
             f"{self._home}: its files are as they were written, but do not fit each other, or "
@@ -148,9 +149,9 @@ class EmbeddedEngine:
     def request(self, *query: Any, **options: Any) -> NoReturn:
         name = self._home.name
         raise BackendError(
-            f"{name} is in a folder, which answers no HTTP requests; boc serve {name} does, "
-            "under /api, and so does a "
-            f"server that holds it: boc copy {name} --to elastic+URL",
+            f"{name} is in a folder, which answers no HTTP requests",
+            f"<boc serve {name}> does, under /api, and so does a server that holds it: <boc copy "
+            f"{name} --to elastic+URL>",
         )
 
     def match(
@@ -293,7 +294,9 @@ def _ranking_of(
 
 
 def _apply_mask(
-    rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]
+    rows: NDArray[np.int64],
+    scores: NDArray[Any],
+    mask: NDArray[np.uint8],
 ) -> RowScores:
     passed = mask[rows] != 0
     return rows[passed], scores[passed]

@@ -92,7 +92,8 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
         )
     except (ValueError, IndexError) as error:
         raise ManifestError(
-            f"{home}: damaged, its files do not fit each other ({error}); {DAMAGED}",
+            f"{home}: damaged, its files do not fit each other ({error})",
+            DAMAGED,
         ) from error
 
 
@@ -106,7 +107,8 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Live
             dead = load_array(home / entry.dead)
             if dead.min(initial=0) < 0 or dead.max(initial=0) >= len(segment):
                 raise ManifestError(
-                    f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {DAMAGED}",
+                    f"{home / entry.dead}: damaged (rows beyond {len(segment)})",
+                    DAMAGED,
                 )
             live = np.ones(len(segment), np.uint8)
             live[dead] = 0

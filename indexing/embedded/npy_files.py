@@ -27,7 +27,7 @@ Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
 """The concatenated entries of sets, and the size of each set."""
 
 SMALL = 1 << 16  # bytes of a file that is read as a whole
-DAMAGED = "make the index again with boc index --replace"
+DAMAGED = "make the index again with <boc index --replace>"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, "
     rb"]*)\), \} *\n",
@@ -105,7 +105,7 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
         array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
     except (OSError, ValueError, TypeError) as error:
         check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
     if scattered and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
     return array
@@ -145,9 +145,9 @@ def load_strings(folder: Path, name: str) -> Strings:
         mapped = _map(path)
     except (OSError, ValueError) as error:
         check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
     if offsets.ndim != 1 or offsets.dtype != np.int64:
-        raise ManifestError(f"{folder / name}.npy: damaged (no list of offsets); {DAMAGED}")
+        raise ManifestError(f"{folder / name}.npy: damaged (no list of offsets)", DAMAGED)
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 
 

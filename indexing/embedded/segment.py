@@ -218,9 +218,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         or modality.ndim != 1
         or modality.max(initial=0) >= len(MODALITIES)
     ):
-        raise ManifestError(
-            f"{folder / 'modality.npy'}: damaged (no list of modalities); {DAMAGED}",
-        )
+        raise ManifestError(f"{folder / 'modality.npy'}: damaged (no list of modalities)", DAMAGED)
     n = len(modality)
     try:
         postings = Postings(
@@ -231,14 +229,15 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
             manifest.codec["n_terms"],
         )
     except ValueError as error:
-        raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
+        raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error})", DAMAGED) from error
     concepts = None
     if manifest.concept_dtype is not None:
         scales = map_array("concept_scales") if manifest.concept_dtype == "int8" else None
         concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(
-                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}",
+                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets)",
+                DAMAGED,
             )
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
@@ -339,7 +338,10 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
 
 
 def _write_rows(
-    out: _SegmentOutput, merged: _MergeOrder, like: Segment, code: CompactCode | None
+    out: _SegmentOutput,
+    merged: _MergeOrder,
+    like: Segment,
+    code: CompactCode | None,
 ) -> None:
     """Write everything except postings and text index."""
     if code is not None:

@@ -29,6 +29,7 @@ from boc.errors import ManifestError
 from boc.types import Filter
 
 from .bm25 import Occurrences
+from .npy_files import DAMAGED
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -207,9 +208,7 @@ class TextStore:
         return self._damage_error(error)
 
     def _damage_error(self, why: object) -> ManifestError:
-        return ManifestError(
-            f"{self.path}: damaged ({why}); make the index again with boc index --replace",
-        )
+        return ManifestError(f"{self.path}: damaged ({why})", DAMAGED)
 
 
 def encode_value(value: Any) -> Any:

@@ -215,7 +215,8 @@ def _store(
         ) from error
     except sqlite3.Error as error:
         raise BackendError(
-            f"{path}: cannot be written ({error}); choose another place with --at",
+            f"{path}: cannot be written ({error})",
+            "choose another place with <--at>",
         ) from error
     return True
 

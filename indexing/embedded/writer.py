@@ -91,8 +91,8 @@ class _Writing:
             self._held.enter_context(sole_writer(self._home))
         except OSError as error:
             raise BackendError(
-                f"{self._home}: cannot be written ({error.strerror or error}); choose another "
-                "place with --at",
+                f"{self._home}: cannot be written ({error.strerror or error})",
+                "choose another place with <--at>",
             ) from error
         with ExitStack() as held:
             held.enter_context(self._held)
@@ -292,7 +292,8 @@ class EmbeddedEditor(_Writing):
         if not self._merger.parts:
             name = self._home.name
             raise BackendError(
-                f"nothing would be left in {name}; to remove all of it: boc delete {name} --all",
+                f"nothing would be left in {name}",
+                f"to remove all of it: <boc delete {name} --all>",
             )
         self._manifest = replace(self._manifest, source=source)
         self._publish()

@@ -149,8 +149,8 @@ def live_generation(transport: Transport, name: str) -> Generation:
         existing = names(transport)
         there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
         raise BackendError(
-            f"no index {name!r} at {transport.label} ({there}); make it with boc index {name} "
-            "SOURCE --at ADDRESS",
+            f"no index {name!r} at {transport.label} ({there})",
+            f"make it with <boc index {name} SOURCE --at ADDRESS>",
         )
     return generation
 
@@ -174,9 +174,8 @@ def check_own(generation: Generation | None) -> None:
         )
     if generation.state.attached:
         raise BackendError(
-            f"{name} is an index of another program, with a code attached to its documents; boc "
-            f"attach {name} adds to "
-            f"them, boc attach {name} --detach takes it away",
+            f"{name} is an index of another program, with a code attached to its documents",
+            f"<boc attach {name}> adds to them, <boc attach {name} --detach> takes it away",
         )
 
 
@@ -198,10 +197,10 @@ def _behind(transport: Transport, name: str) -> Generation | None:
         candidates = _behind_alias(transport, indices, name)
     if indices and not candidates:
         raise BackendError(
-            f"{name!r} at {transport.label} was not made by boc; choose another name, or add a "
-            "code to its documents "
-            f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it "
-            "with boc copy)",
+            f"{name!r} at {transport.label} was not made by boc",
+            "choose another name, or add a code to its documents with "
+            f"<boc attach {name} FEATURES> (if it is to be a copy of an index of boc, make it "
+            "with <boc copy>)",
         )
     for each in candidates:
         if each.shadowed:
@@ -253,8 +252,8 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Genera
     ]
     if any(each.state.state not in ("complete", "editing") for each in candidates):
         raise BackendError(
-            f"{name!r} at {transport.label} is not loaded in whole; repeat the boc index that "
-            "loads it",
+            f"{name!r} at {transport.label} is not loaded in whole",
+            "repeat the <boc index> that loads it",
         )
     return [each for each in candidates if not each.state.attached]
 
@@ -272,11 +271,10 @@ def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
                 there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()
             ):
                 raise BackendError(
-                    f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the "
-                    "index was made again; "
+                    f"the field {OBJECT!r} of {physical} is not mapped as it was when the code was "
+                    "attached: the index was made again",
                     f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
-                    "boc attach, first "
-                    "with --detach",
+                    "<boc attach> after <boc attach --detach>",
                 )
 
 
@@ -298,12 +296,10 @@ def readable(transport: Transport, generation: Generation) -> Generation:
     if hits:
         raise BackendError(
             f"{generation.name} at {transport.label} has items without a code, such as "
-            f"{hits[0]['_id']!r}: "
-            "_reindex, _update and _update_by_query write documents from their _source, which "
-            "has no codes and "
-            "vectors; make it again with boc index, or copy the index that it was made of with "
-            "boc copy, _clone, "
-            "_shrink, _split or a snapshot",
+            f"{hits[0]['_id']!r}: _reindex, _update and _update_by_query write documents from "
+            "their _source, which has no codes and vectors",
+            "make it again with <boc index>, or copy the index that it was made of with "
+            "<boc copy>, _clone, _shrink, _split or a snapshot",
         )
     return generation
 

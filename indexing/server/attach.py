@@ -147,7 +147,11 @@ class ServerAttachment:
             return
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
-            "loading", self._field, "binary", attached=True, targets=(self._physical,)
+            "loading",
+            self._field,
+            "binary",
+            attached=True,
+            targets=(self._physical,),
         )
         fresh = Generation(
             f"{self.name}-boc-{digest}-1",
@@ -294,8 +298,8 @@ class ServerAttachment:
 
     def _nothing(self) -> BackendError:
         return BackendError(
-            f"nothing is attached to {self.name} at {self._transport.label}; boc info lists "
-            "what is",
+            f"nothing is attached to {self.name} at {self._transport.label}",
+            "<boc info> lists what is",
         )
 
     def _remove_codes(self, index: str) -> Iterator[None]:
@@ -344,7 +348,8 @@ def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
     there = indices_of(transport, name)
     if not there:
         raise BackendError(
-            f"no index {name!r} at {transport.label}; boc attach adds to one that is there",
+            f"no index {name!r} at {transport.label}",
+            "<boc attach> adds to one that is there",
         )
     if any("data_stream" in entry for entry in there.values()):
         raise BackendError(
@@ -358,5 +363,8 @@ def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
     ((physical, entry),) = there.items()
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
-        raise BackendError(f"{name} is an index of boc; add to it with boc add {name} FEATURES")
+        raise BackendError(
+            f"{name} is an index of boc",
+            f"add to it with <boc add {name} FEATURES>",
+        )
     return physical, mapping

@@ -122,7 +122,7 @@ class ServerBackend:
             try:
                 self.open(name)
             except BocError as error:
-                reasons.append(f"{name} ({error})")
+                reasons.append(f"{name} ({error.args[0]})")
         unreadable = {"unreadable": "; ".join(reasons)} if reasons else {}
         return {**about, **fields, "vectors": tried_vectors(self.transport), **unreadable}
 

@@ -332,8 +332,8 @@ class Bulk:
                 name = self._target.rpartition("-boc-")[0] or self._target
                 raise BackendError(
                     f"{self._transport.label}: another command has published, replaced or "
-                    f"removed {name} meanwhile; "
-                    f"see what boc info {name} says, and repeat this command if that is not what "
+                    f"removed {name} meanwhile",
+                    f"see what <boc info {name}> says, and repeat this command if that is not what "
                     "it was to be",
                 )
             if not passing and (operation, result["status"]) != ("update", 409):

@@ -223,7 +223,10 @@ class Contents:
         rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
             where = f"{self._transport.label}: {self.generation.name}"
-            raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
+            raise BackendError(
+                f"{where} holds a document without a vector",
+                "<boc verify> tells more",
+            )
         return self._vectors.decode(rows)
 
 

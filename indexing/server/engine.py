@@ -302,7 +302,8 @@ class ServerEngine(Contents):
             )
         if rescore is not None and rescore.metric != "dot":
             raise BackendError(
-                f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot",
+                f"the server does not re-rank by {rescore.metric}, boc does",
+                "add <--rerank dot>",
             )
         if rescore is not None and not self.generation.state.unit:
             raise BackendError(
@@ -353,9 +354,8 @@ class ServerEngine(Contents):
     def _check_words(self) -> None:
         if self._layout.prefix:
             raise BackendError(
-                f"{self.generation.name} has words in fields of its own, which boc does not "
-                "choose; leave out --hybrid "
-                "or add a clause for them to the body that boc search --request body prints",
+                f"{self.generation.name} has words in fields of its own, which boc does not choose",
+                "leave out <--hybrid> or add a clause for them to the body of a request",
             )
 
     def _only(self, modality: Modality | None) -> Modality | None:
@@ -385,9 +385,9 @@ class ServerEngine(Contents):
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
-                f"scores reach 2^24, from where {self._transport.label} rounds them; use a code "
-                "of smaller frequencies "
-                "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)",
+                f"scores reach 2^24, from where {self._transport.label} rounds them",
+                "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
+                "NAME:Z/QUERY_Z>)",
             )
 
     @staticmethod

@@ -264,10 +264,10 @@ class ClauseBudget:
             return dict(features)
         note(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
-            f"is what {self._label} "
-            "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
+            f"is what {self._label} takes",
+            "index again with fewer terms of a query (<--code NAME:Z/QUERY_Z>), or raise "
             "indices.query.bool.max_clause_count where the server has it",
-            4,
+            level=4,
         )
         return strongest(features, limit)
 

@@ -357,8 +357,8 @@ class ServerEditor:
         if digits > state.digits:
             raise BackendError(
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} "
-                "was made for; make it "
-                "again with boc index --replace",
+                "was made for",
+                "make it again with <boc index --replace>",
             )
         if state.unit and not is_unit(vectors):
             raise BackendError(
@@ -402,8 +402,8 @@ class ServerEditor:
             there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
             if {requests.document_id(key) for key in there} <= set(unwanted):
                 raise BackendError(
-                    f"nothing would be left in {name}; to remove all of it: boc delete {name} "
-                    "--all",
+                    f"nothing would be left in {name}",
+                    f"to remove all of it: <boc delete {name} --all>",
                 )
 
     def commit(self, source: str, **changed: Any) -> None:

@@ -89,7 +89,7 @@ def test_unknown_entries_are_named() -> None:
 def test_an_older_format_is_refused(number: int) -> None:
     message = (
         f"here: index format {number}, this boc reads format {FORMAT}; make the index again "
-        "with boc index --replace"
+        r"with boc\.build_index\(\.\.\., replace=True\)"
     )
     with pytest.raises(ManifestError, match=message):
         Manifest.from_json(

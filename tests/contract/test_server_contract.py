@@ -82,7 +82,7 @@ def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
     for source in ("3", "4"):  # the same contents, and others
         late = pytest.raises(
             BackendError,
-            match=f"published, replaced or removed {name} meanwhile; see what boc info",
+            match=f"published, replaced or removed {name} meanwhile; see what index.info",
         )
         with late, create("3") as writer:
             writer.add(rows[0])

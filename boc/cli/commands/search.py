@@ -433,7 +433,7 @@ def _print(hits: list[Hit], draw: Callable[[Image], str] | None) -> None:
             try:
                 picture = read_image(Path(hit.path), least=2 * SIDE)
             except ImageError as error:
-                click.echo(options.plain(error), err=True)
+                click.echo(options.one_line(error), err=True)
             else:
                 picture.thumbnail((SIDE, SIDE))
                 click.echo(draw(picture))

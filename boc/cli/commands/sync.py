@@ -92,7 +92,7 @@ def command(
 
     def show(news: SyncReport | BocError) -> None:
         if isinstance(news, BocError):
-            click.echo(f"{name}: {news}", err=True)
+            click.echo(f"{name}: {options.one_line(news)}", err=True)
             return
         _print(name, news)
         options.report(news.failed, 1)

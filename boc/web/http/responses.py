@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boc.errors import BocError
+from boc.errors import BocError, worded
+from boc.search.options import SearchOptions
 from boc.web.http.headers import HEADERS, path_of
 from boc.web.http.logs import ID, REQUEST
 
 SMALL = 1000  # bytes below which a response is not compressed
 LEVEL = 5
+PARAMETERS = {"like", *vars(SearchOptions())}
 
 
 class ProblemError(Exception):
@@ -44,6 +46,13 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
     )
 
 
+def parameter_words(mark: str) -> str:
+    """Word the mark of a hint as a parameter of a request; others are for the operator, who types
+    them on the command line."""
+    name, _, value = mark[2:].partition(" ")
+    return f"{name}={value}" if name in PARAMETERS else mark
+
+
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a failed request."""
     return as_json({"error": " ".join(message.split())}, status, headers)
@@ -66,7 +75,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(error.http_status, str(error))
+        return refusal(error.http_status, worded(error, parameter_words))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:

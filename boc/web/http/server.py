@@ -34,7 +34,8 @@ def listen(host: str, port: int) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
         raise BocError(
-            f"--host {host}: no address of this machine ({error.strerror}); give 127.0.0.1",
+            f"{host}: no address of this machine ({error.strerror})",
+            "give <--host 127.0.0.1>",
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -44,11 +45,12 @@ def listen(host: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise BocError(
-                f"port {port} of {host} is taken; stop what runs there, or give another --port "
-                "(0 takes a free one)",
+                f"port {port} of {host} is taken",
+                "stop what runs there, or give another <--port> (0 takes a free one)",
             ) from error
         raise BocError(
-            f"{host}:{port}: cannot be listened at ({error.strerror}); give other --host, --port",
+            f"{host}:{port}: cannot be listened at ({error.strerror})",
+            "give other <--host>, <--port>",
         ) from error
     return sock
 

@@ -34,11 +34,11 @@ class _Worker:
     def began(self) -> None:
         """Wait until it answers requests. BocError with its error if it had one."""
         wait([self.word, self.process.sentinel])
-        error = "a worker ended before it answered; see above"
+        error = ("a worker ended before it answered; see above",)
         with suppress(EOFError):
             error = self.word.recv() if self.word.poll() else error
         if error is not None:
-            raise BocError(error)
+            raise BocError(*error)
 
 
 def run_workers(count: int, work: Work, *arguments: Any, ready: Ready) -> None:
@@ -94,7 +94,7 @@ def _run(end: Connection, work: Work, first: bool, *arguments: Any) -> None:
     try:
         work(lambda: end.send(None), first, *arguments)
     except BocError as error:
-        end.send(str(error))
+        end.send(error.args)
 
 
 def _end_with_parent() -> None:

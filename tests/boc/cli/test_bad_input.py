@@ -79,7 +79,7 @@ CASES = [
     (f"search photos ' ' {AT}", ["sentence is empty"]),
     (f"search photos hello -k 0 {AT}", ["k must be at least 1", "0"]),
     (f"search photos hello --queries {{home}}/notes.txt {AT}", ["give TEXT", "--queries FILE"]),
-    (f"search photos --like nobody.png {AT}", ["nobody.png", "boc search prints"]),
+    (f"search photos --like nobody.png {AT}", ["nobody.png", "give the id of a hit"]),
     (f"search photos -- -snow {AT}", ["write TEXT in quotes"]),
     (f"search photos {AT} -- -snow", ["nothing to look for", "add a sentence"]),
     (f"search photos --image {{home}}/none.png {AT}", ["none.png", "No such file"]),

@@ -101,7 +101,7 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
 
 
 def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="name what to extract"):
+    with pytest.raises(EncoderError, match="name encoder= for embeddings, or regions="):
         Extraction(open_source(library / "captions.csv"), tmp_path / "f.h5")
 
 

@@ -382,7 +382,7 @@ def test_load_damaged_file(tmp_path: Path) -> None:
             Codebook.load(path)
     with pytest.raises(BocError, match="not a codebook"):
         Codebook.load(tmp_path)
-    with pytest.raises(BocError, match="no such file; make a codebook"):
+    with pytest.raises(BocError, match="no such file of a codebook; make one"):
         Codebook.load(tmp_path / "none.npz")
 
 

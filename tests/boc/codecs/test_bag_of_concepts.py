@@ -281,7 +281,10 @@ def test_unknown_assignment_or_option() -> None:
 
 def test_items_without_concepts() -> None:
     codec = concept_code(book(3)).fit(embedded("image", [2], 0))
-    with pytest.raises(BocError, match="--set concepts=false"):
+    with pytest.raises(
+        BocError,
+        match=r"no concept vectors here; .*boc extract --set concepts=true",
+    ):
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
 

@@ -70,7 +70,7 @@ def test_any_text_parses_or_names_next_step(text: str) -> None:
         message = str(error)
     else:
         message = "write NAME" if parse_code(str(code)) == code else "it is read as another code"
-    assert any(step in message for step in ("boc index --help", "write NAME"))
+    assert any(step in message for step in ("boc.codecs.CODES", "write NAME"))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,12 @@ def test_str_is_shortest_form(code: Code, text: str) -> None:
     [
         (
             "dictionry",
-            ["'dictionry'", "did you mean dictionary?", "known: scalar, bits", "boc index --help"],
+            [
+                "'dictionry'",
+                "did you mean dictionary?",
+                "known: scalar, bits",
+                "boc.codecs.CODES lists",
+            ],
         ),
         ("soft(agregate=max)", ["'agregate'", "did you mean aggregate?", "soft takes z, query_z"]),
         ("dictionary(bits=3)", ["'bits'", "it is for bits", "dictionary takes z"]),
@@ -291,7 +296,7 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str) -> No
         )
         with pytest.raises(
             BocError,
-            match=f"the codebook holds {contents}; make one with boc build-codebook{option}$",
+            match=f"the codebook holds {contents}; make one with boc build-.*FILE{option}$",
         ):
             code.load_codebook()
     with pytest.raises(BocError, match="no such file"):

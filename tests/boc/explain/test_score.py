@@ -225,7 +225,7 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (("nope", SENTENCE), r"no item 'nope' in the index; give an id"),
+        (("nope", SENTENCE), r"no item 'nope' in the index; give the id of a hit"),
         (("003.png",), "either a sentence or a picture"),
         (("003.png", SENTENCE, "x.png"), "either a sentence or a picture"),
         (("003.png", " "), "the sentence is empty"),

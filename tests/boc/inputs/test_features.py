@@ -198,7 +198,7 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
     path = tmp_path / "resumed.h5"
     with FeatureWriter(path, HEADER) as writer:
         extend(writer, PARTS[:before])
-    with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract command"):
+    with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract"):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
         b"half a part",
@@ -298,7 +298,7 @@ def test_no_feature_file(tmp_path: Path) -> None:
     assert "not a readable HDF5 file" in refusal(tmp_path / "cut.h5")
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
         file["data"] = [1, 2, 3]
-    assert "not a feature file of boc; make one with boc extract" in refusal(
+    assert "not a feature file of boc; make it with boc extract" in refusal(
         tmp_path / "foreign.h5",
     )
 
@@ -311,7 +311,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
-    assert "incomplete header; make the file again" in refusal(path)
+    assert "incomplete header; make it with boc extract" in refusal(path)
 
 
 def test_header_omits_defaults(tmp_path: Path) -> None:

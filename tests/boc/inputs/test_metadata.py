@@ -282,7 +282,7 @@ def test_parse_filter(text: str, expected: Filter) -> None:
         ("taken>0000", ["'0000'", "ISO 8601"]),
         ("taken>2021-02-29", ["'2021-02-29'", "ISO 8601"]),
         ("indoors<true", ["indoors of type boolean", "'<'"]),
-        ("title=a", ["title is of type text", "--hybrid"]),
+        ("title=a", ["title is of type text", "hybrid="]),
     ],
 )
 def test_bad_filter(text: str, words: list[str]) -> None:

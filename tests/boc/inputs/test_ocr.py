@@ -132,7 +132,8 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert result.exit_code == 1
     assert (
-        "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in result.stderr
+        "pictures needs the package rapidocr; install it with: pip install 'boc[ocr]'"
+        in result.stderr
     )
     assert not (tmp_path / "f.h5").exists()
 

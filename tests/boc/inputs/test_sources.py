@@ -192,7 +192,7 @@ def test_picture_folder_of_a_table(tmp_path: Path, place: str) -> None:
     path = table(tmp_path, "image,caption\nsub/a.png,hello\n")
     options = {"images": tmp_path / place} if place.startswith("elsewhere") else {}
     if options:
-        assert "name the folder with --images" in refusal(path)
+        assert "name the folder with images=" in refusal(path)
     picture = open_source(path, **options).items[0]
     assert picture.content == str((tmp_path / place / "sub/a.png").resolve())
     assert picture.id == "sub/a.png"

@@ -131,7 +131,7 @@ def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path
         add_items("made", write_more(tmp_path / "alike.h5", rows(3000, 5, 0.3)), at=place)
     assert not index_facts(plugins.backend(place).open("made"))["drifted"]
     other = np.random.default_rng(6).normal(size=(9000, DIM)).astype(np.float32)
-    with pytest.warns(BocWarning, match="boc copy made --code dictionary --replace"):
+    with pytest.warns(BocWarning, match=r"boc.copy_index\(..., code=.dictionary., replace=True\)"):
         add_items("made", write_more(tmp_path / "other.h5", unit_rows(other)), at=place)
     assert index_facts(plugins.backend(place).open("made"))["drifted"]
     copy_index("made", at=place, code="dictionary", replace=True)

@@ -77,7 +77,7 @@ def test_a_copy_in_a_file_round_trips(
 
 
 def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
-    with pytest.raises(BocError, match="add --code dictionary"):
+    with pytest.raises(BocError, match="add code='dictionary'"):
         copy_index("photos", "new", at=at, recall=0.9)
     copy_index("photos", "new", at=at, code="dictionary(terms=8)", recall=0.9)
     assert plugins.backend(at).open("new").manifest.recall["target"] == 0.9

@@ -266,7 +266,7 @@ def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
 
 
 def test_an_unknown_item_is_named(searcher: Searcher) -> None:
-    with pytest.raises(BocError, match=r"no item 'nobody.png'; boc search prints"):
+    with pytest.raises(BocError, match=r"no item 'nobody.png'; give the id of a hit"):
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
 
 

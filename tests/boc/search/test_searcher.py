@@ -156,7 +156,6 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
     ("call", "message"),
     [
         (lambda s: s.search("a", filters="depth>1"), "depth"),
-        (lambda s: s.search("a", top=5), "no search option 'top'"),
         (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
         (
             lambda s: s.search_query("a"),

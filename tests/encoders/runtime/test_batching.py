@@ -84,7 +84,7 @@ def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
 )
 def test_single_item_out_of_memory(error: Callable[[], RuntimeError]) -> None:
     watched = Watched(0, error)
-    with pytest.raises(EncoderError, match=r"on cpu with a single item of length 7; try --device"):
+    with pytest.raises(EncoderError, match=r"on cpu with a single item of length 7; try device="):
         in_batches("cpu", "float32", DIM, [7, 2, 3], [7, 2, 3], watched, 4)
     assert watched.seen == [[7, 3, 2], [7]]
 

@@ -599,7 +599,7 @@ def test_recipe_settings(name: str) -> None:
     [
         ({"depth": "3"}, "no setting 'depth'; known: .*joint_width.*batch_size.*text_layers"),
         ({"region_dim": "3"}, "no setting 'region_dim'"),
-        ({"lr": "fast"}, "lr must be a number, got 'fast'; write for example --set lr=1"),
+        ({"lr": "fast"}, "lr must be a number, got 'fast'; write for example boc train --set lr=1"),
         ({"epochs": "2.5"}, "epochs must be a number, got '2.5'"),
         ({"text_layers": ""}, "text_layers must be a number"),
     ],

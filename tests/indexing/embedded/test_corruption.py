@@ -262,9 +262,12 @@ def test_only_changed_files_are_called_damaged(
         match=r"files are as they were written.*or boc fails on this",
     ) as sound:
         index.vectors(list(model.rows)[:1])
-    assert "--replace" not in str(sound.value)
+    assert "replace=" not in str(sound.value)
     next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(
         b"",
     )
-    with pytest.raises(ManifestError, match=r"damaged \(.*vectors.*: changed since\); .*--replace"):
+    with pytest.raises(
+        ManifestError,
+        match=r"damaged \(.*vectors.*: changed since\); .*replace=True",
+    ):
         other.vectors(list(model.rows)[:1])

@@ -467,7 +467,7 @@ def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) ->
     path = make(tmp_path, items).path
     data = path.read_bytes()
     path.write_bytes(data[: int(left * len(data)) if isinstance(left, float) else left])
-    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged .*boc index"):
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged .*boc\.build_index"):
         read_all(path, 9999)
 
 

@@ -236,7 +236,7 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
     )
     with pytest.raises(
         BackendError,
-        match="if it is to be a copy of an index of boc, make it with boc copy",
+        match=r"if it is to be a copy of an index of boc, make it with boc.copy_index",
     ):
         Searcher.open(other, place.at)
 

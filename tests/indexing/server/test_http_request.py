@@ -104,7 +104,7 @@ def test_request_needs_a_server(library: Path) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
     with pytest.raises(
         BocError,
-        match=r"(?s)photos is in a folder.*boc serve photos.*boc copy photos --to elastic\+U",
+        match=r"(?s)photos is in a folder.*boc serve photos.*copy_index\(\.\.\., to='elastic\+U",
     ):
         searcher.request(Query.of("a red box"))
 
