@@ -165,11 +165,15 @@ class _Block(nn.Module):
             )
         steps.append(
             _FoldedConvolution(
-                left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True
+                left,
+                f"{name}_depthwise_conv",
+                f"{name}_bn1",
+                stride,
+                activated=True,
             ),
         )
         steps.append(
-            _FoldedConvolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False)
+            _FoldedConvolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False),
         )
         self.steps = nn.Sequential(*steps)
 

@@ -117,7 +117,10 @@ def _export_dual(folder: Path, parts: ModelFiles) -> Iterator[str]:
         details["pixels"] = asdict(pixels)
         example = {"pixel_values": np.stack([each["pixel_values"] for each in inputs[:2]])}
         towers[IMAGE] = _TowerExport(
-            _DualImages(network), example, 1, lambda on: on.images(prepared)
+            _DualImages(network),
+            example,
+            1,
+            lambda on: on.images(prepared),
         )
     write_text(folder / TOKENIZER, form.tokenizer.to_str())
     yield from _write(folder, parts, towers, network, network.dim, DualOnnx, [TOKENIZER], **details)

@@ -139,5 +139,6 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Ite
             f"{path}: no picture with captions to learn from; extract from a CSV of image,caption",
         )
     return CaptionPairs(
-        np.array([i for i, _ in pairs], dtype=np.int64), [c for _, c in pairs]
+        np.array([i for i, _ in pairs], dtype=np.int64),
+        [c for _, c in pairs],
     ), captions

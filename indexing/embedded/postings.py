@@ -110,7 +110,10 @@ class Postings:
         return self.starts, self.rows, self.frequencies, self._peaks
 
     def top(
-        self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None
+        self,
+        queries: TermMatrix,
+        k: int,
+        mask: NDArray[np.uint8] | None = None,
     ) -> list[RowScores]:
         """Return rows and scores of at most k largest positive scores per query, best first, ties
         to the lower row.

@@ -224,7 +224,9 @@ class Ranking:
         ]
         numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
         passing = RankedRows(
-            numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count)
+            numbers,
+            np.concatenate([np.empty(0, np.int64), *chosen]),
+            np.zeros(count),
         )
         if rescore.metric == "dot" or count <= few:
             return passing, None if count <= few or size is None else request.k

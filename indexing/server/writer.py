@@ -305,7 +305,11 @@ class Load:
         self.generation = generation
         self.shards = Shards(transport, generation.physical)
         self.rows = _DocumentSender(
-            transport, generation, generation.loading_alias, patience, self.shards
+            transport,
+            generation,
+            generation.loading_alias,
+            patience,
+            self.shards,
         )
 
     def put(self, rows: Rows) -> None:

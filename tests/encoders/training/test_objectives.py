@@ -123,7 +123,8 @@ def captions(tmp_path: Path) -> tuple[Any, CaptionTensors]:
 
 
 def encode(
-    network: Any, captions: CaptionTensors
+    network: Any,
+    captions: CaptionTensors,
 ) -> tuple[Encodings, torch.Tensor, torch.Tensor, Any]:
     lengths = torch.tensor([4, 2, 3])
     images = network.images(torch.randn(3, 4, 6), torch.rand(3, 4, 4), lengths)

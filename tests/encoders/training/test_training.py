@@ -224,7 +224,11 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
     items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
     captions = CaptionTensors(
-        items, tower.tokens, model.txt_enc.width, frozen=frozen, folder=tmp_path
+        items,
+        tower.tokens,
+        model.txt_enc.width,
+        frozen=frozen,
+        folder=tmp_path,
     )
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
