@@ -332,13 +332,8 @@ class Identity:
     dim: int
 
     def __post_init__(self) -> None:
-        typed = (
-            isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int
-        )
-        if not typed or not 0 < self.dim < WIDEST:
-            raise ValueError(
-                f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}",
-            )
+        if not 0 < self.dim < WIDEST:
+            raise ValueError(f"dim {self.dim} of the encoder {self.spec} is below 1 or too large")
 
 
 @dataclass(frozen=True)
