@@ -85,6 +85,7 @@ def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         rule, _, path = str(error).partition(" - at ")
+        rule = rule[0].lower() + rule[1:]
         name = re.search(r"\$\.(\w+)", path)
         if name is None:
             raise ValueError(rule) from None

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from boc.codecs.base import Step
 from boc.errors import BocError, ImageError
-from boc.foreign import parse_json
+from boc.foreign import parse_json, typed
 from boc.labels import Label, pack_labels, unpack_labels
 from boc.types import Embeddings, Identity, ImageRef, Modality, TermMatrix
 
@@ -111,10 +111,8 @@ class TermReader:
         for text in texts:
             try:
                 value = parse_json(text)
-                rows.append(
-                    {name: float(weight) for name, weight in value.get("vector", value).items()},
-                )
-            except (ValueError, TypeError, AttributeError) as error:
+                rows.append(typed(value.get("vector", value), dict[str, float]))
+            except (ValueError, AttributeError) as error:
                 raise BocError(f"{text[:60]!r} are no terms of another system; {FORM}") from error
         return with_terms("text", self.step.rows(rows))
 

@@ -208,14 +208,14 @@ def models() -> Iterator[Model]:
 def read(folder: Path) -> Model | None:
     """Return the model in ``folder``, None without a record. BocError for a damaged record or one
     of another format."""
-    from boc.foreign import read_json
+    from boc.foreign import read_json, typed
 
     path = folder / RECORD
     try:
         record = read_json(path)
         if record.pop("format") != FORMAT:
             raise ValueError("another format")
-        return Model(**record, folder=folder)
+        return typed({**record, "folder": folder}, Model)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
