@@ -333,7 +333,7 @@ class Identity:
 
     def __post_init__(self) -> None:
         if not 0 < self.dim < WIDEST:
-            raise ValueError(f"dim {self.dim} of the encoder {self.spec} is below 1 or too large")
+            raise ValueError(f"no identity of an encoder: {self.spec!r}, dim {self.dim}")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ def kmeans(
     ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points
     per centroid.
     """
-    points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
+    if spherical:
+        X = unit_rows(X)
+    points = np.ascontiguousarray(X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
     if spherical and not points.any():
@@ -80,11 +82,10 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
     return np.maximum(squared, 0, out=squared).astype(np.float32)
 
 
-def row_block(centroids: Floats, z: int | None) -> int:
-    """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in
-    memory."""
-    p = len(centroids)
-    return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
+def row_block(compared: int) -> int:
+    """Return how many rows to compare at a time with so many centroids each, so that at most
+    ``DISTANCES`` distances are in memory."""
+    return max(1, min(DISTANCES // compared, ROWS))
 
 
 def center(
@@ -97,7 +98,9 @@ def center(
     ``axes`` (d, d), if any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
-    return concepts @ axes if axes is not None and axes.size else concepts
+    if axes is not None and axes.size:
+        concepts = concepts @ axes
+    return concepts
 
 
 def rescaling(points: Floats) -> Floats:

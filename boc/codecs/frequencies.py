@@ -23,9 +23,8 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
     kth = np.partition(X, width - z, axis=1)[:, width - z, None]
     mask = kth <= X
-    for row in np.flatnonzero(
-        mask.sum(axis=1) > z,
-    ):  # ties at the k-th best: the last ones are dropped
+    # Of ties at the k-th best, the last ones are dropped.
+    for row in np.flatnonzero(mask.sum(axis=1) > z):
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
     return np.nonzero(mask)[1].reshape(n, z).astype(np.int32)
@@ -67,18 +66,20 @@ class TopZ(SparseStep):
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._keep(X, self.z if self.query_z is None else self.query_z)
+        return self._keep(X, self.query_z or self.z)
 
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
         X = self._validate(X, reset=False)
-        z = X.shape[1] if z is None else z
-        return stack_rows([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
+        n, width = X.shape
+        return stack_rows([keep_block(X[i : i + BLOCK], z or width) for i in range(0, n, BLOCK)])
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
     """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n,
     d)."""
-    block = X.toarray() if sparse.issparse(X) else X
+    block = X
+    if sparse.issparse(X):
+        block = X.toarray()
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
     positive = values > 0
@@ -188,10 +189,8 @@ class BitQuantizer(SparseStep):
         rows = as_rows(self._validate(X, reset=False))
         top = self._top()
         peak = float(self.peak_[0]) or 1.0
-        return frequencies(
-            np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top),
-            rows,
-        )
+        whole = np.ceil(rows.data.astype(np.float64) * (top / peak))
+        return frequencies(np.minimum(whole, top), rows)
 
     def _top(self) -> int:
         """Return the largest frequency. ValueError for bits out of their range."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import Blocks
+from boc.codecs.base import Blocks, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
@@ -71,6 +71,7 @@ class WordTerms(Center):
     <...2 stored elements and shape (1, 2)>
     """
 
+    origin_: Any
     learned: ClassVar[tuple[str, ...]] = (
         "labels_",
         "means_",
@@ -105,13 +106,14 @@ class WordTerms(Center):
             raise ValueError("WordTerms learns no words; make it by from_codebook")
         super()._learn(blocks)
         book = self._codebook
-        origin = np.zeros(self.n_features_in_, np.float32) if book.origin is None else book.origin
-        means = {**dict(zip(self.labels_.tolist(), self.means_, strict=True)), "text": origin}
+        take_codebook(self, book, vocabulary_="centroids", term_labels_="labels")
+        self.origin_ = book.origin
+        if book.origin is None:
+            self.origin_ = np.zeros(self.n_features_in_, np.float32)
+        means = dict(zip(self.labels_.tolist(), self.means_, strict=True))
+        means["text"] = self.origin_
         self.labels_ = np.array(sorted(means))
         self.means_ = np.stack([means[label] for label in sorted(means)]).astype(np.float32)
-        self.vocabulary_ = book.centroids
-        self.origin_ = origin
-        self.term_labels_ = np.empty(0, np.uint8) if book.labels is None else book.labels
         return self
 
     @property
