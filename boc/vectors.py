@@ -65,3 +65,16 @@ def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
     scaled /= np.where(lengths > 0, lengths, 1)
     unit: NDArray[np.float32] = scaled.astype(np.float32, copy=False)
     return unit
+
+
+def mean_of(
+    modality: str | None,
+    labels: NDArray[np.str_],
+    means: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return that one of ``means`` (m, d) whose label is the modality, or else their mean."""
+    known = labels.tolist()
+    mean: NDArray[np.float32] = means.mean(axis=0)
+    if modality in known:
+        mean = means[known.index(modality)]
+    return mean

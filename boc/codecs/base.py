@@ -227,7 +227,7 @@ class ConceptStep(Step):
         return Ragged(values, np.arange(len(values) + 1))
 
 
-EMPTY = {
+EMPTY: dict[str, NDArray[Any]] = {
     "labels": np.empty(0, np.uint8),
     "means": np.empty((0, 0), np.float32),
     "axes": np.empty((0, 0), np.float32),
@@ -244,6 +244,13 @@ def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
             array = EMPTY[name]
         setattr(step, attribute, array)
     step.n_features_in_ = codebook.centroids.shape[1]
+
+
+def labels_of(y: Any, n: int) -> NDArray[np.str_]:
+    """Return the labels ``y`` of n rows as texts, all empty if there are none."""
+    if y is None:
+        return np.zeros(n, "U1")
+    return np.asarray(y).astype(str)
 
 
 def terms_of(

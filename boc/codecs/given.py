@@ -63,14 +63,15 @@ class GivenTerms(Step):
 
     def rows(self, vectors: Sequence[Mapping[str, float]]) -> TermMatrix:
         """Return {name: weight} as rows of a term matrix, without names that no item has."""
-        known = [
-            [(self.columns[name], w) for name, w in row.items() if name in self.columns]
-            for row in vectors
-        ]
-        columns, weights = (
-            zip(*(pair for row in known for pair in row), strict=True) if any(known) else ((), ())
-        )
-        return self.terms(weights, columns, np.cumsum([0, *map(len, known)]))
+        columns = []
+        weights = []
+        ends = [0]
+        for row in vectors:
+            for name in row.keys() & self.columns.keys():
+                columns.append(self.columns[name])
+                weights.append(row[name])
+            ends.append(len(columns))
+        return self.terms(weights, columns, np.array(ends))
 
     def terms(self, weights: Any, columns: Any, ends: Any) -> TermMatrix:
         """Return the parts of a csr matrix as a term matrix. BocError for weights that cannot be

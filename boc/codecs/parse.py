@@ -313,7 +313,8 @@ def parse_code(text: str) -> Code:
             value = value[1:-1].replace(2 * quote, quote)
         texts[key] = value
     _check_name(name)
-    return Code(name, **{key: _rule(name, key).read(value) for key, value in texts.items()})
+    values: dict[str, Any] = {key: _rule(name, key).read(text) for key, text in texts.items()}
+    return Code(name, **values)
 
 
 def _quote(value: object) -> str:

@@ -6,16 +6,16 @@ A code of components is Center, RandomRotation, CReLU, and then the steps of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs.base import Blocks, Step
+from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
-from boc.vectors import FLOAT32
+from boc.vectors import mean_of
 
 # squared distance from the mean, as a share of its squared length, that rounding alone gives
 ALIKE = 1e-6
@@ -52,7 +52,7 @@ class Center(Step):
     def fit(self, X: NDArray[Any], y: object = None) -> Center:
         """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
         X = self._validate(X, reset=True)
-        labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
+        labels = labels_of(y, len(X))
         if labels.shape != (len(X),):
             raise ValueError(
                 f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}",
@@ -65,9 +65,10 @@ class Center(Step):
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
-        return self._learn(
-            Blocks(len(blocks), lambda: ((self._validate(X, reset=True), k) for X, k in blocks)),
-        )
+        def validated() -> Iterator[tuple[Any, Modality]]:
+            return ((self._validate(X, reset=True), label) for X, label in blocks)
+
+        return self._learn(Blocks(len(blocks), validated))
 
     def _learn(self, blocks: Blocks) -> Center:
         """Compute the means in one pass over the blocks; a second one ends when all are known to be
@@ -78,17 +79,17 @@ class Center(Step):
             sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
             counts[label] = counts.get(label, 0) + len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
+        # Centring would leave nothing of rows that are all equal.
         alike = set(means)
         for X, label in blocks:
             if label in alike and _differ(X, means[label]):
                 alike.remove(label)
             if not alike:
                 break
+        for each in alike:
+            means[each] *= 0
         self.labels_ = np.array(list(means))
-        self.means_ = np.stack(
-            [0 * mean if label in alike else mean for label, mean in means.items()],
-        )
-        self.means_ = self.means_.astype(np.float32)
+        self.means_ = np.stack(list(means.values())).astype(np.float32)
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
@@ -101,28 +102,23 @@ class Center(Step):
 
     def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
         X = self._validate(X, reset=False)
-        centred: NDArray[np.float32] = (
-            X if X.dtype == FLOAT32 else X.astype(np.float32)
-        ) - self.mean(modality)
+        centred: NDArray[np.float32] = X.astype(np.float32, copy=False) - self.mean(modality)
         return centred
 
     def mean(self, modality: str | None) -> NDArray[np.float32]:
         """Return the mean that is subtracted from rows of a modality."""
-        labels = self.labels_.tolist()
-        mean: NDArray[np.float32] = (
-            self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
-        )
-        return mean
+        return mean_of(modality, self.labels_, self.means_)
 
 
 def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    """Return whether some row differs from the mean; centring would leave nothing of rows that are
-    all equal."""
+    """Return whether some row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
-    blocks = (
-        rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)
-    )  # mostly the first one decides
-    return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
+    # Mostly the first block decides.
+    for start in range(0, len(rows), BLOCK):
+        squares = np.square(rows[start : start + BLOCK] - mean).sum(axis=1)
+        if squares.max() > least:
+            return True
+    return False
 
 
 class RandomRotation(Step):

@@ -71,7 +71,9 @@ class WordTerms(Center):
     <...2 stored elements and shape (1, 2)>
     """
 
+    vocabulary_: Any
     origin_: Any
+    term_labels_: NDArray[np.uint8]
     learned: ClassVar[tuple[str, ...]] = (
         "labels_",
         "means_",

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from boc.names import MODALITIES
 from boc.rerank.storage import restore_rows
+from boc.vectors import mean_of
 
 try:
     from boc.rerank import _rescore
@@ -83,15 +84,12 @@ class CompactCode:
         if "Center" not in steps:
             return None
         i = steps.index("Center")
-        labels = arrays[f"{i}.labels_"].tolist()
+        labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
+        # Means of another width are those of concepts.
         if means.shape[1] != dim:
-            return None  # they are of concepts
-        known = [
-            means[labels.index(each)] if each in labels else means.mean(axis=0)
-            for each in MODALITIES
-        ]
-        return cls(np.stack(known))
+            return None
+        return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))
 
     @property
     def width(self) -> int:
