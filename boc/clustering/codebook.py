@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
+from boc.clustering.kmeans import center, nearest
 from boc.errors import BocError, ManifestError, check_system
 from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive, typed
 from boc.labels import unpack_labels
-from boc.types import Identity
+from boc.types import Identity, Modality
+from boc.vectors import unit_rows
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
@@ -71,6 +73,19 @@ class Codebook:
         """True if concepts must be scaled to unit length before they are compared with the
         centroids."""
         return bool(self.options.get("spherical", False))
+
+    def assign(
+        self,
+        concepts: NDArray[np.float32],
+        modality: Modality,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the nearest centroid of each concept (n,), compared as the codebook says, and its
+        squared distance."""
+        rows = center(concepts, modality, self.means, self.axes)
+        if self.spherical:
+            rows = unit_rows(rows)
+        columns, squared = nearest(rows, self.centroids, 1)
+        return columns[:, 0], squared[:, 0]
 
     def save(self, path: Path) -> None:
         """Write the file atomically, replacing an older one."""
