@@ -25,6 +25,7 @@ from boc.errors import ManifestError
 from boc.foreign import parse_json, typed
 from boc.plugins import Engine
 from boc.types import Item, Modality, SearchRequest
+from boc.vectors import Ints
 
 WORDS = 5  # words per label
 EXAMPLES = 3
@@ -86,7 +87,7 @@ def content_words(sentence: str) -> list[str]:
     return [word for word in words if len(word) > 1 and word not in stops]
 
 
-def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
     """Join word-pieces to words, in lower case; return also each piece's word number. "##..."
     continues a word.
 

@@ -17,6 +17,7 @@ from boc.names import MODALITIES as MODALITIES
 from boc.names import Metric
 from boc.names import Modality as Modality
 from boc.paths import path_of, system_path
+from boc.vectors import Floats, Ints
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -133,8 +134,8 @@ class Ragged:
     ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), ascending from 0 to N.
     """
 
-    values: NDArray[np.float32]
-    offsets: NDArray[np.int64]
+    values: Floats
+    offsets: Ints
 
     def __post_init__(self) -> None:
         offsets = self.offsets
@@ -151,7 +152,7 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> NDArray[np.float32]:
+    def __getitem__(self, i: int) -> Floats:
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
     @classmethod
@@ -198,7 +199,7 @@ class Embeddings:
     """
 
     modality: Modality
-    vectors: NDArray[np.float32]
+    vectors: Floats
     concepts: Ragged | None = None
     boxes: Ragged | None = None
     words: list[list[str]] | None = None
@@ -244,7 +245,7 @@ class Rows(NamedTuple):
 
     items: Sequence[Item]
     terms: TermMatrix
-    vectors: NDArray[np.float32]
+    vectors: Floats
     concepts: StoredConcepts | None = None
 
 
@@ -280,8 +281,8 @@ class Regions:
     y2 as fractions of the width and height of the picture (values slightly outside [0, 1] are
     kept). n may be 0."""
 
-    features: NDArray[np.float32]
-    boxes: NDArray[np.float32]
+    features: Floats
+    boxes: Floats
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.boxes.shape != (len(self.features), 4):
@@ -362,8 +363,8 @@ class StoredConcepts:
     """
 
     values: NDArray[Any]
-    offsets: NDArray[np.int64]
-    scales: NDArray[np.float32] | None = None
+    offsets: Ints
+    scales: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -407,7 +408,7 @@ class QueryCode:
     ``boc.clustering.cell_index.Centroids``.
     """
 
-    mean: NDArray[np.float32]
+    mean: Floats
     centroids: tuple[NDArray[Any], ...]
     z: int
     cells: int

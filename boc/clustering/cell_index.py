@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats
 from boc.prefetch import ahead
 from boc.topk import topk
+from boc.vectors import Floats, Ints
 
 try:
     from boc.clustering import _nearest
@@ -25,7 +25,6 @@ except ImportError:  # not built here: numpy stands in
     _nearest = None  # type: ignore[assignment]
 
 Bytes = NDArray[np.int8]
-Ints = NDArray[np.int64]
 
 ONE_CELL_CENTROIDS = 2048  # up to this number, all centroids are in one cell
 # cells per sqrt(V): many small cells fit the neighbourhood of a vector better than few large ones

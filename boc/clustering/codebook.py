@@ -22,7 +22,7 @@ from boc.errors import BocError, ManifestError, check_system
 from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive, typed
 from boc.labels import unpack_labels
 from boc.types import Identity, Modality
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
@@ -43,7 +43,7 @@ class Codebook:
     with the centroids; ``axes`` float32 (d, d) what they are multiplied by after that.
     """
 
-    centroids: NDArray[np.float32]
+    centroids: Floats
     identity: Identity
     sources: tuple[str, ...]
     options: dict[str, Any]
@@ -53,10 +53,10 @@ class Codebook:
     versions: dict[str, str] = field(
         default_factory=lambda: {"boc": __version__, "numpy": np.__version__},
     )
-    origin: NDArray[np.float32] | None = None
-    thresholds: NDArray[np.float32] | None = None
-    means: NDArray[np.float32] | None = None
-    axes: NDArray[np.float32] | None = None
+    origin: Floats | None = None
+    thresholds: Floats | None = None
+    means: Floats | None = None
+    axes: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.centroids)
@@ -76,9 +76,9 @@ class Codebook:
 
     def assign(
         self,
-        concepts: NDArray[np.float32],
+        concepts: Floats,
         modality: Modality,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    ) -> tuple[Ints, Floats]:
         """Return the nearest centroid of each concept (n,), compared as the codebook says, and its
         squared distance."""
         rows = center(concepts, modality, self.means, self.axes)

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
 from boc.inputs.features import FeatureFile
 from boc.labels import EXAMPLES, WORDS, Box, Example, Label, content_words, distinctive, whole_words
 from boc.types import MODALITIES, Batch, Ragged
+from boc.vectors import Floats, Ints
 
 BATCH = 1024  # items read at a time
 
@@ -57,7 +57,7 @@ class _WordCounts:
         self._number: dict[str, int] = {}
         self._counts: Counter[tuple[int, int]] = Counter()
 
-    def add(self, sentences: Sequence[Sequence[str]], codewords: NDArray[np.int64]) -> None:
+    def add(self, sentences: Sequence[Sequence[str]], codewords: Ints) -> None:
         """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all
         pieces, in order."""
         place = 0
@@ -95,8 +95,8 @@ class _NearestRegions:
         self,
         batch: Batch,
         sets: Ragged,
-        codewords: NDArray[np.int64],
-        distances: NDArray[np.float32],
+        codewords: Ints,
+        distances: Floats,
     ) -> None:
         boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))

@@ -1,15 +1,10 @@
 """k-means, nearest centroids, distances to centroids, and what moves concepts before they are
 compared."""
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.types import MODALITIES, Modality
-from boc.vectors import unit_rows
-
-Floats: TypeAlias = NDArray[np.float32]
+from boc.vectors import Floats, Ints, unit_rows
 
 DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
@@ -57,7 +52,7 @@ def kmeans(
     return centroids
 
 
-def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
+def nearest(X: Floats, centroids: Floats, z: int) -> tuple[Ints, Floats]:
     """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
     row, in any order."""
     if len(X) * len(centroids) > SMALL:

@@ -20,7 +20,7 @@ from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import unit_rows
+from boc.vectors import Doubles, Floats, unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -184,8 +184,8 @@ def sample_concepts(
     *,
     seed: int = 0,
     balanced: bool = False,
-    means: NDArray[np.float32] | None = None,
-) -> NDArray[np.float32]:
+    means: Floats | None = None,
+) -> Floats:
     """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order
     of files.
 
@@ -202,7 +202,7 @@ def sample_concepts(
     # The larger pool provides the concepts that the smaller one lacks.
     pools.sort(key=_size)
     rng = np.random.default_rng(seed)
-    taken: list[NDArray[np.float32]] = []
+    taken: list[Floats] = []
     for i, pool in enumerate(pools):
         quota = (size - sum(map(len, taken))) // (len(pools) - i)
         taken += _draw(pool, min(quota, _size(pool)), rng, means)
@@ -266,7 +266,7 @@ def _directions(
     files: Sequence[FeatureFile],
     terms: dict[str, int],
     dim: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Doubles, Doubles]:
     """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge
     regression."""
     p = len(terms)
@@ -296,7 +296,7 @@ def _directions(
     return origin, solve(pairs, sums - np.outer(used, origin), assume_a="pos", overwrite_a=True)
 
 
-def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
+def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
     """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
     means = []
     for modality in MODALITIES:
@@ -327,8 +327,8 @@ def _draw(
     pools: Sequence[_Pool],
     size: int,
     rng: np.random.Generator,
-    means: NDArray[np.float32] | None = None,
-) -> Iterator[NDArray[np.float32]]:
+    means: Floats | None = None,
+) -> Iterator[Floats]:
     """Draw ``size`` vectors from all pools without repetition, one array per pool, less the mean of
     their modality in ``means`` (2, d)."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, center, nearest, row_block, squared_distances
+from boc.clustering.kmeans import center, nearest, row_block, squared_distances
 from boc.codecs.base import (
     EMPTY,
     ConceptStep,
@@ -30,7 +30,7 @@ from boc.codecs.base import (
 )
 from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -259,7 +259,7 @@ class SoftAssignment(_Assignment):
     def _aggregate_nearest(
         self,
         block: Ragged,
-        columns: NDArray[np.int64],
+        columns: Ints,
         similar: Floats,
     ) -> sparse.csr_array:
         """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z)

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
-from boc.vectors import FLOAT32, are_plain
+from boc.vectors import FLOAT32, Floats, are_plain
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -101,7 +101,7 @@ class Step:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({parameters})"
 
-    def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
+    def read(self, embeddings: Embeddings) -> Floats | Ragged:
         """Return the input of a chain that begins with this step: the global vectors (n, d), unless
         overridden."""
         return embeddings.vectors
@@ -347,7 +347,7 @@ def reduce_sets(
     rows: NDArray[Any],
     sets: Ragged,
     empty: float = 0,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set
     without rows."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)

@@ -20,7 +20,7 @@ from boc.clustering.cell_index import (
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, unit_rows
+from boc.vectors import FLOAT32, Floats, Ints, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -176,7 +176,7 @@ class Dictionary(Step):
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
         return query_terms(code, self._directions(X))
 
-    def query_code(self, mean: NDArray[np.float32], growth: float = 1) -> QueryCode:
+    def query_code(self, mean: Floats, growth: float = 1) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as
         many terms."""
         self._check()
@@ -185,14 +185,14 @@ class Dictionary(Step):
         top = 2**self.bits - 1
         return QueryCode(mean, self._centroids.arrays, z, cells, self.temperature, top)
 
-    def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def _directions(self, X: NDArray[Any]) -> Floats:
         X = self._validate(X, reset=False)
         if X.dtype != FLOAT32:
             # Scaled before the conversion to float32 could overflow.
             X = unit_rows(X)
         return X
 
-    def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
+    def _document_terms(self, rows: Floats) -> sparse.csr_array:
         every = np.arange(len(rows))
         centroids = self._centroids
         choice = CHOICE * self.z
@@ -241,7 +241,7 @@ def vocabulary_size(n: int) -> int:
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
-def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
+def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to
     ``mean``."""
     rows = X - code.mean
@@ -251,7 +251,7 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     return _term_rows(rows, frequencies, numbers, len(centroids))
 
 
-def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float32]:
+def nearest_cosines(code: QueryCode, X: Floats) -> Floats:
     """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest
     centroids."""
     centroids = Centroids.of_arrays(*code.centroids)
@@ -260,9 +260,9 @@ def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float
 
 
 def _term_rows(
-    rows: NDArray[np.float32],
+    rows: Floats,
     frequencies: NDArray[np.int32],
-    numbers: NDArray[np.int64],
+    numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
     """``frequencies`` of the terms ``numbers``, both (n, z), without those of the zero rows of
@@ -273,7 +273,7 @@ def _term_rows(
     return terms
 
 
-def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) -> NDArray[np.int32]:
+def quantized(weights: Floats, top: int, temperature: float = 0) -> NDArray[np.int32]:
     """``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to even.
 
     With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
@@ -285,10 +285,10 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 
 
 def pursuit(
-    dots: NDArray[np.float32],
-    products: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+    dots: Floats,
+    products: Callable[[Ints], Floats],
     z: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> tuple[Ints, Floats]:
     """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates,
     unit vectors.
 

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, kmeans
+from boc.clustering.kmeans import kmeans
 from boc.codecs.base import ConceptStep, labels_of, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 TOP = 127  # frequency per unit of cosine: two units, the widest range, fit into 8 bits
 ROUNDS = 12  # of the clustering

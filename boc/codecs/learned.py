@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats
 from boc.codecs.base import ConceptStep, reduce_sets, stack_rows, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook

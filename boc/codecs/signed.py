@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
-from boc.vectors import mean_of
+from boc.vectors import Doubles, Floats, mean_of
 
 # squared distance from the mean, as a share of its squared length, that rounding alone gives
 ALIKE = 1e-6
@@ -73,7 +73,7 @@ class Center(Step):
     def _learn(self, blocks: Blocks) -> Center:
         """Compute the means in one pass over the blocks; a second one ends when all are known to be
         of unequal rows."""
-        sums: dict[str, NDArray[np.float64]] = {}
+        sums: dict[str, Doubles] = {}
         counts: dict[str, int] = {}
         for X, label in blocks:
             sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
@@ -92,7 +92,7 @@ class Center(Step):
         self.means_ = np.stack(list(means.values())).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
+    def transform(self, X: NDArray[Any], modality: str | None = None) -> Floats:
         """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the
         means."""
         return self._center(X, modality)
@@ -100,17 +100,17 @@ class Center(Step):
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         return self.transform(X, modality)
 
-    def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
+    def _center(self, X: Any, modality: str | None) -> Floats:
         X = self._validate(X, reset=False)
-        centred: NDArray[np.float32] = X.astype(np.float32, copy=False) - self.mean(modality)
+        centred: Floats = X.astype(np.float32, copy=False) - self.mean(modality)
         return centred
 
-    def mean(self, modality: str | None) -> NDArray[np.float32]:
+    def mean(self, modality: str | None) -> Floats:
         """Return the mean that is subtracted from rows of a modality."""
         return mean_of(modality, self.labels_, self.means_)
 
 
-def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
+def _differ(rows: NDArray[Any], mean: Doubles) -> bool:
     """Return whether some row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
     # Mostly the first block decides.
@@ -152,10 +152,10 @@ class RandomRotation(Step):
         self.rotation_ = (Q * np.sign(np.diag(R))).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def transform(self, X: NDArray[Any]) -> Floats:
         """Rotate X (n, d) -> float32 (n, d)."""
         X = self._validate(X, reset=False)
-        rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
+        rotated: Floats = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
 
 
@@ -177,8 +177,8 @@ class CReLU(Step):
     def _n_features_out(self) -> int:
         return 2 * int(self.n_features_in_)
 
-    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def transform(self, X: NDArray[Any]) -> Floats:
         """Rectify X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validate(X, reset=False).astype(np.float32)
-        halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
+        halves: Floats = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)

@@ -23,7 +23,7 @@ from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
 from boc.types import Modality
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -133,7 +133,7 @@ class WordTerms(Center):
         above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
-    def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
+    def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
         """Return the dot products of rows with their ``z`` nearest words, those above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

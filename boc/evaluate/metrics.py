@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.topk import topk_of_blocks
+from boc.vectors import Doubles, Floats, Ints
 
 CUTOFFS = (1, 5, 10)
 BLOCK = 1024  # queries processed at a time
@@ -39,7 +40,7 @@ class Recall:
         return self.r1 + self.r5 + self.r10
 
     @classmethod
-    def of(cls, ranks: NDArray[np.int64]) -> Recall:
+    def of(cls, ranks: Ints) -> Recall:
         """Compute from the rank of the first right answer of each query, counted from 0."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
@@ -78,9 +79,9 @@ class Ndcg:
 
 def ranks(
     scores: NDArray[np.floating[Any]],
-    queries: NDArray[np.int64],
-    items: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    queries: Ints,
+    items: Ints,
+) -> Ints:
     """Rank (from 0) of the best right item of each query; every query needs a right item.
 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query
@@ -98,8 +99,8 @@ def ranks(
 
 
 def evaluate_recall(
-    scores: NDArray[np.float32],
-    owners: NDArray[np.int64],
+    scores: Floats,
+    owners: Ints,
     fold: int | None = None,
 ) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
@@ -119,9 +120,9 @@ def evaluate_recall(
 
 
 def evaluate_ndcg(
-    scores: NDArray[np.float32],
-    owners: NDArray[np.int64],
-    relevance: NDArray[np.float32],
+    scores: Floats,
+    owners: Ints,
+    relevance: Floats,
     fold: int | None = None,
     *,
     p: int = DEPTH,
@@ -141,14 +142,14 @@ def evaluate_ndcg(
     return Ndcg.mean(sides)
 
 
-def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64]) -> Ndcg:
+def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
     """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors'
     code."""
     counted = to_text[to_text > 0]
     return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
 
 
-def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int) -> None:
+def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     """Raise BocError unless ``relevance`` is (n_texts, n_images)."""
     if relevance.shape != (n_texts, n_images):
         raise BocError(
@@ -159,11 +160,11 @@ def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int)
 
 
 def ndcg(
-    scores: NDArray[np.float32],
-    relevance: NDArray[np.float32],
+    scores: Floats,
+    relevance: Floats,
     *,
     p: int = DEPTH,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where
     nothing is relevant.
 
@@ -187,11 +188,11 @@ def ndcg(
 
 
 def ndcg_of_hits(
-    hits: NDArray[np.int64],
-    relevance: NDArray[np.float32],
+    hits: Ints,
+    relevance: Floats,
     *,
     p: int = DEPTH,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
 
     ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit
@@ -206,11 +207,11 @@ def ndcg_of_hits(
     dcg, ideal = (
         (np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best)
     )
-    values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
+    values: Doubles = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 
 
-def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
+def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 
     BocError if a sentence has no picture or a picture has no sentence, since it would have no right
@@ -234,10 +235,10 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
 
 
 def folds(
-    owners: NDArray[np.int64],
+    owners: Ints,
     n: int,
     fold: int | None,
-) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
+) -> Iterator[tuple[slice, slice | Ints]]:
     """Yield the pictures and sentences of each full fold (a shorter one is easier); without
     ``fold``, of all."""
     if fold is None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
 from boc.errors import BocError, needing
 from boc.evaluate.significance import Difference, compare
 from boc.outputs import HEAD, check_output
+from boc.vectors import Doubles
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -82,7 +82,7 @@ class Judgements:
         """int64 (queries,): equal numbers for queries with the same right items, such as the
         captions of a picture."""
 
-    def measure(self, run: Path) -> NDArray[np.float64]:
+    def measure(self, run: Path) -> Doubles:
         """Return ``MEASURES`` of each of ``queries`` (queries, measures); 0 for those that the run
         lacks.
 

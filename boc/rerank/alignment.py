@@ -4,23 +4,22 @@ word."""
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.rerank import check_metric
 from boc.rerank.dot import products
 from boc.types import Modality, Ragged, Rescore, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
 def align(
-    query: NDArray[np.float32],
+    query: Floats,
     candidates: StoredConcepts,
     metric: str,
     *,
     asks_by_words: bool,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
 
     ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise
@@ -31,7 +30,7 @@ def align(
     if candidates.scales is not None:
         cosines *= candidates.scales
     whole = np.array([0, len(query)])
-    scores: NDArray[np.float32] = _pool(
+    scores: Floats = _pool(
         cosines,
         whole,
         candidates.offsets,
@@ -46,7 +45,7 @@ def alignment_scores(
     i: int,
     candidates: StoredConcepts,
     modality: Modality,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
@@ -66,7 +65,7 @@ def alignment_scores(
     return total
 
 
-def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
+def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
     float32 (N, d).
 
@@ -93,13 +92,13 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float3
 
 
 def _pool(
-    cosines: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
+    cosines: Floats,
+    rows: Ints,
+    columns: Ints,
     metric: str,
     *,
     words_in_rows: bool,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and
     ``columns`` (m + 1,)."""
     tall = np.diff(rows) > 0
@@ -110,10 +109,10 @@ def _pool(
     tops = rows[:-1][tall]
     lefts = columns[:-1][wide]
 
-    def sum_over(words: bool) -> NDArray[np.float32]:
+    def sum_over(words: bool) -> Floats:
         """Sum over words, or over regions, of the maximum over the others."""
         if words == words_in_rows:
-            pooled: NDArray[np.float32] = np.add.reduceat(
+            pooled: Floats = np.add.reduceat(
                 np.maximum.reduceat(cosines, lefts, axis=1),
                 tops,
                 axis=0,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from boc.names import MODALITIES
 from boc.rerank.storage import restore_rows
-from boc.vectors import mean_of
+from boc.vectors import Doubles, Floats, Ints, mean_of
 
 try:
     from boc.rerank import _rescore
@@ -37,8 +37,6 @@ FINEST = 32767  # largest magnitude of a component while it is coded
 STEP = 0.996  # between levels, in standard deviations: the best for normal components
 COARSE = 127  # largest magnitude of a component of a query
 BLOCK = 256  # rows coded at a time, which fit the cache
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +108,7 @@ class CompactCode:
                 codes[block], scales[block] = self._code(rows.T.copy())
         return CompactRows(codes, scales)
 
-    def estimates(self, query: Floats, stored: CompactRows, rows: NDArray[np.int64]) -> Floats:
+    def estimates(self, query: Floats, stored: CompactRows, rows: Ints) -> Floats:
         """Estimate the products of ``query`` (d,) with ``rows`` (m,) of a modality, but for a
         factor and a constant."""
         whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[
@@ -126,7 +124,7 @@ class CompactCode:
         estimates: Floats = sums.astype(np.float32) * stored.scales[rows]
         return estimates
 
-    def _code(self, columns: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    def _code(self, columns: Floats) -> tuple[NDArray[np.uint8], Doubles]:
         """Return codes (n, d / 4) and scales (n,) of columns (d, n)."""
         whole, units = _round(self._rotate(columns), FINEST)
         d, n = whole.shape
@@ -171,7 +169,7 @@ def _transform(columns: Floats) -> Floats:
     return columns * np.float32(1 / np.sqrt(p))
 
 
-def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _round(columns: Floats, largest: int) -> tuple[Doubles, Doubles]:
     """Return columns (d, n) as whole numbers, the largest of which becomes ``largest``, and their
     units (n,).
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from boc.rerank.storage import restore_rows
 from boc.types import Hit
+from boc.vectors import Floats, Ints
 
 try:
     from boc.rerank import _rescore
@@ -15,7 +16,7 @@ except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
 
 
-def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
+def reorder(hits: Sequence[Hit], scores: Floats, k: int) -> list[Hit]:
     """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to
     the smaller id."""
     scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
@@ -23,10 +24,10 @@ def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hi
 
 
 def dot(
-    query: NDArray[np.float32],
+    query: Floats,
     vectors: NDArray[np.generic],
-    chosen: NDArray[np.int64] | None = None,
-) -> NDArray[np.float32]:
+    chosen: Ints | None = None,
+) -> Floats:
     """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of
     ``vectors`` (n, d).
 
@@ -45,24 +46,24 @@ def dot(
 
 
 def _gather(
-    query: NDArray[np.float32],
+    query: Floats,
     vectors: NDArray[np.generic],
-    chosen: NDArray[np.int64] | None,
-) -> NDArray[np.float32]:
+    chosen: Ints | None,
+) -> Floats:
     """Return the same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: NDArray[np.float32] = products(
+    scores: Floats = products(
         query[None],
         restore_rows(vectors if chosen is None else vectors[chosen]),
     )[0]
     return scores
 
 
-def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
+def products(queries: Floats, rows: NDArray[np.generic]) -> Floats:
     """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32
     or int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
-    whole: NDArray[np.float32] = queries @ rows.astype(np.float32, copy=False).T
+    whole: Floats = queries @ rows.astype(np.float32, copy=False).T
     return whole

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.types import Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 LARGEST = np.float32(127)  # magnitude of an int8 component
 SCALE = 4  # bytes of the scale of a row
@@ -25,7 +25,7 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     return StoredConcepts(whole, concepts.offsets, scales)
 
 
-def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+def store_rows(rows: Floats, dtype: str) -> NDArray[Any]:
     """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8
     (n, d + SCALE) for int8: the bytes of the components and of the scale of each row, see
     ``round_rows``."""
@@ -39,7 +39,7 @@ def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
         return rows.astype(dtype, copy=False)
 
 
-def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
+def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
     """Return ``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
     return restore_rows(store_rows(rows, dtype))
 
@@ -50,12 +50,12 @@ def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
-    vectors: NDArray[np.float32] = rows[:, :-SCALE].view(np.int8).astype(np.float32)
+    vectors: Floats = rows[:, :-SCALE].view(np.int8).astype(np.float32)
     vectors *= scales
     return vectors
 
 
-def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
     A scale is the largest magnitude of its row / 127; the error of a component is at most half of
