@@ -126,7 +126,12 @@ class Centroids:
             cells = max(cells, enough)
         return z, cells
 
-    def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
+    def nearest(
+        self,
+        X: Floats,
+        z: int,
+        cells: int,
+    ) -> tuple[Ints, Floats]:
         """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of
         its nearest cells.
 
@@ -171,7 +176,13 @@ class Centroids:
             cosines[i : i + step] = products * (scales[some] * scales[other])
         return cosines
 
-    def _search(self, X: Floats, cells: int, numbers: Ints, cosines: Floats) -> None:
+    def _search(
+        self,
+        X: Floats,
+        cells: int,
+        numbers: Ints,
+        cosines: Floats,
+    ) -> None:
         """Write the result of ``nearest`` into ``numbers`` and ``cosines``."""
         width = int(np.diff(self.starts).max())
         z = numbers.shape[1]

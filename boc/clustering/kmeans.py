@@ -52,7 +52,11 @@ def kmeans(
     return centroids
 
 
-def nearest(X: Floats, centroids: Floats, z: int) -> tuple[Ints, Floats]:
+def nearest(
+    X: Floats,
+    centroids: Floats,
+    z: int,
+) -> tuple[Ints, Floats]:
     """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
     row, in any order."""
     if len(X) * len(centroids) > SMALL:

@@ -263,15 +263,17 @@ def terms_of(
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
-    matrix = sparse.csr_array(
-        (frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z),
-        shape=(n, n_terms),
-    )
+    ends = np.arange(n + 1) * z
+    matrix = sparse.csr_array((frequencies.ravel(), columns.ravel(), ends), (n, n_terms))
     matrix.has_canonical_format = True
     return matrix
 
 
-def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
+def one_row(
+    values: NDArray[Any],
+    columns: NDArray[np.int32],
+    width: int,
+) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
     The constructor looks at all that it gets, which takes longer than a step; a shallow copy does
@@ -302,10 +304,9 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
         )
     if rows.shape[0] == 1 and values.min(initial=1) >= 1:
         return one_row(values.astype(np.int32), rows.indices, rows.shape[1])
-    terms = sparse.csr_array(
-        (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr),
-        shape=rows.shape,
-    )
+    whole = np.maximum(values, 0).astype(np.int32)
+    columns = rows.indices.astype(np.int32)
+    terms = sparse.csr_array((whole, columns, rows.indptr), rows.shape)
     terms.eliminate_zeros()
     terms.sort_indices()
     return terms

@@ -295,7 +295,12 @@ def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 
 
-def _apply(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+def _apply(
+    steps: Sequence[Step],
+    X: Any,
+    side: str,
+    modality: Modality,
+) -> Any:
     for step in steps:
         X = getattr(step, side)(X, modality)
     return X

@@ -273,7 +273,11 @@ def _term_rows(
     return terms
 
 
-def quantized(weights: Floats, top: int, temperature: float = 0) -> NDArray[np.int32]:
+def quantized(
+    weights: Floats,
+    top: int,
+    temperature: float = 0,
+) -> NDArray[np.int32]:
     """``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to even.
 
     With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).

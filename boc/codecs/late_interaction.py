@@ -70,7 +70,12 @@ class LateInteraction(ConceptStep):
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
     outputs: ClassVar[str] = "centroids_"
 
-    def __init__(self, terms: int = 1024, density: int = 20, seed: int = 0) -> None:
+    def __init__(
+        self,
+        terms: int = 1024,
+        density: int = 20,
+        seed: int = 0,
+    ) -> None:
         self.terms = terms
         self.density = density
         self.seed = seed

@@ -72,13 +72,24 @@ class LearnedTerms(ConceptStep):
     thresholds_: Floats
     term_labels_: NDArray[np.uint8]
 
-    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
+    def __init__(
+        self,
+        clusters: int,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        *,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> LearnedTerms:
         """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted
         again."""
         step = cls(len(codebook), z, query_z)

@@ -6,6 +6,7 @@ A code of components is Center, RandomRotation, CReLU, and then the steps of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -57,7 +58,7 @@ class Center(Step):
             raise ValueError(
                 f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}",
             )
-        parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
+        parts = [(X[labels == label], label) for label in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
@@ -74,10 +75,11 @@ class Center(Step):
         """Compute the means in one pass over the blocks; a second one ends when all are known to be
         of unequal rows."""
         sums: dict[str, Doubles] = {}
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for X, label in blocks:
-            sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
-            counts[label] = counts.get(label, 0) + len(X)
+            total = X.sum(axis=0, dtype=np.float64)
+            sums[label] = sums.get(label, 0) + total
+            counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
         # Centring would leave nothing of rows that are all equal.
         alike = set(means)
@@ -92,7 +94,11 @@ class Center(Step):
         self.means_ = np.stack(list(means.values())).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any], modality: str | None = None) -> Floats:
+    def transform(
+        self,
+        X: NDArray[Any],
+        modality: str | None = None,
+    ) -> Floats:
         """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the
         means."""
         return self._center(X, modality)
@@ -148,7 +154,8 @@ class RandomRotation(Step):
     def fit(self, X: NDArray[Any], y: object = None) -> RandomRotation:
         """Draw the matrix for vectors as wide as ``X``."""
         width = self._validate(X, reset=True).shape[1]
-        Q, R = np.linalg.qr(np.random.default_rng(self.seed).standard_normal((width, width)))
+        normal = np.random.default_rng(self.seed).standard_normal((width, width))
+        Q, R = np.linalg.qr(normal)
         self.rotation_ = (Q * np.sign(np.diag(R))).astype(np.float32)
         return self
 

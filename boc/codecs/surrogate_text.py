@@ -47,7 +47,11 @@ def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
     return {FIELD: "text"} if words else {}
 
 
-def with_words(items: Sequence[Item], terms: TermMatrix, words: Mapping[int, str]) -> list[Item]:
+def with_words(
+    items: Sequence[Item],
+    terms: TermMatrix,
+    words: Mapping[int, str],
+) -> list[Item]:
     """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words``
     nothing changes."""
     if not words:

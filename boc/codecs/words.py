@@ -84,14 +84,25 @@ class WordTerms(Center):
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
     outputs: ClassVar[str] = "vocabulary_"
 
-    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
+    def __init__(
+        self,
+        clusters: int,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
         self._codebook: Codebook | None = None
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        *,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> WordTerms:
         """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures
         only."""
         step = cls(len(codebook), z, query_z)
@@ -123,7 +134,11 @@ class WordTerms(Center):
         """The word of each term."""
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
-    def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
+    def transform(
+        self,
+        X: NDArray[Any],
+        modality: str | None = None,
+    ) -> sparse.csr_array:
         """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above
         0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.z)

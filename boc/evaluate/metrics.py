@@ -8,7 +8,7 @@ blocks of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Recall:
     @classmethod
     def mean(cls, recalls: Sequence[Recall]) -> Recall:
         """Average over folds."""
-        return cls(*np.mean([[r.r1, r.r5, r.r10, r.median_rank] for r in recalls], axis=0).tolist())
+        return cls(*np.mean([astuple(each) for each in recalls], axis=0).tolist())
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Ndcg:
     @classmethod
     def mean(cls, folds: Sequence[Ndcg]) -> Ndcg:
         """Average over folds."""
-        return cls(*np.mean([[n.text_to_image, n.image_to_text] for n in folds], axis=0).tolist())
+        return cls(*np.mean([astuple(each) for each in folds], axis=0).tolist())
 
 
 def ranks(
@@ -94,7 +94,8 @@ def ranks(
         best = np.where(right, rows, -np.inf).argmax(axis=1)
         level = rows[np.arange(len(rows)), best][:, None]
         before = np.arange(len(items)) < best[:, None]
-        ranks[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
+        ahead = (rows > level) | ((rows == level) & before)
+        ranks[start : start + BLOCK] = ahead.sum(axis=1)
     return ranks
 
 
@@ -138,7 +139,9 @@ def evaluate_ndcg(
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
-        sides.append(mean_ndcg(ndcg(part, grades, p=p), ndcg(part.T, grades.T, p=p)))
+        to_image = ndcg(part, grades, p=p)
+        to_text = ndcg(part.T, grades.T, p=p)
+        sides.append(mean_ndcg(to_image, to_text))
     return Ndcg.mean(sides)
 
 
@@ -146,7 +149,8 @@ def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
     """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors'
     code."""
     counted = to_text[to_text > 0]
-    return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
+    mean = counted.sum() / max(1, len(counted))
+    return Ndcg(float(to_image.mean()), float(mean))
 
 
 def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
@@ -182,7 +186,8 @@ def ndcg(
     for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
         block = scores[part]
-        rows, _ = topk_of_blocks((block[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
+        columns = (block[:, i : i + ITEMS] for i in range(0, m, ITEMS))
+        rows, _ = topk_of_blocks(columns, p)
         values[part] = ndcg_of_hits(rows, relevance[part], p=p)
     return values
 
@@ -201,14 +206,20 @@ def ndcg_of_hits(
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(p, grades.shape[1])
     hits = hits[:, :p]
-    discounts = 1 / np.log2(np.arange(2, p + 2))
-    gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
-    best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = (
-        (np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best)
-    )
-    values: Doubles = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
+    gained = np.take_along_axis(grades, np.maximum(hits, 0), axis=1)
+    gained[hits < 0] = 0
+    best = np.partition(grades, -p, axis=1)[:, -p:]
+    ideal = _dcg(np.sort(best, axis=1)[:, ::-1])
+    values = np.zeros(len(hits))
+    np.divide(_dcg(gained), ideal, out=values, where=ideal > 0)
     return values
+
+
+def _dcg(grades: Floats) -> Doubles:
+    """Return the discounted gain (n,) of items with these grades (n, p), best first."""
+    discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
+    gain: Doubles = np.exp2(grades.astype(np.float64)) - 1
+    return gain @ discounts
 
 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:

@@ -309,7 +309,11 @@ def _check_same(
             )
 
 
-def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], Floats]:
+def _scorer(
+    file: FeatureFile,
+    metric: str,
+    size: int,
+) -> Callable[[int, int], Floats]:
     """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size``
     at a time."""
     if metric == "dot":

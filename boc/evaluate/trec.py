@@ -30,7 +30,10 @@ image-text retrieval: the share of queries with a right item among K hits."""
 FORMS = {"run": "query Q0 item rank score tag", "qrels": "query 0 item relevance"}
 
 
-def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]]) -> None:
+def write_run(
+    path: Path,
+    rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
+) -> None:
     """Write a run: of each query its id, the ids of its hits, best first, and their scores.
 
     Tools order hits by score, as float32, and equal scores in ways of their own; so a score that is
@@ -52,7 +55,10 @@ def check_run(path: Path) -> None:
     check_output(path, lambda path: _is_like(path, "run"))
 
 
-def write_qrels(path: Path, right: Iterable[tuple[str, Sequence[str]]]) -> None:
+def write_qrels(
+    path: Path,
+    right: Iterable[tuple[str, Sequence[str]]],
+) -> None:
     """Write the ids of the right items of each query. BocError if ``path`` is another kind of
     file."""
     check_output(path, lambda path: _is_like(path, "qrels"))

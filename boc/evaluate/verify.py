@@ -262,7 +262,12 @@ class _FrequencySource:
             return codes
         return self._rows(items, self._embeddings, self._codec.encode_queries)
 
-    def _rows(self, items: Sequence[Item], read: Read, encode: Encode) -> TermMatrix:
+    def _rows(
+        self,
+        items: Sequence[Item],
+        read: Read,
+        encode: Encode,
+    ) -> TermMatrix:
         parts = [sparse.csr_array((0, self._codec.n_terms), dtype=np.int32)]
         rows = []
         for modality in MODALITIES:

@@ -30,13 +30,8 @@ def align(
     if candidates.scales is not None:
         cosines *= candidates.scales
     whole = np.array([0, len(query)])
-    scores: Floats = _pool(
-        cosines,
-        whole,
-        candidates.offsets,
-        metric,
-        words_in_rows=asks_by_words,
-    )[0]
+    columns = candidates.offsets
+    scores: Floats = _pool(cosines, whole, columns, metric, words_in_rows=asks_by_words)[0]
     return scores
 
 
@@ -51,17 +46,13 @@ def alignment_scores(
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
     total = np.zeros(len(candidates), np.float32)
-    for query, row, weight in [(part, 0, weight) for part, weight in rescore.parts] or [
-        (rescore.queries, i, 1.0),
-    ]:
+    parts = [(part, 0, weight) for part, weight in rescore.parts]
+    for query, row, weight in parts or [(rescore.queries, i, 1.0)]:
         assert query.concepts is not None
         by_words = (query.modality, modality) != ("image", "text")
-        total += np.float32(weight) * align(
-            query.concepts[row],
-            candidates,
-            rescore.metric,
-            asks_by_words=by_words,
-        )
+        concepts = query.concepts[row]
+        scores = align(concepts, candidates, rescore.metric, asks_by_words=by_words)
+        total += np.float32(weight) * scores
     return total
 
 
@@ -81,13 +72,9 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
         cosines = word_rows @ rows[part[0] : part[-1]].T
-        scores[:, first : first + step] = _pool(
-            cosines,
-            words.offsets,
-            part - part[0],
-            metric,
-            words_in_rows=True,
-        )
+        columns = part - part[0]
+        pooled = _pool(cosines, words.offsets, columns, metric, words_in_rows=True)
+        scores[:, first : first + step] = pooled
     return scores
 
 
@@ -112,28 +99,20 @@ def _pool(
     def sum_over(words: bool) -> Floats:
         """Sum over words, or over regions, of the maximum over the others."""
         if words == words_in_rows:
-            pooled: Floats = np.add.reduceat(
-                np.maximum.reduceat(cosines, lefts, axis=1),
-                tops,
-                axis=0,
-            )
-        else:  # reduceat along rows is ten times as slow as this loop
-            bounds = pairwise([*tops.tolist(), len(cosines)])
-            pooled = np.add.reduceat(
-                np.stack([cosines[a:b].max(axis=0) for a, b in bounds]),
-                lefts,
-                axis=1,
-            )
-        return pooled
+            largest = np.maximum.reduceat(cosines, lefts, axis=1)
+            return np.add.reduceat(largest, tops, axis=0)
+        # reduceat along rows is ten times as slow as this loop.
+        bounds = pairwise([*tops.tolist(), len(cosines)])
+        largest = np.stack([cosines[a:b].max(axis=0) for a, b in bounds])
+        return np.add.reduceat(largest, lefts, axis=1)
 
     sums = sum_over(words=metric != "mwsr")
     if metric == "symm":
         sums += sum_over(words=False)
     elif metric == "mravgw":
-        lengths = (
-            np.diff(tops, append=len(cosines))[:, None],
-            np.diff(lefts, append=cosines.shape[1]),
-        )
-        sums /= lengths[0] if words_in_rows else lengths[1]
+        if words_in_rows:
+            sums /= np.diff(tops, append=len(cosines))[:, None]
+        else:
+            sums /= np.diff(lefts, append=cosines.shape[1])
     scores[np.ix_(tall, wide)] = sums
     return scores

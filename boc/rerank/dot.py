@@ -16,10 +16,15 @@ except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
 
 
-def reorder(hits: Sequence[Hit], scores: Floats, k: int) -> list[Hit]:
+def reorder(
+    hits: Sequence[Hit],
+    scores: Floats,
+    k: int,
+) -> list[Hit]:
     """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to
     the smaller id."""
-    scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
+    pairs = zip(hits, scores.tolist(), strict=True)
+    scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
 
@@ -38,25 +43,19 @@ def dot(
     widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
-        return _gather(query, vectors, chosen)
-    scores = np.empty(len(vectors) if chosen is None else len(chosen), np.float32)
-    some = [] if chosen is None else [np.ascontiguousarray(chosen)]
+        if chosen is not None:
+            if (chosen < 0).any():
+                raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
+            vectors = vectors[chosen]
+        copied: Floats = products(query[None], restore_rows(vectors))[0]
+        return copied
+    n = len(vectors)
+    some = []
+    if chosen is not None:
+        n = len(chosen)
+        some = [np.ascontiguousarray(chosen)]
+    scores = np.empty(n, np.float32)
     _rescore.dot(np.ascontiguousarray(query), vectors, scores, *some)
-    return scores
-
-
-def _gather(
-    query: Floats,
-    vectors: NDArray[np.generic],
-    chosen: Ints | None,
-) -> Floats:
-    """Return the same as ``dot``, from a copy of the rows."""
-    if chosen is not None and (chosen < 0).any():
-        raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: Floats = products(
-        query[None],
-        restore_rows(vectors if chosen is None else vectors[chosen]),
-    )[0]
     return scores
 
 
@@ -65,5 +64,6 @@ def products(queries: Floats, rows: NDArray[np.generic]) -> Floats:
     or int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
-    whole: Floats = queries @ rows.astype(np.float32, copy=False).T
+    numbers = rows.astype(np.float32, copy=False)
+    whole: Floats = queries @ numbers.T
     return whole
