@@ -105,7 +105,9 @@ class Hit:
             values["confidence"] = self.confidence
         if self.duplicates:
             values["duplicates"] = list(self.duplicates)
-        return {**values, "fields": dict(item.fields)} if item.fields else values
+        if item.fields:
+            values["fields"] = dict(item.fields)
+        return values
 
     def __repr__(self) -> str:
         values = self.to_dict()
@@ -158,11 +160,9 @@ class Ragged:
     @classmethod
     def from_sets(cls, sets: Sequence[NDArray[Any]], width: int) -> Ragged:
         """Concatenate arrays of shape (m_i, width), m_i >= 0."""
-        offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets], dtype=np.int64)]).astype(
-            np.int64,
-        )
-        flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
-        return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
+        offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+        flat = [np.asarray(rows, np.float32).reshape(-1, width) for rows in sets]
+        return cls(np.concatenate([np.empty((0, width), np.float32), *flat]), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
         """Return the sets of these numbers, in their order."""
@@ -182,9 +182,9 @@ class Ragged:
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Join the sets of all parts, part by part."""
-        counts = np.concatenate([np.diff(part.offsets) for part in parts])
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(np.concatenate([part.values for part in parts]), offsets)
+        counts = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)])
+        values = np.concatenate([part.values for part in parts])
+        return cls(values, np.cumsum(counts, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ class Embeddings:
         return Embeddings(
             self.modality,
             self.vectors[chosen],
-            None if self.concepts is None else self.concepts.take(chosen),
-            None if self.boxes is None else self.boxes.take(chosen),
-            None if self.words is None else [self.words[i] for i in chosen],
+            self.concepts and self.concepts.take(chosen),
+            self.boxes and self.boxes.take(chosen),
+            self.words and [self.words[i] for i in chosen],
             None if self.terms is None else self.terms[chosen],
         )
 
@@ -372,10 +372,9 @@ class StoredConcepts:
     def to_ragged(self) -> Ragged:
         """Return the sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
-        return Ragged(
-            values if self.scales is None else values * self.scales[:, None],
-            self.offsets,
-        )
+        if self.scales is not None:
+            values *= self.scales[:, None]
+        return Ragged(values, self.offsets)
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
@@ -474,12 +473,16 @@ class SearchRequest:
         return self.terms() if callable(self.terms) else self.terms
 
     def __len__(self) -> int:
-        return len(self.rescore.queries) if self.rescore is not None else int(self.queries.shape[0])
+        if self.rescore is not None:
+            return len(self.rescore.queries)
+        return int(self.queries.shape[0])
 
     @property
     def most(self) -> int:
         """The largest number of hits of a query."""
-        return self.k if self.rescore is None else min(self.k, self.rescore.k)
+        if self.rescore is None:
+            return self.k
+        return min(self.k, self.rescore.k)
 
 
 @dataclass

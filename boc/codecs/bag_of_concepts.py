@@ -42,13 +42,13 @@ POWER = 0.7
 class _Assignment(ConceptStep):
     """Base of hard and soft assignment: the codebook."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_")
+    learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {
         "means_": EMPTY["means"],
         "axes_": EMPTY["axes"],
     }
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0, "sigma": None, "drop_stopwords": False}
-    outputs: ClassVar[str] = "centroids_"
+    outputs = "centroids_"
     clusters: int
     spherical: bool
     centroids_: Floats

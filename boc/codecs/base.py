@@ -186,7 +186,7 @@ class Step:
 class SparseStep(Step):
     """A step that takes dense or sparse rows and returns sparse rows."""
 
-    sparse_form: ClassVar[str | Literal[False]] = "csr"
+    sparse_form = "csr"
 
     def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
@@ -203,7 +203,7 @@ class ConceptStep(Step):
     """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept
     each."""
 
-    reads_concepts: ClassVar[bool] = True
+    reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """Return the concept sets. BocError if there are none."""

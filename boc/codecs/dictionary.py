@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,15 +83,15 @@ class Dictionary(Step):
     [[0, 0, 15], [15, 0, 0], [0, 15, 0]]
     """
 
-    rows_together: ClassVar[int] = 2 * ROWS  # a large batch reads the vocabulary once
-    learned: ClassVar[tuple[str, ...]] = (
+    rows_together = 2 * ROWS  # a large batch reads the vocabulary once
+    learned = (
         "centroids_",
         "scales_",
         "heads_",
         "head_scales_",
         "starts_",
     )
-    outputs: ClassVar[str] = "centroids_"
+    outputs = "centroids_"
 
     def __init__(
         self,

@@ -186,7 +186,7 @@ class BitQuantizer(SparseStep):
         The largest component seen in ``fit``; larger components are clipped to it.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("peak_",)
+    learned = ("peak_",)
 
     def __init__(self, bits: int = 4) -> None:
         self.bits = bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class GivenTerms(Step):
     [[12, 7]]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("term_labels_",)
+    learned = ("term_labels_",)
     frozen = True
     term_labels_: NDArray[np.uint8]
 

@@ -19,7 +19,7 @@ in the place of s[k].
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -67,8 +67,8 @@ class LateInteraction(ConceptStep):
     [254, 127, 127]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
-    outputs: ClassVar[str] = "centroids_"
+    learned = ("centroids_", "labels_", "thresholds_")
+    outputs = "centroids_"
 
     def __init__(
         self,

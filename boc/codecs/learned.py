@@ -65,9 +65,9 @@ class LearnedTerms(ConceptStep):
     [[40, 26]]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "term_labels_")
+    learned = ("directions_", "thresholds_", "term_labels_")
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
-    outputs: ClassVar[str] = "directions_"
+    outputs = "directions_"
     directions_: Floats
     thresholds_: Floats
     term_labels_: NDArray[np.uint8]

@@ -57,9 +57,9 @@ class Whole:
         return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
     def takes(self, value: object) -> bool:
-        return (
-            type(value) is int and self.least <= value and (self.most is None or value <= self.most)
-        )
+        if type(value) is not int or value < self.least:
+            return False
+        return self.most is None or value <= self.most
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,14 @@ class Code:
         }
 
     def __str__(self) -> str:
-        values = {name: _quote(value) for name, value in self.arguments.items()}
+        values = {}
+        for name, value in self.arguments.items():
+            text = str(value)
+            if isinstance(value, bool):
+                text = text.lower()
+            elif not BARE.fullmatch(text):
+                text = "'" + text.replace("'", "''") + "'"
+            values[name] = text
         if values.keys() <= set(BUDGETS):
             return self.name + "".join(
                 sign + values[key] for sign, key in zip(":/", BUDGETS, strict=True) if key in values
@@ -317,13 +324,6 @@ def parse_code(text: str) -> Code:
     return Code(name, **values)
 
 
-def _quote(value: object) -> str:
-    text = str(value)
-    if isinstance(value, bool):
-        return text.lower()
-    return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
-
-
 def _check_name(name: str) -> None:
     if name not in CODES:
         raise BocError(
@@ -399,7 +399,7 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         # Others wrote the parameters.
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
-    same = [name for name, _ in steps] == [name for name, _ in stored] and all(
-        {**mine, **theirs} == mine for (_, mine), (_, theirs) in zip(steps, stored, strict=True)
-    )
-    return code if same else None
+    # Parameters that were added since have their defaults.
+    known = dict(steps)
+    completed = [(step, {**known.get(step, {}), **params}) for step, params in stored]
+    return code if completed == steps else None

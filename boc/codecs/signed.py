@@ -145,7 +145,7 @@ class RandomRotation(Step):
         (Mezzadri, How to Generate Random Matrices from the Classical Compact Groups, 2007).
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("rotation_",)
+    learned = ("rotation_",)
     retired: ClassVar[Mapping[str, Any]] = {"expand": 1}
 
     def __init__(self, seed: int = 0) -> None:

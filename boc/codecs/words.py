@@ -74,7 +74,7 @@ class WordTerms(Center):
     vocabulary_: Any
     origin_: Any
     term_labels_: NDArray[np.uint8]
-    learned: ClassVar[tuple[str, ...]] = (
+    learned = (
         "labels_",
         "means_",
         "vocabulary_",
@@ -82,7 +82,7 @@ class WordTerms(Center):
         "term_labels_",
     )
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
-    outputs: ClassVar[str] = "vocabulary_"
+    outputs = "vocabulary_"
 
     def __init__(
         self,
