@@ -150,17 +150,14 @@ class Manifest:
 
         Budgets that were chosen for the same recall may differ: they follow from the items.
         """
-        if (self.identity.digest, self.recall.get("target")) != (
-            other.identity.digest,
-            other.recall.get("target"),
-        ):
+        target = self.recall.get("target")
+        if self.identity.digest != other.identity.digest or target != other.recall.get("target"):
             return False
         one = self
         another = other
-        if "target" in self.recall:
-            one, another = (
-                replace(each, rm=1, codec=with_query_z(each.codec, None)) for each in (self, other)
-            )
+        if target is not None:
+            one = replace(one, rm=1, codec=with_query_z(one.codec, None))
+            another = replace(another, rm=1, codec=with_query_z(another.codec, None))
         parts = (
             "codec",
             "arrays",
@@ -232,12 +229,12 @@ class Manifest:
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
     """Return a configuration of a code with another budget of queries, where a step has one."""
-    steps = [
-        {**step, "params": {**step["params"], "query_z": query_z}}
-        if "query_z" in step["params"]
-        else step
-        for step in config["steps"]
-    ]
+    steps = []
+    for step in config["steps"]:
+        params = step["params"]
+        if "query_z" in params:
+            params = {**params, "query_z": query_z}
+        steps.append({**step, "params": params})
     return {**config, "steps": steps}
 
 

@@ -63,6 +63,10 @@ class Directions:
         """Copy the directions of some numbers."""
         return Directions(self.rows[chosen], self.scales[chosen])
 
+    def sample(self, size: int, rng: np.random.Generator) -> Directions:
+        """Copy a random sample, in the order of the directions."""
+        return self.take(np.sort(rng.choice(len(self), size, replace=False)))
+
     def means(self, owners: Ints, before: Directions) -> Directions:
         """Return mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of
         groups without one."""
@@ -122,8 +126,9 @@ class Centroids:
         z = min(z, len(self))
         cells = min(cells, len(self.heads))
         if cells < z:
-            enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
-            cells = max(cells, enough)
+            smallest = np.sort(np.diff(self.starts))
+            enough = np.searchsorted(np.cumsum(smallest), z) + 1
+            cells = max(cells, int(enough))
         return z, cells
 
     def nearest(
@@ -204,7 +209,8 @@ class Centroids:
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
-            asking, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
+            places = order[bounds[i] : bounds[i + 1]]
+            asking, slots = np.divmod(places, cell.shape[1])
             members = self.vectors.take(slice(self.starts[i], self.starts[i + 1]))
             products = _products(rows[asking], members.rows) * members.scales
             padded[asking, slots, : products.shape[1]] = products
@@ -233,7 +239,8 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     scales = np.empty(len(X), np.float32)
     for i in range(0, len(X), ROUNDED_ROWS):
         block = X[i : i + ROUNDED_ROWS]
-        block = np.where(np.isfinite(block).all(axis=1, keepdims=True), block, 0)
+        finite = np.isfinite(block).all(axis=1, keepdims=True)
+        block = np.where(finite, block, 0)
         most = np.abs(block).max(axis=1, initial=0).astype(np.float64)
         factors = LARGEST / np.where(most > 0, most, 1)
         whole = np.rint(block * factors[:, None]).astype(np.int8)
@@ -254,7 +261,7 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     """
     rng = np.random.default_rng(seed)
     if len(points) > k * POINTS:
-        points = points.take(np.sort(rng.choice(len(points), k * POINTS, replace=False)))
+        points = points.sample(k * POINTS, rng)
     directed = np.flatnonzero(points.scales > 0)
     if 0 < len(directed) < len(points):
         points = points.take(directed)
@@ -269,7 +276,8 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
 
 
 def _distinct(vectors: Directions) -> Directions:
-    return vectors.take(np.unique(vectors.rows, axis=0, return_index=True)[1])
+    _, first = np.unique(vectors.rows, axis=0, return_index=True)
+    return vectors.take(first)
 
 
 def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
@@ -299,7 +307,7 @@ def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Direction
 def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
     """Return at most ``m`` heads of cells, by k-means over a sample."""
     if len(points) > m * HEAD_POINTS:
-        points = points.take(np.sort(rng.choice(len(points), m * HEAD_POINTS, replace=False)))
+        points = points.sample(m * HEAD_POINTS, rng)
     return _kmeans(points, m, rng)
 
 

@@ -68,7 +68,8 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     scores = np.empty((n, m), dtype=np.float32)
     word_rows = unit_rows(words.values)
     rows = unit_rows(regions.values)
-    step = max(1, CELLS * m // max(1, len(word_rows) * len(rows)))
+    cells = len(word_rows) * len(rows)
+    step = max(1, CELLS * m // max(1, cells))
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
         cosines = word_rows @ rows[part[0] : part[-1]].T
