@@ -5,20 +5,28 @@ import io
 import json
 import math
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Collection
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from boc.atomic_files import open_whole
 
+T = TypeVar("T")
+
 DEEPEST = 32  # lists and objects in each other
-LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+LARGEST = 10**15  # magnitude of a learned number: its products stay finite
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
+Number: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 DAMAGE = (
     OSError,
     ValueError,
@@ -63,6 +71,25 @@ def read_json(path: Path) -> Any:
     ``open_whole``."""
     with open_whole(path) as file:
         return parse_json(file.read())
+
+
+def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
+    """Return a value of JSON as ``kind``, whose annotations declare its entries. ValueError, with
+    the entry, its value and the rule, for a value of another type or out of range, and for an entry
+    that is missing or unknown. If not ``strict``, texts are read as numbers, true and false."""
+    if is_dataclass(kind) and isinstance(value, dict):
+        unknown = value.keys() - {field.name for field in fields(kind)}
+        if unknown:
+            raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        rule, _, path = str(error).partition(" - at ")
+        rule = rule[0].lower() + rule[1:]
+        name = re.search(r"\$\.(\w+)", path)
+        if name is None:
+            raise ValueError(rule) from None
+        raise ValueError(f"{name[1]} is {value[name[1]]!r:.60} ({rule})") from None
 
 
 def read_npy(data: bytes) -> NDArray[Any]:

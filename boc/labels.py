@@ -13,17 +13,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
+from itertools import islice, starmap
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import ManifestError
-from boc.foreign import parse_json
+from boc.foreign import parse_json, typed
 from boc.plugins import Engine
 from boc.types import Item, Modality, SearchRequest
+from boc.vectors import Ints
 
 WORDS = 5  # words per label
 EXAMPLES = 3
@@ -85,7 +87,7 @@ def content_words(sentence: str) -> list[str]:
     return [word for word in words if len(word) > 1 and word not in stops]
 
 
-def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
     """Join word-pieces to words, in lower case; return also each piece's word number. "##..."
     continues a word.
 
@@ -178,6 +180,11 @@ class IndexLabels:
         return [hit.item for hit in self._index.search(SearchRequest(query, k, modality))[0]]
 
 
+class _Row(Struct):
+    words: tuple[str, ...]
+    examples: list[tuple[str, str, Box | None]]
+
+
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
     """Write labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
     rows = [
@@ -193,18 +200,9 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
     if not packed.size:
         return []
     try:
-        rows = parse_json(packed.tobytes())
-        return [
-            Label(
-                tuple(row["words"]),
-                tuple(
-                    Example(key, content, box and Box(*box))
-                    for key, content, box in row["examples"]
-                ),
-            )
-            for row in rows
-        ]
-    except (ValueError, KeyError, TypeError) as error:
+        rows = typed(parse_json(packed.tobytes()), list[_Row])
+    except ValueError as error:
         raise ManifestError(
             f"the stored labels of the codewords cannot be read ({error}); make them again",
         ) from error
+    return [Label(row.words, tuple(starmap(Example, row.examples))) for row in rows]

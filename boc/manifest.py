@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
-from functools import cached_property
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
-from boc.foreign import LARGEST, parse_json
-from boc.names import CONCEPT_DTYPES, METRICS, Metric
-from boc.types import MODALITIES, WIDEST, FieldType, Identity
+from boc.foreign import LARGEST, Count, Number, parse_json, typed
+from boc.names import ConceptDtype, Metric
+from boc.types import FieldType, Identity
 
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
@@ -25,100 +25,54 @@ OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "
 other values."""
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= LARGEST
+class _Step(Struct, forbid_unknown_fields=True):
+    name: str
+    params: dict[str, Any]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) <= LARGEST
+class _Codec(Struct):
+    n_terms: Count
+    steps: list[_Step]
 
 
-def _counts(value: Any, names: Sequence[str]) -> bool:
-    """Return whether it has a count of each name; none has one before anything is loaded."""
-    return (
-        isinstance(value, dict)
-        and set(value) in ({*names}, set())
-        and all(map(_is_count, value.values()))
-    )
+class _Items(Struct, forbid_unknown_fields=True):
+    image: Count
+    text: Count
 
 
-def _is_date(value: Any) -> bool:
-    try:
-        return bool(datetime.fromisoformat(value))
-    except (TypeError, ValueError):
-        return False
+class _Recall(Struct, forbid_unknown_fields=True):
+    target: Number
+    measured: Number = 0
+    low: Number = 0
+    high: Number = 0
+    queries: Number = 0
+    source: str = ""
+    items: Number = 0
+    learned: Number = 0
+    near: Number = 0
+    far: Number = 0
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+class _Entries(Struct):
+    """What the entries of a manifest must be; those of a codec are checked where it is made."""
 
-
-_ENCODER: dict[str, Callable[[Any], bool]] = {
-    "spec": lambda value: isinstance(value, str),
-    "digest": lambda value: isinstance(value, str),
-    "dim": lambda value: _is_count(value) and 0 < value < WIDEST,
-}
-_SOUND: dict[str, Callable[[Any], bool]] = {
-    "encoder": lambda value: (
-        isinstance(value, dict)
-        and set(value) == set(_ENCODER)
-        and all(sound(value[name]) for name, sound in _ENCODER.items())
-    ),
-    "codec": lambda value: (
-        isinstance(value, dict)
-        and _is_count(value.get("n_terms"))
-        and isinstance(value.get("steps"), list)
-        and all(
-            isinstance(step, dict)
-            and {name: type(each) for name, each in step.items()} == {"name": str, "params": dict}
-            for step in value["steps"]
-        )
-    ),
-    "arrays": lambda value: (
-        isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
-    ),
-    "vector_dtype": lambda value: value in ("int8", "float16", "float32", "float64"),
-    "source": lambda value: isinstance(value, str),
-    "rm": lambda value: _is_number(value) and value >= 1,
-    "rerank": lambda value: value in METRICS,
-    "concept_dtype": lambda value: value is None or value in CONCEPT_DTYPES,
-    "fields": lambda value: (
-        isinstance(value, dict) and all(each in get_args(FieldType) for each in value.values())
-    ),
-    "items": lambda value: _counts(value, MODALITIES),
-    "postings": _is_count,
-    "created": _is_date,
-    "maker": lambda value: isinstance(value, str),
-    "unreadable": lambda value: (
-        isinstance(value, dict)
-        and all(
-            isinstance(state, list) and all(type(each) is int for each in state)
-            for state in value.values()
-        )
-    ),
-    "table_facts": _is_texts,
-    "exclude": _is_texts,
-    "recall": lambda value: (
-        isinstance(value, dict)
-        and set(value)
-        <= {
-            "target",
-            "measured",
-            "low",
-            "high",
-            "queries",
-            "source",
-            "items",
-            "learned",
-            "near",
-            "far",
-        }
-        and all(isinstance(each, str) == (key == "source") for key, each in value.items())
-        and all(isinstance(each, str) or _is_number(each) for each in value.values())
-        and bool(value) == ("target" in value)
-    ),
-}
-"""What the entries of a manifest must be; those of a codec are checked where it is made."""
+    encoder: Identity
+    codec: _Codec
+    vector_dtype: Literal["int8", "float16", "float32", "float64"]
+    source: str
+    rm: Annotated[float, Meta(ge=1, le=LARGEST)]
+    rerank: Metric
+    concept_dtype: ConceptDtype | None
+    postings: Count
+    created: datetime
+    maker: str
+    arrays: dict[str, dict[str, Any]] = {}
+    fields: dict[str, FieldType] = {}
+    items: _Items | None = None
+    unreadable: dict[str, list[int]] = {}
+    table_facts: list[str] = []
+    recall: _Recall | None = None
+    exclude: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -132,7 +86,7 @@ class Manifest:
     budgets were chosen for, with what was measured, empty if they were given by hand; and the
     patterns of names that folders of pictures are read without."""
 
-    encoder: dict[str, Any]
+    encoder: Identity
     codec: dict[str, Any]
     arrays: dict[str, dict[str, Any]]
     vector_dtype: str
@@ -157,9 +111,9 @@ class Manifest:
         int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
-    @cached_property
+    @property
     def identity(self) -> Identity:
-        return Identity(**self.encoder)
+        return self.encoder
 
     @classmethod
     def new(
@@ -177,7 +131,7 @@ class Manifest:
         """Make the manifest of an empty index; ``others`` are ``source``, ``rm``, and entries that
         may be missing."""
         return cls(
-            encoder=asdict(encoder),
+            encoder=encoder,
             codec=dict(codec),
             arrays={name: describe(array) for name, array in arrays.items()},
             vector_dtype=dtype,
@@ -196,17 +150,14 @@ class Manifest:
 
         Budgets that were chosen for the same recall may differ: they follow from the items.
         """
-        if (self.identity.digest, self.recall.get("target")) != (
-            other.identity.digest,
-            other.recall.get("target"),
-        ):
+        target = self.recall.get("target")
+        if self.identity.digest != other.identity.digest or target != other.recall.get("target"):
             return False
         one = self
         another = other
-        if "target" in self.recall:
-            one, another = (
-                replace(each, rm=1, codec=with_query_z(each.codec, None)) for each in (self, other)
-            )
+        if target is not None:
+            one = replace(one, rm=1, codec=with_query_z(one.codec, None))
+            another = replace(another, rm=1, codec=with_query_z(another.codec, None))
         parts = (
             "codec",
             "arrays",
@@ -262,13 +213,13 @@ class Manifest:
             raise ManifestError(
                 f"{where}: manifest entries missing or unknown ({odd}); make the index again",
             )
-        for name, sound in _SOUND.items():
-            entry = raw.get(name, OPTIONAL.get(name))
-            if not sound(entry):
-                raise ManifestError(
-                    f"{where}: {name} of the manifest is {str(entry)[:60]!r}; make the index again",
-                )
-        return cls(**raw)
+        # Nothing may stand for an object that declares its entries, before anything is loaded.
+        filled = {name: entry for name, entry in raw.items() if entry != {}}
+        try:
+            entries = typed(filled, _Entries)
+        except ValueError as error:
+            raise ManifestError(f"{where}: manifest entry {error}; make the index again") from error
+        return cls(**{**raw, "encoder": entries.encoder})
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """Raise ManifestError unless ``arrays`` are those of the manifest."""
@@ -281,12 +232,12 @@ class Manifest:
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
     """Return a configuration of a code with another budget of queries, where a step has one."""
-    steps = [
-        {**step, "params": {**step["params"], "query_z": query_z}}
-        if "query_z" in step["params"]
-        else step
-        for step in config["steps"]
-    ]
+    steps = []
+    for step in config["steps"]:
+        params = step["params"]
+        if "query_z" in params:
+            params = {**params, "query_z": query_z}
+        steps.append({**step, "params": params})
     return {**config, "steps": steps}
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.vectors import Ints
 
-def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
+
+def topk(scores: NDArray[Any], k: int) -> Ints:
     """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to
     the lower index.
 
@@ -25,21 +27,21 @@ def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     if 0 < k < len(scores):
         least = np.partition(scores, -k)[-k]
         rows = np.flatnonzero(scores >= least)
-    best: NDArray[np.int64] = rows[np.argsort(-scores[rows], kind="stable")[:k]]
+    best: Ints = rows[np.argsort(-scores[rows], kind="stable")[:k]]
     return best
 
 
-def topk_positive(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
+def topk_positive(scores: NDArray[Any], k: int) -> Ints:
     """Return ``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
     rows = np.flatnonzero(scores > 0)
-    best: NDArray[np.int64] = rows[topk(scores[rows], k)]
+    best: Ints = rows[topk(scores[rows], k)]
     return best
 
 
 def topk_of_blocks(
     blocks: Iterable[NDArray[Any]],
     k: int,
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+) -> tuple[Ints, NDArray[Any]]:
     """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores,
     both (n, k)."""
     first = 0

@@ -17,6 +17,7 @@ from boc.names import MODALITIES as MODALITIES
 from boc.names import Metric
 from boc.names import Modality as Modality
 from boc.paths import path_of, system_path
+from boc.vectors import Floats, Ints
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -104,7 +105,9 @@ class Hit:
             values["confidence"] = self.confidence
         if self.duplicates:
             values["duplicates"] = list(self.duplicates)
-        return {**values, "fields": dict(item.fields)} if item.fields else values
+        if item.fields:
+            values["fields"] = dict(item.fields)
+        return values
 
     def __repr__(self) -> str:
         values = self.to_dict()
@@ -133,8 +136,8 @@ class Ragged:
     ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), ascending from 0 to N.
     """
 
-    values: NDArray[np.float32]
-    offsets: NDArray[np.int64]
+    values: Floats
+    offsets: Ints
 
     def __post_init__(self) -> None:
         offsets = self.offsets
@@ -151,17 +154,15 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> NDArray[np.float32]:
+    def __getitem__(self, i: int) -> Floats:
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
     @classmethod
     def from_sets(cls, sets: Sequence[NDArray[Any]], width: int) -> Ragged:
         """Concatenate arrays of shape (m_i, width), m_i >= 0."""
-        offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets], dtype=np.int64)]).astype(
-            np.int64,
-        )
-        flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
-        return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
+        offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+        flat = [np.asarray(rows, np.float32).reshape(-1, width) for rows in sets]
+        return cls(np.concatenate([np.empty((0, width), np.float32), *flat]), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
         """Return the sets of these numbers, in their order."""
@@ -181,9 +182,9 @@ class Ragged:
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Join the sets of all parts, part by part."""
-        counts = np.concatenate([np.diff(part.offsets) for part in parts])
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(np.concatenate([part.values for part in parts]), offsets)
+        counts = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)])
+        values = np.concatenate([part.values for part in parts])
+        return cls(values, np.cumsum(counts, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class Embeddings:
     """
 
     modality: Modality
-    vectors: NDArray[np.float32]
+    vectors: Floats
     concepts: Ragged | None = None
     boxes: Ragged | None = None
     words: list[list[str]] | None = None
@@ -231,9 +232,9 @@ class Embeddings:
         return Embeddings(
             self.modality,
             self.vectors[chosen],
-            None if self.concepts is None else self.concepts.take(chosen),
-            None if self.boxes is None else self.boxes.take(chosen),
-            None if self.words is None else [self.words[i] for i in chosen],
+            self.concepts and self.concepts.take(chosen),
+            self.boxes and self.boxes.take(chosen),
+            self.words and [self.words[i] for i in chosen],
             None if self.terms is None else self.terms[chosen],
         )
 
@@ -244,7 +245,7 @@ class Rows(NamedTuple):
 
     items: Sequence[Item]
     terms: TermMatrix
-    vectors: NDArray[np.float32]
+    vectors: Floats
     concepts: StoredConcepts | None = None
 
 
@@ -280,8 +281,8 @@ class Regions:
     y2 as fractions of the width and height of the picture (values slightly outside [0, 1] are
     kept). n may be 0."""
 
-    features: NDArray[np.float32]
-    boxes: NDArray[np.float32]
+    features: Floats
+    boxes: Floats
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.boxes.shape != (len(self.features), 4):
@@ -332,13 +333,8 @@ class Identity:
     dim: int
 
     def __post_init__(self) -> None:
-        typed = (
-            isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int
-        )
-        if not typed or not 0 < self.dim < WIDEST:
-            raise ValueError(
-                f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}",
-            )
+        if not 0 < self.dim < WIDEST:
+            raise ValueError(f"no identity of an encoder: {self.spec!r}, dim {self.dim}")
 
 
 @dataclass(frozen=True)
@@ -367,8 +363,8 @@ class StoredConcepts:
     """
 
     values: NDArray[Any]
-    offsets: NDArray[np.int64]
-    scales: NDArray[np.float32] | None = None
+    offsets: Ints
+    scales: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -376,10 +372,9 @@ class StoredConcepts:
     def to_ragged(self) -> Ragged:
         """Return the sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
-        return Ragged(
-            values if self.scales is None else values * self.scales[:, None],
-            self.offsets,
-        )
+        if self.scales is not None:
+            values *= self.scales[:, None]
+        return Ragged(values, self.offsets)
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
@@ -412,7 +407,7 @@ class QueryCode:
     ``boc.clustering.cell_index.Centroids``.
     """
 
-    mean: NDArray[np.float32]
+    mean: Floats
     centroids: tuple[NDArray[Any], ...]
     z: int
     cells: int
@@ -478,12 +473,16 @@ class SearchRequest:
         return self.terms() if callable(self.terms) else self.terms
 
     def __len__(self) -> int:
-        return len(self.rescore.queries) if self.rescore is not None else int(self.queries.shape[0])
+        if self.rescore is not None:
+            return len(self.rescore.queries)
+        return int(self.queries.shape[0])
 
     @property
     def most(self) -> int:
         """The largest number of hits of a query."""
-        return self.k if self.rescore is None else min(self.k, self.rescore.k)
+        if self.rescore is None:
+            return self.k
+        return min(self.k, self.rescore.k)
 
 
 @dataclass

@@ -1,12 +1,16 @@
 """Rows of vectors: checked, and scaled to unit length."""
 
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+
+Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -25,7 +29,7 @@ def are_plain(rows: Any, width: int) -> bool:
     return isfinite(np.vdot(rows, rows))  # the other products warn of what is beyond float32
 
 
-def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
+def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
     """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is
     0.
 
@@ -53,7 +57,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
     return plain
 
 
-def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
+def unit_rows(rows: NDArray[Any]) -> Floats:
     """Return rows (n, d) scaled to length 1, float32; zero rows stay zero.
 
     Rows are first divided by their largest component, since squares of tiny and huge ones leave the
@@ -63,5 +67,18 @@ def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
     scaled = rows / np.where(peaks > 0, peaks, 1)
     lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
     scaled /= np.where(lengths > 0, lengths, 1)
-    unit: NDArray[np.float32] = scaled.astype(np.float32, copy=False)
+    unit: Floats = scaled.astype(np.float32, copy=False)
     return unit
+
+
+def mean_of(
+    modality: str | None,
+    labels: NDArray[np.str_],
+    means: Floats,
+) -> Floats:
+    """Return that one of ``means`` (m, d) whose label is the modality, or else their mean."""
+    known = labels.tolist()
+    mean: Floats = means.mean(axis=0)
+    if modality in known:
+        mean = means[known.index(modality)]
+    return mean

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from boc.clustering.kmeans import Floats
 from boc.codecs.frequencies import ScalarQuantizer, TopZ, UnitNorm
 from boc.types import Embeddings, TermMatrix
+from boc.vectors import Floats
 
 
 class Code(Protocol):

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, kmeans, nearest, squared_distances
+from boc.clustering.kmeans import kmeans, nearest, squared_distances
 from boc.codecs.base import terms_of
 from boc.codecs.frequencies import largest
 from boc.types import Embeddings, TermMatrix
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 SCALE = 1000  # of the components, as theirs
 

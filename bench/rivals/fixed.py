@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from bench.rivals.base import Largest
-from boc.clustering.kmeans import Floats
 from boc.types import Embeddings, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 SCALE = 10_000  # all components may be there, and then each is small
 

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
 from bench.rivals.base import Largest
-from boc.clustering.kmeans import Floats
 from boc.types import Embeddings, Modality
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from encoders.training.losses import contrast
 
 BATCH = 128  # pictures, with one caption each

@@ -14,9 +14,8 @@ import numpy as np
 
 from bench.rivals.base import Largest
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import Floats
 from boc.types import Embeddings
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 SCALE = 255
 ROUNDS = 1000

@@ -8,7 +8,7 @@ strings, if the centroids are those of words; ``labels``, ``origin``, ``threshol
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
+from boc.clustering.kmeans import center, nearest
 from boc.errors import BocError, ManifestError, check_system
-from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive
+from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive, typed
 from boc.labels import unpack_labels
-from boc.types import Identity
+from boc.types import Identity, Modality
+from boc.vectors import Floats, Ints, unit_rows
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
 MAKE = "make one with <boc build-codebook>"
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
-SPREAD = "spread"  # an entry of format 1 that nothing reads
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Codebook:
     with the centroids; ``axes`` float32 (d, d) what they are multiplied by after that.
     """
 
-    centroids: NDArray[np.float32]
+    centroids: Floats
     identity: Identity
     sources: tuple[str, ...]
     options: dict[str, Any]
@@ -53,10 +54,10 @@ class Codebook:
     versions: dict[str, str] = field(
         default_factory=lambda: {"boc": __version__, "numpy": np.__version__},
     )
-    origin: NDArray[np.float32] | None = None
-    thresholds: NDArray[np.float32] | None = None
-    means: NDArray[np.float32] | None = None
-    axes: NDArray[np.float32] | None = None
+    origin: Floats | None = None
+    thresholds: Floats | None = None
+    means: Floats | None = None
+    axes: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.centroids)
@@ -64,19 +65,28 @@ class Codebook:
     @property
     def kind(self) -> str:
         """The kind of its terms: "concepts", "words" of a vocabulary, or "learned"."""
-        return (
-            "words"
-            if self.origin is not None
-            else "concepts"
-            if self.thresholds is None
-            else "learned"
-        )
+        if self.origin is not None:
+            return "words"
+        return "concepts" if self.thresholds is None else "learned"
 
     @property
     def spherical(self) -> bool:
         """True if concepts must be scaled to unit length before they are compared with the
         centroids."""
         return bool(self.options.get("spherical", False))
+
+    def assign(
+        self,
+        concepts: Floats,
+        modality: Modality,
+    ) -> tuple[Ints, Floats]:
+        """Return the nearest centroid of each concept (n,), compared as the codebook says, and its
+        squared distance."""
+        rows = center(concepts, modality, self.means, self.axes)
+        if self.spherical:
+            rows = unit_rows(rows)
+        columns, squared = nearest(rows, self.centroids, 1)
+        return columns[:, 0], squared[:, 0]
 
     def save(self, path: Path) -> None:
         """Write the file atomically, replacing an older one."""
@@ -99,12 +109,9 @@ class Codebook:
         one."""
         try:
             arrays = read_archive(Path(path), ("about", *ARRAYS))
-            about = parse_json(arrays["about"].tobytes())
-            if (
-                about["kind"] != "codebook"
-                or not isinstance(about["format"], int)
-                or arrays["centroids"].ndim != 2
-            ):
+            about = parse_json(arrays.pop("about").tobytes())
+            form = about.pop("format")
+            if about.pop("kind") != "codebook" or not isinstance(form, int):
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(
@@ -117,12 +124,49 @@ class Codebook:
                 f"{path}: not a codebook of boc, or damaged",
                 MAKE,
             ) from error
-        if about["format"] > FORMAT:
+        if form > FORMAT:
             raise BocError(
-                f"{path}: codebook format {about['format']}, this boc reads to {FORMAT}; upgrade "
-                "boc",
+                f"{path}: codebook format {form}, this boc reads to {FORMAT}; upgrade boc",
             )
-        return _from_entries(path, about, arrays)
+        # Format 1 has an entry that nothing reads.
+        about.pop("spread", None)
+        words = {"words": arrays.pop("words").tolist()} if "words" in arrays else {}
+        try:
+            codebook = typed({**about, **arrays, **words}, cls)
+            codebook._check_arrays()
+        except (ValueError, ArithmeticError, ManifestError) as error:
+            raise BocError(
+                f"{path}: a codebook with odd entries ({error})",
+                MAKE,
+            ) from error
+        return codebook
+
+    def _check_arrays(self) -> None:
+        """Raise ValueError, with the name of an array, unless all fit the number of centroids and
+        the width of the encoder."""
+        rows = len(self)
+        dim = self.identity.dim
+        shapes = {
+            "centroids": (max(rows, 1), dim),
+            "origin": (dim,),
+            "thresholds": (2, 2, rows),
+            "means": (2, dim),
+            "axes": (dim, dim),
+        }
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array is None:
+                continue
+            if array.dtype != np.float32 or array.shape != shape or not are_moderate(array):
+                raise ValueError(
+                    f"{name} must be moderate float32 {shape}, is {array.dtype} {array.shape}",
+                )
+        if self.axes is not None and self.means is None:
+            raise ValueError("axes need means")
+        if self.words is not None and len(self.words) != rows:
+            raise ValueError(f"{len(self.words)} words of {rows} centroids")
+        if self.labels is not None and len(unpack_labels(self.labels)) != rows:
+            raise ValueError(f"labels of other than {rows} centroids")
 
     def check(self, identity: Identity) -> None:
         """Raise BocError unless the centroids lie in the space of the concepts of the encoder
@@ -148,61 +192,3 @@ def weights(identity: Identity) -> str:
 def variant(identity: Identity) -> str:
     """Return the variant of an encoder, "" for the encoder itself."""
     return identity.digest.rpartition(":")[0]
-
-
-def _from_entries(
-    path: Path | str,
-    about: dict[str, Any],
-    arrays: dict[str, NDArray[Any]],
-) -> Codebook:
-    names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
-    about.pop(SPREAD, None)
-    words = arrays.get("words")
-    labels = arrays.get("labels")
-    try:
-        codebook = Codebook(
-            arrays["centroids"],
-            Identity(**about["identity"]),
-            tuple(map(str, about["sources"])),
-            {**about["options"]},
-            int(about["concepts"]),
-            None if words is None else tuple(words.tolist()),
-            labels,
-            {**about["versions"]},
-            *map(arrays.get, ("origin", "thresholds", "means", "axes")),
-        )
-        n_labels = 0 if labels is None else len(unpack_labels(labels))
-    except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
-        raise BocError(
-            f"{path}: a codebook with odd entries ({error})",
-            MAKE,
-        ) from error
-    rows = len(codebook)
-    dim = codebook.identity.dim
-    shapes = {
-        "centroids": (rows, dim),
-        "origin": (dim,),
-        "thresholds": (2, 2, rows),
-        "means": (2, dim),
-        "axes": (dim, dim),
-    }
-    floats = {name: array for name, array in arrays.items() if name in shapes}
-    sound = (
-        set(about) == names
-        and [*map(type, asdict(codebook.identity).values())] == [str, str, int]
-        and rows > 0
-        and all(map(are_moderate, arrays.values()))
-        and all(
-            array.dtype == np.float32 and array.shape == shapes[name]
-            for name, array in floats.items()
-        )
-        and ("axes" not in arrays or "means" in arrays)
-        and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
-        and (labels is None or (labels.dtype == np.uint8 and n_labels == rows))
-    )
-    if not sound:
-        raise BocError(
-            f"{path}: a codebook whose entries do not fit together",
-            MAKE,
-        )
-    return codebook

@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import center, nearest
 from boc.inputs.features import FeatureFile
 from boc.labels import EXAMPLES, WORDS, Box, Example, Label, content_words, distinctive, whole_words
-from boc.types import MODALITIES, Batch, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.types import MODALITIES, Batch, Ragged
+from boc.vectors import Floats, Ints
 
 BATCH = 1024  # items read at a time
 
@@ -32,19 +30,6 @@ def codebook_labels(
     """
     words = _WordCounts(len(book))
     regions = _NearestRegions(len(book))
-
-    def assign(
-        concepts: NDArray[np.float32],
-        modality: Modality,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        concepts = center(concepts, modality, book.means, book.axes)
-        columns, squared = nearest(
-            unit_rows(concepts) if book.spherical else concepts,
-            book.centroids,
-            1,
-        )
-        return columns[:, 0], squared[:, 0]
-
     for file in files:
         for modality in MODALITIES:
             for rows in file.batches(modality, batch):
@@ -52,11 +37,12 @@ def codebook_labels(
                 pieces = rows.embeddings.words
                 if sets is None or not len(sets.values):
                     continue
+                columns, squared = book.assign(sets.values, modality)
                 if modality == "image":
-                    regions.add(rows, sets, *assign(sets.values, modality))
+                    regions.add(rows, sets, columns, squared)
                 elif pieces is not None:
-                    words.add(pieces, assign(sets.values, modality)[0])
-    names = [()] * len(book) if book.words is None else [(word,) for word in book.words]
+                    words.add(pieces, columns)
+    names = [[word] for word in book.words or ()] or [[]] * len(book)
     return [
         Label(tuple(dict.fromkeys([*name, *typical]))[:WORDS], examples)
         for name, typical, examples in zip(names, words.labels(), regions.examples(), strict=True)
@@ -71,7 +57,7 @@ class _WordCounts:
         self._number: dict[str, int] = {}
         self._counts: Counter[tuple[int, int]] = Counter()
 
-    def add(self, sentences: Sequence[Sequence[str]], codewords: NDArray[np.int64]) -> None:
+    def add(self, sentences: Sequence[Sequence[str]], codewords: Ints) -> None:
         """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all
         pieces, in order."""
         place = 0
@@ -82,10 +68,9 @@ class _WordCounts:
                 for i, w in enumerate(words)
                 if content_words(w)
             }
-            pairs = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
-            self._counts.update(
-                (codeword, numbers[i]) for codeword, i in sorted(set(pairs)) if i in numbers
-            )
+            own = codewords[place : place + len(pieces)]
+            pairs = set(zip(own.tolist(), of.tolist(), strict=True))
+            self._counts.update((k, numbers[i]) for k, i in sorted(pairs) if i in numbers)
             place += len(pieces)
 
     def labels(self) -> Iterator[tuple[str, ...]]:
@@ -110,8 +95,8 @@ class _NearestRegions:
         self,
         batch: Batch,
         sets: Ragged,
-        codewords: NDArray[np.int64],
-        distances: NDArray[np.float32],
+        codewords: Ints,
+        distances: Floats,
     ) -> None:
         boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
@@ -121,7 +106,9 @@ class _NearestRegions:
         rank = np.arange(len(order)) - np.searchsorted(codewords[order], codewords[order])
         for i in order[rank < EXAMPLES].tolist():
             item = batch.items[owner[i]]
-            box = None if boxes is None else Box(*(round(float(x), 4) for x in boxes.values[i]))
+            box = None
+            if boxes is not None:
+                box = Box(*(round(float(x), 4) for x in boxes.values[i]))
             best = self._best[codewords[i]]
             best.append((float(distances[i]), Example(item.id, item.content, box)))
             best.sort(key=lambda entry: entry[0])

@@ -1,15 +1,10 @@
 """k-means, nearest centroids, distances to centroids, and what moves concepts before they are
 compared."""
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.types import MODALITIES, Modality
-from boc.vectors import unit_rows
-
-Floats: TypeAlias = NDArray[np.float32]
+from boc.vectors import Floats, Ints, unit_rows
 
 DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
@@ -33,7 +28,9 @@ def kmeans(
     ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points
     per centroid.
     """
-    points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
+    if spherical:
+        X = unit_rows(X)
+    points = np.ascontiguousarray(X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
     if spherical and not points.any():
@@ -55,7 +52,11 @@ def kmeans(
     return centroids
 
 
-def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
+def nearest(
+    X: Floats,
+    centroids: Floats,
+    z: int,
+) -> tuple[Ints, Floats]:
     """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
     row, in any order."""
     if len(X) * len(centroids) > SMALL:
@@ -80,11 +81,10 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
     return np.maximum(squared, 0, out=squared).astype(np.float32)
 
 
-def row_block(centroids: Floats, z: int | None) -> int:
-    """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in
-    memory."""
-    p = len(centroids)
-    return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
+def row_block(compared: int) -> int:
+    """Return how many rows to compare at a time with so many centroids each, so that at most
+    ``DISTANCES`` distances are in memory."""
+    return max(1, min(DISTANCES // compared, ROWS))
 
 
 def center(
@@ -97,7 +97,9 @@ def center(
     ``axes`` (d, d), if any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
-    return concepts @ axes if axes is not None and axes.size else concepts
+    if axes is not None and axes.size:
+        concepts = concepts @ axes
+    return concepts
 
 
 def rescaling(points: Floats) -> Floats:

@@ -3,6 +3,7 @@ captions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,13 +14,13 @@ from scipy.linalg import solve
 
 from boc.clustering.codebook import Codebook
 from boc.clustering.codebook_labels import codebook_labels
-from boc.clustering.kmeans import center, kmeans, nearest, rescaling
+from boc.clustering.kmeans import center, kmeans, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import unit_rows
+from boc.vectors import Doubles, Floats, unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -31,9 +32,8 @@ SHARED = 0.5  # of the centroids, which must hold regions and words
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
 
 
-_Pool: TypeAlias = tuple[NDArray[Any], NDArray[np.float32] | None]
-"""The concepts of one modality in one file, memory-mapped, and what is subtracted from them, if
-anything."""
+_Pool: TypeAlias = tuple[NDArray[Any], Modality]
+"""The concepts of one modality in one file, memory-mapped, and the modality."""
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
@@ -58,7 +58,7 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
                 f"{file.path}: made by {file.header.spec}, but {first.path} by "
                 f"{first.header.spec}; use one encoder",
             )
-        if concepts and all(_concepts(file, modality) is None for modality in MODALITIES):
+        if concepts and not _pools([file], *MODALITIES):
             raise FeatureFileError(
                 f"{file.path}: holds no vectors of regions or words; extract it again with "
                 "concepts",
@@ -89,10 +89,14 @@ def cluster(
     identity = check_files(files)
     moved = space != "plain"
     tell("reading concepts")
-    means = mean_concepts(files) if moved else None
+    means = None
+    axes = None
+    if moved:
+        means = mean_concepts(files)
     points = sample_concepts(files, SAMPLE, balanced=moved, means=means)
-    axes = rescaling(points) if space == "rescaled" else None
-    points = points if axes is None else points @ axes
+    if space == "rescaled":
+        axes = rescaling(points)
+        points = points @ axes
     tell(f"clustering {len(points)} concepts")
     centroids = kmeans(points, clusters, spherical=moved)
     options = {
@@ -121,10 +125,8 @@ def default_clusters(files: Sequence[FeatureFile]) -> int:
 
     Hard assignment needs few: each must hold words and regions of many items.
     """
-    sizes = [
-        len(data) for file in files for m in MODALITIES if (data := _concepts(file, m)) is not None
-    ]
-    return max(1, min(1000, int(sum(sizes) ** 0.5)))
+    concepts = _size(_pools(files, *MODALITIES))
+    return max(1, min(1000, int(concepts**0.5)))
 
 
 def shared_codebook(
@@ -169,16 +171,11 @@ def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[
     rng = np.random.default_rng(0)
     used = []
     for modality in MODALITIES:
-        pools = list(_pools(files, modality))
-        rows = np.concatenate(
-            [
-                np.empty((0, codebook.centroids.shape[1]), np.float32),
-                *(_draw(pools, min(CHECKED, _size(pools)), rng)),
-            ],
-        )
-        rows = center(rows, modality, codebook.means, codebook.axes)
-        columns, _ = nearest(unit_rows(rows) if codebook.spherical else rows, codebook.centroids, 1)
-        used.append(set(columns[:, 0].tolist()))
+        pools = _pools(files, modality)
+        nothing = np.empty((0, codebook.centroids.shape[1]), np.float32)
+        rows = np.concatenate([nothing, *_draw(pools, min(CHECKED, _size(pools)), rng)])
+        columns, _ = codebook.assign(rows, modality)
+        used.append(set(columns.tolist()))
     return len(used[0] & used[1]), not all(used)
 
 
@@ -188,8 +185,8 @@ def sample_concepts(
     *,
     seed: int = 0,
     balanced: bool = False,
-    means: NDArray[np.float32] | None = None,
-) -> NDArray[np.float32]:
+    means: Floats | None = None,
+) -> Floats:
     """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order
     of files.
 
@@ -200,14 +197,16 @@ def sample_concepts(
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
-    groups: list[tuple[Modality, ...]] = [(m,) for m in MODALITIES] if balanced else [MODALITIES]
-    pools = [[pool for m in group for pool in _pools(files, m, means)] for group in groups]
-    pools.sort(key=_size)  # what the smaller pool lacks, the larger one provides
+    pools = [_pools(files, *MODALITIES)]
+    if balanced:
+        pools = [_pools(files, modality) for modality in MODALITIES]
+    # The larger pool provides the concepts that the smaller one lacks.
+    pools.sort(key=_size)
     rng = np.random.default_rng(seed)
-    taken: list[NDArray[np.float32]] = []
+    taken: list[Floats] = []
     for i, pool in enumerate(pools):
         quota = (size - sum(map(len, taken))) // (len(pools) - i)
-        taken += _draw(pool, min(quota, _size(pool)), rng)
+        taken += _draw(pool, min(quota, _size(pool)), rng, means)
     if not sum(map(len, taken)):
         raise FeatureFileError(
             f"{files[0].path}: holds no concepts to choose from; extract more items",
@@ -268,7 +267,7 @@ def _directions(
     files: Sequence[FeatureFile],
     terms: dict[str, int],
     dim: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Doubles, Doubles]:
     """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge
     regression."""
     p = len(terms)
@@ -279,13 +278,13 @@ def _directions(
     total = np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
-            sets = [
-                {terms[word] for word in content_words(item.content) if word in terms}
-                for item in batch.items
-            ]
-            ends = np.cumsum([0, *map(len, sets)])
-            columns = np.array([term for row in sets for term in sorted(row)], np.int32)
-            present = sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(sets), p))
+            columns: list[int] = []
+            ends = [0]
+            for item in batch.items:
+                words = terms.keys() & set(content_words(item.content))
+                columns += sorted(terms[word] for word in words)
+                ends.append(len(columns))
+            present = sparse.csr_array((np.ones(len(columns)), columns, ends), (len(batch), p))
             vectors = batch.embeddings.vectors.astype(np.float64)
             pairs += (present.T @ present).toarray()
             sums += present.T @ vectors
@@ -298,7 +297,7 @@ def _directions(
     return origin, solve(pairs, sums - np.outer(used, origin), assume_a="pos", overwrite_a=True)
 
 
-def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
+def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
     """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
     means = []
     for modality in MODALITIES:
@@ -312,14 +311,13 @@ def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
     return np.array(means, np.float32)
 
 
-def _pools(
-    files: Sequence[FeatureFile],
-    modality: Modality,
-    means: NDArray[np.float32] | None = None,
-) -> Iterator[_Pool]:
-    mean = None if means is None else means[MODALITIES.index(modality)]
-    every = (_concepts(file, modality) for file in files)
-    return ((data, mean) for data in every if data is not None)
+def _pools(files: Sequence[FeatureFile], *modalities: Modality) -> list[_Pool]:
+    pools = []
+    for modality in modalities:
+        for file in files:
+            with suppress(KeyError):
+                pools.append((file.memory_map(modality, "ragged/concepts"), modality))
+    return pools
 
 
 def _size(pools: Sequence[_Pool]) -> int:
@@ -330,32 +328,16 @@ def _draw(
     pools: Sequence[_Pool],
     size: int,
     rng: np.random.Generator,
-) -> Iterator[NDArray[np.float32]]:
-    """Draw ``size`` vectors from all pools without repetition, one array per pool."""
-    chosen = (
-        np.sort(rng.choice(_size(pools), size, replace=False)) if size else np.empty(0, np.int64)
-    )
+    means: Floats | None = None,
+) -> Iterator[Floats]:
+    """Draw ``size`` vectors from all pools without repetition, one array per pool, less the mean of
+    their modality in ``means`` (2, d)."""
+    chosen = np.sort(rng.choice(_size(pools), size, replace=False))
     start = 0
-    for data, mean in pools:
+    for data, modality in pools:
         rows = chosen[(chosen >= start) & (chosen < start + len(data))] - start
-        yield _gather(data, rows) - (0 if mean is None else mean)
+        yield center(data[rows].astype(np.float32), modality, means)
         start += len(data)
-
-
-def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    vectors = np.empty((len(rows), data.shape[1]), np.float32)
-    for start in range(0, len(rows), ROWS):
-        vectors[start : start + ROWS] = data[rows[start : start + ROWS]]
-    return vectors
-
-
-def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
-    """Return all concept vectors of one modality (N, d), memory-mapped; None if the file has
-    none."""
-    try:
-        return file.memory_map(modality, "ragged/concepts")
-    except KeyError:
-        return None
 
 
 def sources_of(files: Sequence[FeatureFile]) -> tuple[str, ...]:

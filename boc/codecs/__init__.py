@@ -25,23 +25,12 @@ if TYPE_CHECKING:
     from boc.codecs.signed import Center, CReLU, RandomRotation
     from boc.codecs.words import WordTerms
 else:
-    LATER = {
-        "bag_of_concepts": ("HardAssignment", "SoftAssignment"),
-        "codec": ("STEPS", "SurrogateCodec"),
-        "dictionary": ("Dictionary", "dictionary_steps"),
-        "frequencies": ("BitQuantizer", "DeepPermutation", "ScalarQuantizer", "TopZ", "UnitNorm"),
-        "late_interaction": ("LateInteraction",),
-        "learned": ("LearnedTerms",),
-        "presets": ("concept_code", "global_code"),
-        "signed": ("CReLU", "Center", "RandomRotation"),
-        "words": ("WordTerms",),
-    }
 
     def __getattr__(name: str) -> Any:
-        for module, names in LATER.items():
-            if name in names:
-                return getattr(import_module(f"boc.codecs.{module}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        codec = import_module("boc.codecs.codec")
+        return getattr(codec, name, None) or getattr(import_module("boc.codecs.presets"), name)
 
 
 __all__ = [

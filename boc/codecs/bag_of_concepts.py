@@ -19,28 +19,36 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, center, nearest, row_block, squared_distances
-from boc.codecs.base import ConceptStep, frequencies, reduce_sets, stack_rows
+from boc.clustering.kmeans import center, nearest, row_block, squared_distances
+from boc.codecs.base import (
+    EMPTY,
+    ConceptStep,
+    frequencies,
+    reduce_sets,
+    stack_rows,
+    take_codebook,
+)
 from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 # of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
 POWER = 0.7
-NO_LABELS = np.empty(0, np.uint8)
-NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook does not have
 
 
 class _Assignment(ConceptStep):
     """Base of hard and soft assignment: the codebook."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_")
-    added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NONE, "axes_": NONE}
+    learned = ("centroids_", "term_labels_", "means_", "axes_")
+    added: ClassVar[Mapping[str, NDArray[Any]]] = {
+        "means_": EMPTY["means"],
+        "axes_": EMPTY["axes"],
+    }
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0, "sigma": None, "drop_stopwords": False}
-    outputs: ClassVar[str] = "centroids_"
+    outputs = "centroids_"
     clusters: int
     spherical: bool
     centroids_: Floats
@@ -64,16 +72,22 @@ class _Assignment(ConceptStep):
         return Ragged(center(sets.values, modality, self.means_, self.axes_), sets.offsets)
 
     def _take(self, codebook: Codebook) -> None:
-        self.centroids_ = codebook.centroids
-        self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
-        self.means_ = NONE if codebook.means is None else codebook.means
-        self.axes_ = NONE if codebook.axes is None else codebook.axes
-        self.n_features_in_ = codebook.centroids.shape[1]
+        take_codebook(
+            self,
+            codebook,
+            centroids_="centroids",
+            term_labels_="labels",
+            means_="means",
+            axes_="axes",
+        )
         self.frozen = True
 
-    def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
-        for block in sets.blocks(size):
-            yield Ragged(unit_rows(block.values), block.offsets) if self.spherical else block
+    def _blocks(self, sets: Ragged, compared: int) -> Iterator[Ragged]:
+        """Yield the sets in blocks whose rows are each compared with so many centroids."""
+        for block in sets.blocks(row_block(compared)):
+            if self.spherical:
+                block = Ragged(unit_rows(block.values), block.offsets)
+            yield block
 
 
 class HardAssignment(_Assignment):
@@ -125,7 +139,7 @@ class HardAssignment(_Assignment):
         row."""
         sets = self._sets(X)
         parts = []
-        for block in self._blocks(sets, row_block(self.centroids_, 1)):
+        for block in self._blocks(sets, 1):
             columns = nearest(block.values, self.centroids_, 1)[0][:, 0]
             counts = (np.ones(len(columns), np.int32), columns, block.offsets)
             rows = sparse.csr_array(counts, shape=(len(block), len(self.centroids_)))
@@ -208,10 +222,7 @@ class SoftAssignment(_Assignment):
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._assign(
-            self._center(X, modality),
-            self.z if self.query_z is None else self.query_z,
-        )
+        return self._assign(self._center(X, modality), self.query_z or self.z)
 
     def _check(self) -> None:
         for name, allowed in self.choices.items():
@@ -226,32 +237,29 @@ class SoftAssignment(_Assignment):
     def _assign(self, X: Any, z: int | None) -> sparse.csr_array:
         sets = self._sets(X)
         p = len(self.centroids_)
-        parts = []
+        z = min(z or p, p)
         signed = self.similarity == "deviation"
-        sought = None if signed or z is None or z >= p else z
-        for block in self._blocks(sets, row_block(self.centroids_, sought)):
-            if signed:
-                parts.append(keep_block(self._aggregate_all(block), min(z or p, p)).power(POWER))
-            elif sought is None:
-                parts.append(sparse.csr_array(self._aggregate_all(block)))
-            else:
-                columns, squared = nearest(block.values, self.centroids_, sought)
+        parts = []
+        if z < p and not signed:
+            for block in self._blocks(sets, z):
+                columns, squared = nearest(block.values, self.centroids_, z)
                 parts.append(self._aggregate_nearest(block, columns, self._similar(squared)))
+        else:
+            for block in self._blocks(sets, p):
+                similar = self._similar(squared_distances(block.values, self.centroids_))
+                rows = reduce_sets(self._ufunc, similar, block)
+                if signed:
+                    parts.append(keep_block(rows, z).power(POWER))
+                else:
+                    parts.append(sparse.csr_array(rows))
         terms = stack_rows(parts, p)
         terms.eliminate_zeros()
         return terms
 
-    def _aggregate_all(self, block: Ragged) -> Floats:
-        return reduce_sets(
-            self._ufunc,
-            self._similar(squared_distances(block.values, self.centroids_)),
-            block,
-        )
-
     def _aggregate_nearest(
         self,
         block: Ragged,
-        columns: NDArray[np.int64],
+        columns: Ints,
         similar: Floats,
     ) -> sparse.csr_array:
         """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z)
@@ -262,13 +270,13 @@ class SoftAssignment(_Assignment):
         fresh = np.diff(rows.indices, prepend=-1) != 0
         fresh[rows.indptr[:-1][np.diff(rows.indptr) > 0]] = True
         first = np.flatnonzero(fresh)
-        values = self._ufunc.reduceat(rows.data, first) if len(first) else rows.data
+        values = self._ufunc.reduceat(rows.data, first)
         indptr = np.searchsorted(first, rows.indptr)
         return sparse.csr_array((values, rows.indices[first], indptr), shape=rows.shape)
 
     @property
     def _ufunc(self) -> np.ufunc:
-        return np.add if self.aggregate == "sum" else np.maximum
+        return {"sum": np.add, "max": np.maximum}[self.aggregate]
 
     def _similar(self, squared: Floats) -> Floats:
         similar: Floats = np.reciprocal(1 + np.sqrt(squared))

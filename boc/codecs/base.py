@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,10 @@ from scipy import sparse
 
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
-from boc.vectors import FLOAT32, are_plain
+from boc.vectors import FLOAT32, Floats, are_plain
+
+if TYPE_CHECKING:
+    from boc.clustering.codebook import Codebook
 
 
 class Sample(Protocol):
@@ -65,6 +68,8 @@ class Step:
     """The values of parameters that are words."""
     outputs: ClassVar[str] = ""
     """The learned array with a row for each output column; "" if these are the input columns."""
+    sparse_form: ClassVar[str | Literal[False]] = False
+    """The form of sparse rows that a step takes, if it takes them."""
     reads_concepts: ClassVar[bool] = False
     """True if a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024
@@ -96,7 +101,7 @@ class Step:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({parameters})"
 
-    def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
+    def read(self, embeddings: Embeddings) -> Floats | Ragged:
         """Return the input of a chain that begins with this step: the global vectors (n, d), unless
         overridden."""
         return embeddings.vectors
@@ -137,7 +142,9 @@ class Step:
     @property
     def _n_features_out(self) -> int:
         """Number of output columns."""
-        return len(getattr(self, self.outputs)) if self.outputs else int(self.n_features_in_)
+        if self.outputs:
+            return len(getattr(self, self.outputs))
+        return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         """Transform items of one modality that are to be indexed."""
@@ -148,23 +155,18 @@ class Step:
         return self.encode_documents(X, modality)
 
     def _validate(self, X: Any, *, reset: bool) -> Any:
-        if not reset and self.__sklearn_is_fitted__() and self._is_plain(X):
+        fitted = not reset and self.__sklearn_is_fitted__()
+        if fitted and self._is_plain(X) and not hasattr(self, "feature_names_in_"):
             return X
         from sklearn.utils.validation import check_is_fitted, validate_data
 
         if not reset:
             check_is_fitted(self)
-        accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=(np.float32, np.float64),
-            accept_sparse=accept,
-        )
+        accepted = (np.float32, np.float64)
+        return validate_data(self, X, reset=reset, dtype=accepted, accept_sparse=self.sparse_form)
 
     def _is_plain(self, X: Any) -> bool:
-        return are_plain(X, self.n_features_in_) and not hasattr(self, "feature_names_in_")
+        return are_plain(X, self.n_features_in_)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
@@ -173,7 +175,7 @@ class Step:
             estimator_type=None,
             target_tags=TargetTags(required=False),
             transformer_tags=TransformerTags(preserves_dtype=[]),
-            input_tags=InputTags(),
+            input_tags=InputTags(sparse=bool(self.sparse_form)),
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -184,6 +186,8 @@ class Step:
 class SparseStep(Step):
     """A step that takes dense or sparse rows and returns sparse rows."""
 
+    sparse_form = "csr"
+
     def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
             return super()._is_plain(X)
@@ -191,21 +195,15 @@ class SparseStep(Step):
             X.dtype == FLOAT32
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
-            and not hasattr(self, "feature_names_in_")
             and isfinite(X.data.dot(X.data))
         )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 class ConceptStep(Step):
     """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept
     each."""
 
-    reads_concepts: ClassVar[bool] = True
+    reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """Return the concept sets. BocError if there are none."""
@@ -222,10 +220,38 @@ class ConceptStep(Step):
 
         if not reset:
             check_is_fitted(self)
-        values = X.values if isinstance(X, Ragged) else X
-        minimum = {"ensure_min_samples": 0} if isinstance(X, Ragged) else {}
-        values = validate_data(self, values, reset=reset, dtype=np.float32, order="C", **minimum)
-        return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
+        options = {"reset": reset, "dtype": np.float32, "order": "C"}
+        if isinstance(X, Ragged):
+            values = validate_data(self, X.values, ensure_min_samples=0, **options)
+            return Ragged(values, X.offsets)
+        values = validate_data(self, X, **options)
+        return Ragged(values, np.arange(len(values) + 1))
+
+
+EMPTY: dict[str, NDArray[Any]] = {
+    "labels": np.empty(0, np.uint8),
+    "means": np.empty((0, 0), np.float32),
+    "axes": np.empty((0, 0), np.float32),
+    "thresholds": np.empty(0, np.float32),
+}
+"""Arrays that a step has in place of those that its codebook lacks."""
+
+
+def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
+    """Complete a step with arrays of a codebook: the ``names`` of arrays by attribute."""
+    for attribute, name in names.items():
+        array = getattr(codebook, name)
+        if array is None:
+            array = EMPTY[name]
+        setattr(step, attribute, array)
+    step.n_features_in_ = codebook.centroids.shape[1]
+
+
+def labels_of(y: Any, n: int) -> NDArray[np.str_]:
+    """Return the labels ``y`` of n rows as texts, all empty if there are none."""
+    if y is None:
+        return np.zeros(n, "U1")
+    return np.asarray(y).astype(str)
 
 
 def terms_of(
@@ -238,15 +264,17 @@ def terms_of(
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
-    matrix = sparse.csr_array(
-        (frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z),
-        shape=(n, n_terms),
-    )
+    ends = np.arange(n + 1) * z
+    matrix = sparse.csr_array((frequencies.ravel(), columns.ravel(), ends), (n, n_terms))
     matrix.has_canonical_format = True
     return matrix
 
 
-def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
+def one_row(
+    values: NDArray[Any],
+    columns: NDArray[np.int32],
+    width: int,
+) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
     The constructor looks at all that it gets, which takes longer than a step; a shallow copy does
@@ -277,10 +305,9 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
         )
     if rows.shape[0] == 1 and values.min(initial=1) >= 1:
         return one_row(values.astype(np.int32), rows.indices, rows.shape[1])
-    terms = sparse.csr_array(
-        (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr),
-        shape=rows.shape,
-    )
+    whole = np.maximum(values, 0).astype(np.int32)
+    columns = rows.indices.astype(np.int32)
+    terms = sparse.csr_array((whole, columns, rows.indptr), rows.shape)
     terms.eliminate_zeros()
     terms.sort_indices()
     return terms
@@ -322,7 +349,7 @@ def reduce_sets(
     rows: NDArray[Any],
     sets: Ragged,
     empty: float = 0,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set
     without rows."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)

@@ -109,10 +109,31 @@ class SurrogateCodec:
         filled = [sample for sample in samples if len(sample)]
         if not filled:
             raise BocError("no vectors to fit a code on; index at least one item")
-        if not all(step.frozen for step in self.steps):
-            _fit_chain(self.steps, filled, n_items)
+        learning = [i for i, step in enumerate(self.steps) if step.learned and not step.frozen]
+        for number, step in enumerate(self.steps):
+            if step.frozen:
+                continue
+            blocks = Blocks(sum(map(len, filled)), partial(self._transformed, number, filled))
+            if number > max(learning, default=-1):
+                # A step learns its width only, for which a row is enough.
+                X, modality = next(iter(blocks))
+                first = X.take([0]) if isinstance(X, Ragged) else X[:1]
+                blocks = Blocks(1, partial(iter, [(first, modality)]))
+            step.fit_blocks(blocks, n_items)
         self.n_terms = self.steps[-1]._n_features_out
         return self
+
+    def _transformed(
+        self,
+        number: int,
+        samples: Sequence[Sample],
+    ) -> Iterator[tuple[Any, Modality]]:
+        """Yield the samples in blocks, as the first ``number`` steps transform them."""
+        for sample in samples:
+            for block in sample.blocks():
+                X = self.steps[0].read(block)
+                modality = block.modality
+                yield _apply(self.steps[:number], X, "encode_documents", modality), modality
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
         """Set the budgets of documents and queries, and return this codec; nothing is learned
@@ -128,14 +149,11 @@ class SurrogateCodec:
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Encode queries as a term matrix (n, n_terms)."""
-        code = (
-            self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
-        )
-        if code is not None and are_plain(
-            embeddings.vectors,
-            len(code.mean),
-        ):  # each step would check it again
-            return query_terms(code, embeddings.vectors)
+        if self.n_terms and len(embeddings) == 1:
+            code = self.query_code(embeddings.modality)
+            # Each step would check the vector again.
+            if code is not None and are_plain(embeddings.vectors, len(code.mean)):
+                return query_terms(code, embeddings.vectors)
         return self._encode(embeddings, "encode_queries")
 
     @property
@@ -182,56 +200,44 @@ class SurrogateCodec:
         """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a
         code that this version does not have, a missing array, or a damaged config."""
         try:
-            return cls._restore(config, arrays)
+            if len(config.get("chains", [0])) > 1:
+                raise BocError(
+                    "the index has two codes side by side (mixed), which this boc does not read; "
+                    + REMADE,
+                )
+            codec = cls([_restore_step(**entry) for entry in config["steps"]])
+            for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
+                step.n_features_in_ = int(width)
+                for name in step.learned:
+                    array = arrays.get(f"{i}.{name}", step.added.get(name))
+                    if array is None:
+                        raise BocError(
+                            f"codec array {i}.{name} of {type(step).__name__} is missing; make the "
+                            "index again",
+                        )
+                    # Slicing a memory map is slower.
+                    setattr(step, name, np.asarray(array))
+            for name, array in arrays.items():
+                if not are_moderate(array):
+                    raise ValueError(
+                        f"the numbers of its array {name} are infinite, none at all, or too large",
+                    )
+            codec.n_terms = int(config["n_terms"])
+            codec._try()
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise BocError(
                 f"the code of the index is damaged ({error or type(error).__name__}); {REMADE}",
             ) from error
-
-    @classmethod
-    def _restore(
-        cls,
-        config: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-    ) -> SurrogateCodec:
-        if len(config.get("chains", [0])) > 1:
-            raise BocError(
-                "the index has two codes side by side (mixed), which this boc does not read; "
-                + REMADE,
-            )
-        codec = cls([_restore_step(**entry) for entry in config["steps"]])
-        for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
-            step.n_features_in_ = int(width)
-            for name in step.learned:
-                if f"{i}.{name}" not in arrays and name in step.added:
-                    setattr(step, name, step.added[name])
-                    continue
-                if f"{i}.{name}" not in arrays:
-                    raise BocError(
-                        f"codec array {i}.{name} of {type(step).__name__} is missing; make the "
-                        "index again",
-                    )
-                setattr(
-                    step,
-                    name,
-                    np.asarray(arrays[f"{i}.{name}"]),
-                )  # slicing a memory map is slower
-        odd = next((name for name, array in arrays.items() if not are_moderate(array)), None)
-        if odd is not None:
-            raise ValueError(
-                f"the numbers of its array {odd} are infinite, none at all, or too large",
-            )
-        codec.n_terms = int(config["n_terms"])
-        codec._try()
         return codec
 
     def _try(self) -> None:
         """Encode a vector. ValueError or the like for steps and arrays that do not fit each
         other."""
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
-        sets = Ragged(row, np.array([0, 1])) if self.reads_concepts else None
+        concepts = Ragged(row, np.array([0, 1]))
         for modality in MODALITIES:
-            terms = self._encode(Embeddings(modality, row, sets, words=[["dog"]]), "encode_queries")
+            sample = Embeddings(modality, row, concepts, words=[["dog"]])
+            terms = self._encode(sample, "encode_queries")
             if terms.shape != (1, self.n_terms):
                 raise ValueError(f"it makes {terms.shape[1]} terms of {self.n_terms}")
 
@@ -245,20 +251,21 @@ class SurrogateCodec:
         if not len(embeddings):
             return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         X: Any = self.steps[0].read(embeddings)
-        columns = (X.values if isinstance(X, Ragged) else X).shape[1]
+        blocks = [X]
+        rows = X
+        if isinstance(X, Ragged):
+            rows = X.values
+        elif len(X) > 1:
+            together = max(step.rows_together for step in self.steps)
+            blocks = [X[i : i + together] for i in range(0, len(X), together)]
         width = self.steps[0].n_features_in_
-        if columns != width:
+        if rows.shape[1] != width:
             raise BocError(
-                f"vectors of dimension {columns} for a code of dimension {width}; "
+                f"vectors of dimension {rows.shape[1]} for a code of dimension {width}; "
                 "use the encoder that the index was made with",
             )
-        if isinstance(X, Ragged) or len(X) == 1:
-            return _apply(self.steps, X, side, embeddings.modality)
-        together = max(step.rows_together for step in self.steps)
-        blocks = (X[i : i + together] for i in range(0, len(X), together))
-        return stack_rows(
-            [_apply(self.steps, block, side, embeddings.modality) for block in blocks],
-        )
+        modality = embeddings.modality
+        return stack_rows([_apply(self.steps, block, side, modality) for block in blocks])
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
@@ -288,36 +295,12 @@ def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 
 
-def _apply(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+def _apply(
+    steps: Sequence[Step],
+    X: Any,
+    side: str,
+    modality: Modality,
+) -> Any:
     for step in steps:
         X = getattr(step, side)(X, modality)
     return X
-
-
-def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | None) -> None:
-    """Fit the steps of one chain, each on the samples as transformed by the steps before it."""
-    last = max(
-        (number for number, step in enumerate(chain) if step.learned and not step.frozen),
-        default=-1,
-    )
-    for number, step in enumerate(chain):
-        blocks = Blocks(sum(map(len, samples)), partial(_transform_samples, chain, number, samples))
-        if number > last:
-            X, modality = next(iter(blocks))
-            first = Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
-            blocks = Blocks(1, partial(iter, [(first, modality)]))  # it learns its width only
-        if not step.frozen:
-            step.fit_blocks(blocks, n_items)
-
-
-def _transform_samples(
-    chain: Sequence[Step],
-    number: int,
-    samples: Sequence[Sample],
-) -> Iterator[tuple[Any, Modality]]:
-    """Yield the samples in blocks, as the first ``number`` steps of the chain transform them."""
-    for block in (block for sample in samples for block in sample.blocks()):
-        yield (
-            _apply(chain[:number], chain[0].read(block), "encode_documents", block.modality),
-            block.modality,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from boc.clustering.cell_index import (
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, unit_rows
+from boc.vectors import FLOAT32, Floats, Ints, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -83,15 +83,15 @@ class Dictionary(Step):
     [[0, 0, 15], [15, 0, 0], [0, 15, 0]]
     """
 
-    rows_together: ClassVar[int] = 2 * ROWS  # a large batch reads the vocabulary once
-    learned: ClassVar[tuple[str, ...]] = (
+    rows_together = 2 * ROWS  # a large batch reads the vocabulary once
+    learned = (
         "centroids_",
         "scales_",
         "heads_",
         "head_scales_",
         "starts_",
     )
-    outputs: ClassVar[str] = "centroids_"
+    outputs = "centroids_"
 
     def __init__(
         self,
@@ -160,45 +160,39 @@ class Dictionary(Step):
     def _learn(self, sample: Directions, n_items: int) -> Dictionary:
         self._check()
         learned = spherical_kmeans(sample, self.terms_at(n_items), self.seed)
-        self.centroids_ = learned.vectors
-        self.scales_ = learned.scales
-        self.heads_ = learned.heads
-        self.head_scales_ = learned.head_scales
-        self.starts_ = learned.starts
+        self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_ = learned.arrays
         return self
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero
         row."""
         rows = self._directions(X)
-        return stack_rows(
-            [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)],
-        )
+        blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+        return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a
         zero row."""
-        return query_terms(
-            self.query_code(np.zeros(self.n_features_in_, np.float32)),
-            self._directions(X),
-        )
+        code = self.query_code(np.zeros(self.n_features_in_, np.float32))
+        return query_terms(code, self._directions(X))
 
-    def query_code(self, mean: NDArray[np.float32], growth: float = 1) -> QueryCode:
+    def query_code(self, mean: Floats, growth: float = 1) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as
         many terms."""
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
-        arrays = self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_
-        return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
+        top = 2**self.bits - 1
+        return QueryCode(mean, self._centroids.arrays, z, cells, self.temperature, top)
 
-    def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def _directions(self, X: NDArray[Any]) -> Floats:
         X = self._validate(X, reset=False)
-        return (
-            X if X.dtype == FLOAT32 else unit_rows(X)
-        )  # scaled before the conversion to float32 could overflow
+        if X.dtype != FLOAT32:
+            # Scaled before the conversion to float32 could overflow.
+            X = unit_rows(X)
+        return X
 
-    def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
+    def _document_terms(self, rows: Floats) -> sparse.csr_array:
         every = np.arange(len(rows))
         centroids = self._centroids
         choice = CHOICE * self.z
@@ -209,18 +203,20 @@ class Dictionary(Step):
             min(self.z, candidates.shape[1]),
         )
         order = chosen.argsort(axis=1)
-        numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
-        frequencies = quantized(np.take_along_axis(weights, order, axis=1), 2**self.bits - 1)
-        return _without_zeros(rows, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+        chosen = np.take_along_axis(chosen, order, axis=1)
+        weights = np.take_along_axis(weights, order, axis=1)
+        numbers = np.take_along_axis(candidates, chosen, axis=1)
+        frequencies = quantized(weights, 2**self.bits - 1)
+        return _term_rows(rows, frequencies, numbers, len(centroids))
 
     @property
     def _centroids(self) -> Centroids:
-        return Centroids(
-            self.centroids_,
-            self.scales_,
+        return Centroids.of_arrays(
             self.heads_,
             self.head_scales_,
             self.starts_,
+            self.centroids_,
+            self.scales_,
         )
 
 
@@ -234,8 +230,8 @@ def dictionary_steps(
     seed: int = 0,
 ) -> list[Step]:
     """The chain of the code: centring, dictionary."""
-    before: list[Step] = [Center()] if center else []
-    return [*before, Dictionary(terms, z, query_z, bits=bits, seed=seed)]
+    dictionary = Dictionary(terms, z, query_z, bits=bits, seed=seed)
+    return [Center(), dictionary] if center else [dictionary]
 
 
 def vocabulary_size(n: int) -> int:
@@ -245,39 +241,43 @@ def vocabulary_size(n: int) -> int:
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
-def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
+def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to
     ``mean``."""
-    heads, head_scales, starts, vectors, scales = code.centroids
     rows = X - code.mean
-    centroids = Centroids(vectors, scales, heads, head_scales, starts)
+    centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
-    return _without_zeros(rows, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+    return _term_rows(rows, frequencies, numbers, len(centroids))
 
 
-def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float32]:
+def nearest_cosines(code: QueryCode, X: Floats) -> Floats:
     """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest
     centroids."""
-    heads, head_scales, starts, vectors, scales = code.centroids
-    centroids = Centroids(vectors, scales, heads, head_scales, starts)
-    cosines: NDArray[np.float32] = centroids.nearest(
-        X - code.mean,
-        1,
-        min(FEWEST_CELLS, len(heads)),
-    )[1][:, 0]
-    return cosines
+    centroids = Centroids.of_arrays(*code.centroids)
+    _, cosines = centroids.nearest(X - code.mean, 1, FEWEST_CELLS)
+    return cosines[:, 0]
 
 
-def _without_zeros(rows: NDArray[np.float32], terms: sparse.csr_array) -> sparse.csr_array:
-    """``terms`` (n, V) without those of the zero rows of ``rows`` (n, d). Each row has equally many
-    terms."""
-    terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // max(1, len(rows)))
+def _term_rows(
+    rows: Floats,
+    frequencies: NDArray[np.int32],
+    numbers: Ints,
+    n_terms: int,
+) -> sparse.csr_array:
+    """``frequencies`` of the terms ``numbers``, both (n, z), without those of the zero rows of
+    ``rows`` (n, d)."""
+    terms = terms_of(frequencies, numbers.astype(np.int32), n_terms)
+    terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
     terms.eliminate_zeros()
     return terms
 
 
-def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) -> NDArray[np.int32]:
+def quantized(
+    weights: Floats,
+    top: int,
+    temperature: float = 0,
+) -> NDArray[np.int32]:
     """``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to even.
 
     With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
@@ -289,10 +289,10 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 
 
 def pursuit(
-    dots: NDArray[np.float32],
-    products: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+    dots: Floats,
+    products: Callable[[Ints], Floats],
     z: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> tuple[Ints, Floats]:
     """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates,
     unit vectors.
 
@@ -306,11 +306,8 @@ def pursuit(
     while True:
         inner = np.take_along_axis(among, chosen[:, None, :], axis=2)
         inner += RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
-        weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[
-            :,
-            :,
-            0,
-        ]
+        aims = np.take_along_axis(dots, chosen, axis=1)
+        weights = np.linalg.solve(inner, aims[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
             return chosen, weights
         residual = dots - np.einsum("nc,ncm->nm", weights, among)

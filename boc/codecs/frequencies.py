@@ -20,12 +20,13 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     to the lower."""
     n, width = X.shape
     if z == width:
-        return np.tile(np.arange(width, dtype=np.int32), (n, 1))
-    kth = np.partition(X, width - z, axis=1)[:, width - z, None]
+        columns = np.arange(width, dtype=np.int32)
+        return np.tile(columns, (n, 1))
+    least = width - z
+    kth = np.partition(X, least, axis=1)[:, least, None]
     mask = kth <= X
-    for row in np.flatnonzero(
-        mask.sum(axis=1) > z,
-    ):  # ties at the k-th best: the last ones are dropped
+    # Of ties at the k-th best, the last ones are dropped.
+    for row in np.flatnonzero(mask.sum(axis=1) > z):
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
     return np.nonzero(mask)[1].reshape(n, z).astype(np.int32)
@@ -47,7 +48,11 @@ class TopZ(SparseStep):
         Terms kept per query; None means ``z``.
     """
 
-    def __init__(self, z: int | None = None, query_z: int | None = None) -> None:
+    def __init__(
+        self,
+        z: int | None = None,
+        query_z: int | None = None,
+    ) -> None:
         self.z = z
         self.query_z = query_z
 
@@ -67,34 +72,42 @@ class TopZ(SparseStep):
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._keep(X, self.z if self.query_z is None else self.query_z)
+        return self._keep(X, self.query_z or self.z)
 
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
         X = self._validate(X, reset=False)
-        z = X.shape[1] if z is None else z
-        return stack_rows([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
+        n, width = X.shape
+        blocks = (X[i : i + BLOCK] for i in range(0, n, BLOCK))
+        return stack_rows([keep_block(block, z or width) for block in blocks])
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
     """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n,
     d)."""
-    block = X.toarray() if sparse.issparse(X) else X
+    block = X
+    if sparse.issparse(X):
+        block = X.toarray()
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
     positive = values > 0
+    kept = values[positive]
+    where = columns[positive]
     if len(block) == 1:
-        return one_row(values[positive], columns[positive], block.shape[1])
-    ends = np.concatenate([[0], np.cumsum(positive.sum(axis=1))])
-    return sparse.csr_array((values[positive], columns[positive], ends), shape=block.shape)
+        return one_row(kept, where, block.shape[1])
+    ends = np.cumsum([0, *positive.sum(axis=1)])
+    return sparse.csr_array((kept, where, ends), block.shape)
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
     """Return the z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
-    order = np.lexsort((terms.indices, -terms.data, row))  # sorts within each row
-    places = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
+    # Entries are sorted within each row.
+    order = np.lexsort((terms.indices, -terms.data, row))
+    rank = np.arange(len(order)) - terms.indptr[row]
+    places = np.sort(order[rank < z])
     ends = np.searchsorted(places, terms.indptr)
-    return sparse.csr_array((terms.data[places], terms.indices[places], ends), shape=terms.shape)
+    entries = (terms.data[places], terms.indices[places], ends)
+    return sparse.csr_array(entries, terms.shape)
 
 
 class UnitNorm(SparseStep):
@@ -109,13 +122,14 @@ class UnitNorm(SparseStep):
     def transform(self, X: Any) -> sparse.csr_array:
         """Scale X (n, d) -> csr (n, d) with rows of length 1."""
         rows = as_rows(self._validate(X, reset=False))
-        counts = np.diff(rows.indptr)
-        owners = np.repeat(np.arange(len(counts)), counts)
-        lengths = np.sqrt(np.bincount(owners, rows.data.astype(np.float64) ** 2, len(counts)))
+        n, width = rows.shape
+        owners = np.repeat(np.arange(n), np.diff(rows.indptr))
+        squares = np.square(rows.data, dtype=np.float64)
+        lengths = np.sqrt(np.bincount(owners, squares, n))
         scaled = (rows.data / lengths[owners]).astype(rows.dtype)
-        if len(counts) == 1:
-            return one_row(scaled, rows.indices, rows.shape[1])
-        return sparse.csr_array((scaled, rows.indices, rows.indptr), shape=rows.shape)
+        if n == 1:
+            return one_row(scaled, rows.indices, width)
+        return sparse.csr_array((scaled, rows.indices, rows.indptr), rows.shape)
 
 
 class ScalarQuantizer(SparseStep):
@@ -150,7 +164,8 @@ class ScalarQuantizer(SparseStep):
     def transform(self, X: Any) -> sparse.csr_array:
         """Quantize X (n, d) -> int32 csr (n, d)."""
         rows = as_rows(self._validate(X, reset=False))
-        return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
+        whole = np.floor(rows.data.astype(np.float64) * self.scale)
+        return frequencies(whole, rows)
 
 
 class BitQuantizer(SparseStep):
@@ -171,7 +186,7 @@ class BitQuantizer(SparseStep):
         The largest component seen in ``fit``; larger components are clipped to it.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("peak_",)
+    learned = ("peak_",)
 
     def __init__(self, bits: int = 4) -> None:
         self.bits = bits
@@ -188,10 +203,8 @@ class BitQuantizer(SparseStep):
         rows = as_rows(self._validate(X, reset=False))
         top = self._top()
         peak = float(self.peak_[0]) or 1.0
-        return frequencies(
-            np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top),
-            rows,
-        )
+        whole = np.ceil(rows.data.astype(np.float64) * (top / peak))
+        return frequencies(np.minimum(whole, top), rows)
 
     def _top(self) -> int:
         """Return the largest frequency. ValueError for bits out of their range."""
@@ -226,14 +239,17 @@ class DeepPermutation(SparseStep):
         """Quantize X (n, d) -> int32 csr (n, d)."""
         X = self._validate(X, reset=False)
         n, d = X.shape
-        if not sparse.issparse(X):  # store every component, zeros too
-            X = X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d
+        if not sparse.issparse(X):
+            # Every component is stored, zeros too.
+            columns = np.tile(np.arange(d), n)
+            X = X.ravel(), columns, np.arange(n + 1) * d
         rows = sparse.csr_array(X, shape=(n, d))
         rows.sort_indices()
         lengths = np.diff(rows.indptr)
-        row_of = np.repeat(np.arange(rows.shape[0]), lengths)
+        row_of = np.repeat(np.arange(n), lengths)
         # lexsort is stable, so equal values stay in the order of their columns.
         order = np.lexsort((-rows.data, row_of))
-        values = np.empty(len(rows.data), dtype=np.int64)
-        values[order] = np.repeat(rows.indptr[1:], lengths) - np.arange(len(rows.data))
+        ranks = np.repeat(rows.indptr[1:], lengths) - np.arange(len(order))
+        values = np.empty_like(ranks)
+        values[order] = ranks
         return frequencies(values, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from scipy import sparse
 
 from boc.codecs.base import Step
 from boc.errors import BocError, ImageError
-from boc.foreign import parse_json
+from boc.foreign import parse_json, typed
 from boc.labels import Label, pack_labels, unpack_labels
 from boc.types import Embeddings, Identity, ImageRef, Modality, TermMatrix
 
@@ -31,7 +31,7 @@ class GivenTerms(Step):
     [[12, 7]]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("term_labels_",)
+    learned = ("term_labels_",)
     frozen = True
     term_labels_: NDArray[np.uint8]
 
@@ -63,14 +63,15 @@ class GivenTerms(Step):
 
     def rows(self, vectors: Sequence[Mapping[str, float]]) -> TermMatrix:
         """Return {name: weight} as rows of a term matrix, without names that no item has."""
-        known = [
-            [(self.columns[name], w) for name, w in row.items() if name in self.columns]
-            for row in vectors
-        ]
-        columns, weights = (
-            zip(*(pair for row in known for pair in row), strict=True) if any(known) else ((), ())
-        )
-        return self.terms(weights, columns, np.cumsum([0, *map(len, known)]))
+        columns = []
+        weights = []
+        ends = [0]
+        for row in vectors:
+            for name in row.keys() & self.columns.keys():
+                columns.append(self.columns[name])
+                weights.append(row[name])
+            ends.append(len(columns))
+        return self.terms(weights, columns, np.array(ends))
 
     def terms(self, weights: Any, columns: Any, ends: Any) -> TermMatrix:
         """Return the parts of a csr matrix as a term matrix. BocError for weights that cannot be
@@ -111,10 +112,8 @@ class TermReader:
         for text in texts:
             try:
                 value = parse_json(text)
-                rows.append(
-                    {name: float(weight) for name, weight in value.get("vector", value).items()},
-                )
-            except (ValueError, TypeError, AttributeError) as error:
+                rows.append(typed(value.get("vector", value), dict[str, float]))
+            except (ValueError, AttributeError) as error:
                 raise BocError(f"{text[:60]!r} are no terms of another system; {FORM}") from error
         return with_terms("text", self.step.rows(rows))
 

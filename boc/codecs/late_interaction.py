@@ -19,15 +19,15 @@ in the place of s[k].
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, kmeans
-from boc.codecs.base import ConceptStep, reduce_sets, stack_rows
+from boc.clustering.kmeans import kmeans
+from boc.codecs.base import ConceptStep, labels_of, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 TOP = 127  # frequency per unit of cosine: two units, the widest range, fit into 8 bits
 ROUNDS = 12  # of the clustering
@@ -67,10 +67,15 @@ class LateInteraction(ConceptStep):
     [254, 127, 127]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
-    outputs: ClassVar[str] = "centroids_"
+    learned = ("centroids_", "labels_", "thresholds_")
+    outputs = "centroids_"
 
-    def __init__(self, terms: int = 1024, density: int = 20, seed: int = 0) -> None:
+    def __init__(
+        self,
+        terms: int = 1024,
+        density: int = 20,
+        seed: int = 0,
+    ) -> None:
         self.terms = terms
         self.density = density
         self.seed = seed
@@ -88,23 +93,27 @@ class LateInteraction(ConceptStep):
         filled = np.diff(sets.offsets) > 0
         if not filled.any():
             raise ValueError("0 concepts found, at least 1 is needed to learn a code")
-        labels = np.full(len(sets), "") if y is None else np.asarray(y).astype(str)
-        words, pictures = (
-            sets.take(
-                np.flatnonzero(filled & chosen if (filled & chosen).any() else filled).tolist(),
-            )
-            for chosen in (labels == "text", labels == "image")
-        )
+        labels = labels_of(y, len(sets))
+
+        def labelled(modality: Modality) -> Ragged:
+            chosen = filled & (labels == modality)
+            if not chosen.any():
+                chosen = filled
+            return sets.take(np.flatnonzero(chosen).tolist())
+
         self.labels_ = np.unique(labels)
-        options = {"seed": self.seed, "rounds": ROUNDS, "crowd": CROWD}
-        self.centroids_ = kmeans(words.values, self.terms, spherical=True, **options)
-        largest = np.concatenate(list(self._largest(pictures)))
-        self.thresholds_ = np.quantile(
-            largest,
-            1 - self.density / 100,
-            axis=0,
-            method="lower",
-        ).astype(np.float32)
+        self.centroids_ = kmeans(
+            labelled("text").values,
+            self.terms,
+            spherical=True,
+            seed=self.seed,
+            rounds=ROUNDS,
+            crowd=CROWD,
+        )
+        largest = np.concatenate(list(self._largest(labelled("image"))))
+        share = 1 - self.density / 100
+        thresholds = np.quantile(largest, share, axis=0, method="lower")
+        self.thresholds_ = thresholds.astype(np.float32)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -121,16 +130,14 @@ class LateInteraction(ConceptStep):
         return stack_rows(parts, len(self.centroids_), np.int32)
 
     def _histograms(self, X: Ragged) -> sparse.csr_array:
+        p = len(self.centroids_)
         numbers = np.zeros(len(X.values), np.int64)
-        rows = max(1, CELLS // len(self.centroids_))
+        rows = max(1, CELLS // p)
         for first in range(0, len(numbers), rows):
-            numbers[first : first + rows] = (
-                unit_rows(X.values[first : first + rows]) @ self.centroids_.T
-            ).argmax(axis=1)
-        terms = sparse.csr_array(
-            (np.ones(len(numbers), np.int32), numbers, X.offsets.copy()),
-            (len(X), len(self.centroids_)),
-        )
+            words = unit_rows(X.values[first : first + rows])
+            numbers[first : first + rows] = (words @ self.centroids_.T).argmax(axis=1)
+        ones = np.ones(len(numbers), np.int32)
+        terms = sparse.csr_array((ones, numbers, X.offsets.copy()), (len(X), p))
         terms.sum_duplicates()
         return terms
 
@@ -138,9 +145,5 @@ class LateInteraction(ConceptStep):
         """Yield the largest cosine of each set with each centroid, -1 for an empty set: blocks of
         float32 (n, p)."""
         for block in X.blocks(max(1, CELLS // len(self.centroids_))):
-            yield reduce_sets(
-                np.maximum,
-                unit_rows(block.values) @ self.centroids_.T,
-                block,
-                empty=-1,
-            )
+            cosines = unit_rows(block.values) @ self.centroids_.T
+            yield reduce_sets(np.maximum, cosines, block, empty=-1)

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats
-from boc.codecs.base import ConceptStep, reduce_sets, stack_rows
+from boc.codecs.base import ConceptStep, reduce_sets, stack_rows, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -66,29 +65,41 @@ class LearnedTerms(ConceptStep):
     [[40, 26]]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "term_labels_")
+    learned = ("directions_", "thresholds_", "term_labels_")
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
-    outputs: ClassVar[str] = "directions_"
+    outputs = "directions_"
     directions_: Floats
     thresholds_: Floats
     term_labels_: NDArray[np.uint8]
 
-    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
+    def __init__(
+        self,
+        clusters: int,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        *,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> LearnedTerms:
         """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted
         again."""
         step = cls(len(codebook), z, query_z)
-        step.directions_ = codebook.centroids
-        step.thresholds_ = (
-            np.empty(0, np.float32) if codebook.thresholds is None else codebook.thresholds
+        take_codebook(
+            step,
+            codebook,
+            directions_="centroids",
+            thresholds_="thresholds",
+            term_labels_="labels",
         )
-        step.term_labels_ = np.empty(0, np.uint8) if codebook.labels is None else codebook.labels
-        step.n_features_in_ = codebook.centroids.shape[1]
         step.frozen = True
         return step
 
@@ -114,11 +125,12 @@ class LearnedTerms(ConceptStep):
         thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
         blocks = X.blocks(max(1, CELLS // p))
-        largest = (largest_products(block, self.directions_, thresholds) for block in blocks)
-        return stack_rows(
-            [keep_block(np.log1p(np.where(x > LEAST, x, 0)), min(z, p)) for x in largest],
-            p,
-        )
+        parts = []
+        for block in blocks:
+            largest = largest_products(block, self.directions_, thresholds)
+            activations = np.log1p(np.where(largest > LEAST, largest, 0))
+            parts.append(keep_block(activations, min(z, p)))
+        return stack_rows(parts, p)
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:

@@ -49,20 +49,17 @@ class Whole:
     most: int | None = None
 
     def __str__(self) -> str:
-        span = (
-            f"of at least {self.least}"
-            if self.most is None
-            else f"from {self.least} to {self.most}"
-        )
-        return f"a whole number {span}"
+        if self.most is None:
+            return f"a whole number of at least {self.least}"
+        return f"a whole number from {self.least} to {self.most}"
 
-    def read(self, text: str) -> int | None:
-        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+    def read(self, text: str) -> int | str:
+        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
     def takes(self, value: object) -> bool:
-        return (
-            type(value) is int and self.least <= value and (self.most is None or value <= self.most)
-        )
+        if type(value) is not int or value < self.least:
+            return False
+        return self.most is None or value <= self.most
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class OneOf:
     def __str__(self) -> str:
         return " or ".join(self.values)
 
-    def read(self, text: str) -> str | bool | None:
-        return self.values.get(text)
+    def read(self, text: str) -> str | bool:
+        return self.values.get(text, text)
 
     def takes(self, value: object) -> bool:
         return isinstance(value, (str, bool)) and value in self.values.values()
@@ -87,7 +84,7 @@ class File:
     def __str__(self) -> str:
         return "the path of a file"
 
-    def read(self, text: str) -> str | None:
+    def read(self, text: str) -> str:
         return text
 
     def takes(self, value: object) -> bool:
@@ -184,16 +181,29 @@ class Code:
         for argument, value in self.arguments.items():
             rule = _rule(self.name, argument)
             if not rule.takes(value):
-                raise _value_error(self.name, argument, rule, value)
+                raise BocError(
+                    f"code {self.name}: {argument} must be {rule}, got {value!r}; correct it",
+                    HELP,
+                )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments with other values than their defaults, in the order of the fields."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)[1:]}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        return {
+            field.name: value
+            for field in fields(self)[1:]
+            if (value := getattr(self, field.name)) != field.default
+        }
 
     def __str__(self) -> str:
-        values = {name: _quote(value) for name, value in self.arguments.items()}
+        values = {}
+        for name, value in self.arguments.items():
+            text = str(value)
+            if isinstance(value, bool):
+                text = text.lower()
+            elif not BARE.fullmatch(text):
+                text = "'" + text.replace("'", "''") + "'"
+            values[name] = text
         if values.keys() <= set(BUDGETS):
             return self.name + "".join(
                 sign + values[key] for sign, key in zip(":/", BUDGETS, strict=True) if key in values
@@ -217,13 +227,12 @@ class Code:
         holds no codebook."""
         if not self.reads_codebook:
             return None
-        kind = {
-            **dict.fromkeys(WORD_CODES, "words"),
-            **dict.fromkeys(LEARNED_CODES, "learned"),
-        }.get(self.name, "concepts")
-        make = "make one with <boc build-codebook FEATURES -o FILE>"
-        if kind != "concepts":
-            make = f"make one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
+        kind = "concepts"
+        option = ""
+        if self.name in (*WORD_CODES, *LEARNED_CODES):
+            kind = self.name
+            option = f" --kind {kind}"
+        make = f"make one with <boc build-codebook FEATURES -o FILE{option}>"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook",
@@ -233,11 +242,12 @@ class Code:
 
         book = Codebook.load(Path(self.codebook).expanduser())
         if book.kind != kind:
-            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(
-                book.kind,
-                "concepts",
+            known = {"words": "the vectors of words", "learned": "learned terms"}
+            contents = known.get(book.kind, "concepts")
+            raise BocError(
+                f"code {self}: the codebook holds {contents}",
+                make,
             )
-            raise BocError(f"code {self}: the codebook holds {contents}", make)
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
@@ -251,10 +261,8 @@ class Code:
                     f"code {self}: {argument} must be between 1 and {terms} (2 x {terms // 2} "
                     f"components), got {value}",
                 )
-        return self.z or min(DEFAULT_Z, terms), self.query_z or max(
-            self.z or 0,
-            min(DEFAULT_QUERY_Z, terms),
-        )
+        query_z = max(self.z or 0, min(DEFAULT_QUERY_Z, terms))
+        return self.z or min(DEFAULT_Z, terms), self.query_z or query_z
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
         """Make the unfitted codec for vectors of ``dim`` components.
@@ -268,12 +276,13 @@ class Code:
             return late_code(self.terms, self.density)
         z = self.z
         query_z = self.query_z
-        book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
-        if book is not None and self.name in WORD_CODES:
-            return word_code(book, z=z, query_z=query_z)
-        if book is not None and self.name in LEARNED_CODES:
-            return learned_code(book, z=z, query_z=query_z)
-        if book is not None:
+        if self.reads_codebook:
+            book = codebook or self.load_codebook()
+            assert book is not None
+            if self.name in WORD_CODES:
+                return word_code(book, z=z, query_z=query_z)
+            if self.name in LEARNED_CODES:
+                return learned_code(book, z=z, query_z=query_z)
             return concept_code(
                 book,
                 self.name,
@@ -299,37 +308,21 @@ def parse_code(text: str) -> Code:
 
     BocError says what is wrong, the known names, and the syntax.
     """
-    name, texts = split_code(text)
-    _check_name(name)
-    arguments: dict[str, Any] = {}
-    for argument, value in texts.items():
-        rule = _rule(name, argument)
-        arguments[argument] = rule.read(value)
-        if arguments[argument] is None:
-            raise _value_error(name, argument, rule, value)
-    return Code(name, **arguments)
-
-
-def split_code(text: str) -> tuple[str, dict[str, str]]:
-    """Split a code into its name and its arguments as text. BocError for invalid syntax."""
     match = WHOLE.fullmatch(text)
     if match is None:
         raise BocError(f"code {text!r} is not of the right form; {FORM}")
     name, *numbers, inside = match.groups()
-    arguments = {
-        key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None
-    }
+    texts = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
     for key, value in ARGUMENT.findall(inside or ""):
-        if key in arguments:
+        if key in texts:
             raise BocError(f"code {text!r}: {key} is given twice; {FORM}")
         quote = value[0]
-        arguments[key] = value[1:-1].replace(2 * quote, quote) if quote in "'\"" else value
-    return name, arguments
-
-
-def _quote(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
+        if quote in "'\"":
+            value = value[1:-1].replace(2 * quote, quote)
+        texts[key] = value
+    _check_name(name)
+    values: dict[str, Any] = {key: _rule(name, key).read(text) for key, text in texts.items()}
+    return Code(name, **values)
 
 
 def _check_name(name: str) -> None:
@@ -344,16 +337,14 @@ def _rule(name: str, argument: str) -> Rule:
     rules = CODES[name].rules
     if argument not in rules:
         owners = [other for other, kind in CODES.items() if argument in kind.rules]
-        why = f" (it is for {', '.join(owners)})" if owners else _suggest(argument, rules)
+        why = _suggest(argument, rules)
+        if owners:
+            why = f" (it is for {', '.join(owners)})"
         raise BocError(
             f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}",
             HELP,
         )
     return rules[argument]
-
-
-def _value_error(name: str, argument: str, rule: Rule, value: object) -> BocError:
-    return BocError(f"code {name}: {argument} must be {rule}, got {value!r}; correct it", HELP)
 
 
 def _suggest(typed: str, known: Mapping[str, Any]) -> str:
@@ -407,16 +398,11 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
             book = Codebook(centroids, Identity("", "", 1), (), options, 0)
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
-    except (
-        BocError,
-        LookupError,
-        TypeError,
-        ValueError,
-        MemoryError,
-    ):  # parameters that others wrote
+    except (BocError, LookupError, TypeError, ValueError, MemoryError):
+        # Others wrote the parameters.
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
-    same = [name for name, _ in steps] == [name for name, _ in stored] and all(
-        {**mine, **theirs} == mine for (_, mine), (_, theirs) in zip(steps, stored, strict=True)
-    )
-    return code if same else None
+    # Parameters that were added since have their defaults.
+    known = dict(steps)
+    completed = [(step, {**known.get(step, {}), **params}) for step, params in stored]
+    return code if completed == steps else None

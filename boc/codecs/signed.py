@@ -6,16 +6,17 @@ A code of components is Center, RandomRotation, CReLU, and then the steps of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs.base import Blocks, Step
+from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
-from boc.vectors import FLOAT32
+from boc.vectors import Doubles, Floats, mean_of
 
 # squared distance from the mean, as a share of its squared length, that rounding alone gives
 ALIKE = 1e-6
@@ -52,12 +53,12 @@ class Center(Step):
     def fit(self, X: NDArray[Any], y: object = None) -> Center:
         """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
         X = self._validate(X, reset=True)
-        labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
+        labels = labels_of(y, len(X))
         if labels.shape != (len(X),):
             raise ValueError(
                 f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}",
             )
-        parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
+        parts = [(X[labels == label], label) for label in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
@@ -65,33 +66,39 @@ class Center(Step):
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
-        return self._learn(
-            Blocks(len(blocks), lambda: ((self._validate(X, reset=True), k) for X, k in blocks)),
-        )
+        def validated() -> Iterator[tuple[Any, Modality]]:
+            return ((self._validate(X, reset=True), label) for X, label in blocks)
+
+        return self._learn(Blocks(len(blocks), validated))
 
     def _learn(self, blocks: Blocks) -> Center:
         """Compute the means in one pass over the blocks; a second one ends when all are known to be
         of unequal rows."""
-        sums: dict[str, NDArray[np.float64]] = {}
-        counts: dict[str, int] = {}
+        sums: dict[str, Doubles] = {}
+        counts = Counter[str]()
         for X, label in blocks:
-            sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
-            counts[label] = counts.get(label, 0) + len(X)
+            total = X.sum(axis=0, dtype=np.float64)
+            sums[label] = sums.get(label, 0) + total
+            counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
+        # Centring would leave nothing of rows that are all equal.
         alike = set(means)
         for X, label in blocks:
             if label in alike and _differ(X, means[label]):
                 alike.remove(label)
             if not alike:
                 break
+        for each in alike:
+            means[each] *= 0
         self.labels_ = np.array(list(means))
-        self.means_ = np.stack(
-            [0 * mean if label in alike else mean for label, mean in means.items()],
-        )
-        self.means_ = self.means_.astype(np.float32)
+        self.means_ = np.stack(list(means.values())).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
+    def transform(
+        self,
+        X: NDArray[Any],
+        modality: str | None = None,
+    ) -> Floats:
         """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the
         means."""
         return self._center(X, modality)
@@ -99,30 +106,25 @@ class Center(Step):
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         return self.transform(X, modality)
 
-    def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
+    def _center(self, X: Any, modality: str | None) -> Floats:
         X = self._validate(X, reset=False)
-        centred: NDArray[np.float32] = (
-            X if X.dtype == FLOAT32 else X.astype(np.float32)
-        ) - self.mean(modality)
+        centred: Floats = X.astype(np.float32, copy=False) - self.mean(modality)
         return centred
 
-    def mean(self, modality: str | None) -> NDArray[np.float32]:
+    def mean(self, modality: str | None) -> Floats:
         """Return the mean that is subtracted from rows of a modality."""
-        labels = self.labels_.tolist()
-        mean: NDArray[np.float32] = (
-            self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
-        )
-        return mean
+        return mean_of(modality, self.labels_, self.means_)
 
 
-def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    """Return whether some row differs from the mean; centring would leave nothing of rows that are
-    all equal."""
+def _differ(rows: NDArray[Any], mean: Doubles) -> bool:
+    """Return whether some row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
-    blocks = (
-        rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)
-    )  # mostly the first one decides
-    return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
+    # Mostly the first block decides.
+    for start in range(0, len(rows), BLOCK):
+        squares = np.square(rows[start : start + BLOCK] - mean).sum(axis=1)
+        if squares.max() > least:
+            return True
+    return False
 
 
 class RandomRotation(Step):
@@ -143,7 +145,7 @@ class RandomRotation(Step):
         (Mezzadri, How to Generate Random Matrices from the Classical Compact Groups, 2007).
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("rotation_",)
+    learned = ("rotation_",)
     retired: ClassVar[Mapping[str, Any]] = {"expand": 1}
 
     def __init__(self, seed: int = 0) -> None:
@@ -152,14 +154,15 @@ class RandomRotation(Step):
     def fit(self, X: NDArray[Any], y: object = None) -> RandomRotation:
         """Draw the matrix for vectors as wide as ``X``."""
         width = self._validate(X, reset=True).shape[1]
-        Q, R = np.linalg.qr(np.random.default_rng(self.seed).standard_normal((width, width)))
+        normal = np.random.default_rng(self.seed).standard_normal((width, width))
+        Q, R = np.linalg.qr(normal)
         self.rotation_ = (Q * np.sign(np.diag(R))).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def transform(self, X: NDArray[Any]) -> Floats:
         """Rotate X (n, d) -> float32 (n, d)."""
         X = self._validate(X, reset=False)
-        rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
+        rotated: Floats = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
 
 
@@ -181,8 +184,8 @@ class CReLU(Step):
     def _n_features_out(self) -> int:
         return 2 * int(self.n_features_in_)
 
-    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+    def transform(self, X: NDArray[Any]) -> Floats:
         """Rectify X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validate(X, reset=False).astype(np.float32)
-        halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
+        halves: Floats = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)

@@ -4,8 +4,10 @@ Surrogate text has term j with frequency f as the word ``tj`` repeated f times, 
 engine can count.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,28 +20,25 @@ as text."""
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
     """Return one {term: frequency} per row of ``terms`` (n, V), in the order of the columns."""
-    pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
-    words = [(f"t{j}", int(f)) for j, f in pairs]
-    return [dict(words[a:b]) for a, b in zip(terms.indptr[:-1], terms.indptr[1:], strict=True)]
+    words = [f"t{term}" for term in terms.indices.tolist()]
+    pairs = list(zip(words, terms.data.tolist(), strict=True))
+    return [dict(pairs[first:end]) for first, end in pairwise(terms.indptr)]
 
 
 def to_text(terms: TermMatrix) -> list[str]:
     """Write the surrogate text of each row: "t17 t17 t203"."""
-    return [" ".join(" ".join([word] * f) for word, f in row.items()) for row in to_counts(terms)]
+    repeated = (Counter(row).elements() for row in to_counts(terms))
+    return [" ".join(words) for words in repeated]
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
     """Write each row as the words of its terms, "rocket rocket desert", the most frequent first,
     ties by term."""
     rows = []
-    for first, end in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
+    for first, end in pairwise(terms.indptr):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
-        pairs = zip(terms.indices[order].tolist(), terms.data[order].tolist(), strict=True)
-        rows.append(
-            " ".join(
-                " ".join([words[term]] * frequency) for term, frequency in pairs if term in words
-            ),
-        )
+        repeated = np.repeat(terms.indices[order], terms.data[order]).tolist()
+        rows.append(" ".join(words[term] for term in repeated if term in words))
     return rows
 
 
@@ -48,15 +47,18 @@ def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
     return {FIELD: "text"} if words else {}
 
 
-def with_words(items: Sequence[Item], terms: TermMatrix, words: Mapping[int, str]) -> list[Item]:
+def with_words(
+    items: Sequence[Item],
+    terms: TermMatrix,
+    words: Mapping[int, str],
+) -> list[Item]:
     """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words``
     nothing changes."""
     if not words:
         return list(items)
-    texts = to_words(terms, words)
-    return [
-        replace(item, fields={**item.fields, FIELD: text})
-        if item.modality == "image" and text
-        else item
-        for item, text in zip(items, texts, strict=True)
-    ]
+    result = []
+    for item, text in zip(items, to_words(terms, words), strict=True):
+        if item.modality == "image" and text:
+            item = replace(item, fields={**item.fields, FIELD: text})
+        result.append(item)
+    return result

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import Blocks
+from boc.codecs.base import Blocks, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
 from boc.types import Modality
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -71,7 +71,10 @@ class WordTerms(Center):
     <...2 stored elements and shape (1, 2)>
     """
 
-    learned: ClassVar[tuple[str, ...]] = (
+    vocabulary_: Any
+    origin_: Any
+    term_labels_: NDArray[np.uint8]
+    learned = (
         "labels_",
         "means_",
         "vocabulary_",
@@ -79,16 +82,27 @@ class WordTerms(Center):
         "term_labels_",
     )
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
-    outputs: ClassVar[str] = "vocabulary_"
+    outputs = "vocabulary_"
 
-    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
+    def __init__(
+        self,
+        clusters: int,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
         self._codebook: Codebook | None = None
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
+    def from_codebook(
+        cls,
+        codebook: Codebook,
+        *,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> WordTerms:
         """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures
         only."""
         step = cls(len(codebook), z, query_z)
@@ -105,13 +119,14 @@ class WordTerms(Center):
             raise ValueError("WordTerms learns no words; make it by from_codebook")
         super()._learn(blocks)
         book = self._codebook
-        origin = np.zeros(self.n_features_in_, np.float32) if book.origin is None else book.origin
-        means = {**dict(zip(self.labels_.tolist(), self.means_, strict=True)), "text": origin}
+        take_codebook(self, book, vocabulary_="centroids", term_labels_="labels")
+        self.origin_ = book.origin
+        if book.origin is None:
+            self.origin_ = np.zeros(self.n_features_in_, np.float32)
+        means = dict(zip(self.labels_.tolist(), self.means_, strict=True))
+        means["text"] = self.origin_
         self.labels_ = np.array(sorted(means))
         self.means_ = np.stack([means[label] for label in sorted(means)]).astype(np.float32)
-        self.vocabulary_ = book.centroids
-        self.origin_ = origin
-        self.term_labels_ = np.empty(0, np.uint8) if book.labels is None else book.labels
         return self
 
     @property
@@ -119,7 +134,11 @@ class WordTerms(Center):
         """The word of each term."""
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
-    def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
+    def transform(
+        self,
+        X: NDArray[Any],
+        modality: str | None = None,
+    ) -> sparse.csr_array:
         """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above
         0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.z)
@@ -129,7 +148,7 @@ class WordTerms(Center):
         above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
-    def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
+    def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
         """Return the dot products of rows with their ``z`` nearest words, those above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

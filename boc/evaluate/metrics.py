@@ -8,7 +8,7 @@ blocks of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.topk import topk_of_blocks
+from boc.vectors import Doubles, Floats, Ints
 
 CUTOFFS = (1, 5, 10)
 BLOCK = 1024  # queries processed at a time
@@ -39,7 +40,7 @@ class Recall:
         return self.r1 + self.r5 + self.r10
 
     @classmethod
-    def of(cls, ranks: NDArray[np.int64]) -> Recall:
+    def of(cls, ranks: Ints) -> Recall:
         """Compute from the rank of the first right answer of each query, counted from 0."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
@@ -47,7 +48,7 @@ class Recall:
     @classmethod
     def mean(cls, recalls: Sequence[Recall]) -> Recall:
         """Average over folds."""
-        return cls(*np.mean([[r.r1, r.r5, r.r10, r.median_rank] for r in recalls], axis=0).tolist())
+        return cls(*np.mean([astuple(each) for each in recalls], axis=0).tolist())
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Ndcg:
     @classmethod
     def mean(cls, folds: Sequence[Ndcg]) -> Ndcg:
         """Average over folds."""
-        return cls(*np.mean([[n.text_to_image, n.image_to_text] for n in folds], axis=0).tolist())
+        return cls(*np.mean([astuple(each) for each in folds], axis=0).tolist())
 
 
 def ranks(
     scores: NDArray[np.floating[Any]],
-    queries: NDArray[np.int64],
-    items: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    queries: Ints,
+    items: Ints,
+) -> Ints:
     """Rank (from 0) of the best right item of each query; every query needs a right item.
 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query
@@ -93,13 +94,14 @@ def ranks(
         best = np.where(right, rows, -np.inf).argmax(axis=1)
         level = rows[np.arange(len(rows)), best][:, None]
         before = np.arange(len(items)) < best[:, None]
-        ranks[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
+        ahead = (rows > level) | ((rows == level) & before)
+        ranks[start : start + BLOCK] = ahead.sum(axis=1)
     return ranks
 
 
 def evaluate_recall(
-    scores: NDArray[np.float32],
-    owners: NDArray[np.int64],
+    scores: Floats,
+    owners: Ints,
     fold: int | None = None,
 ) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
@@ -119,9 +121,9 @@ def evaluate_recall(
 
 
 def evaluate_ndcg(
-    scores: NDArray[np.float32],
-    owners: NDArray[np.int64],
-    relevance: NDArray[np.float32],
+    scores: Floats,
+    owners: Ints,
+    relevance: Floats,
     fold: int | None = None,
     *,
     p: int = DEPTH,
@@ -137,18 +139,21 @@ def evaluate_ndcg(
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
-        sides.append(mean_ndcg(ndcg(part, grades, p=p), ndcg(part.T, grades.T, p=p)))
+        to_image = ndcg(part, grades, p=p)
+        to_text = ndcg(part.T, grades.T, p=p)
+        sides.append(mean_ndcg(to_image, to_text))
     return Ndcg.mean(sides)
 
 
-def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64]) -> Ndcg:
+def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
     """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors'
     code."""
     counted = to_text[to_text > 0]
-    return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
+    mean = counted.sum() / max(1, len(counted))
+    return Ndcg(float(to_image.mean()), float(mean))
 
 
-def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int) -> None:
+def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     """Raise BocError unless ``relevance`` is (n_texts, n_images)."""
     if relevance.shape != (n_texts, n_images):
         raise BocError(
@@ -159,11 +164,11 @@ def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int)
 
 
 def ndcg(
-    scores: NDArray[np.float32],
-    relevance: NDArray[np.float32],
+    scores: Floats,
+    relevance: Floats,
     *,
     p: int = DEPTH,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where
     nothing is relevant.
 
@@ -181,17 +186,18 @@ def ndcg(
     for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
         block = scores[part]
-        rows, _ = topk_of_blocks((block[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
+        columns = (block[:, i : i + ITEMS] for i in range(0, m, ITEMS))
+        rows, _ = topk_of_blocks(columns, p)
         values[part] = ndcg_of_hits(rows, relevance[part], p=p)
     return values
 
 
 def ndcg_of_hits(
-    hits: NDArray[np.int64],
-    relevance: NDArray[np.float32],
+    hits: Ints,
+    relevance: Floats,
     *,
     p: int = DEPTH,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
 
     ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit
@@ -200,17 +206,23 @@ def ndcg_of_hits(
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(p, grades.shape[1])
     hits = hits[:, :p]
-    discounts = 1 / np.log2(np.arange(2, p + 2))
-    gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
-    best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = (
-        (np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best)
-    )
-    values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
+    gained = np.take_along_axis(grades, np.maximum(hits, 0), axis=1)
+    gained[hits < 0] = 0
+    best = np.partition(grades, -p, axis=1)[:, -p:]
+    ideal = _dcg(np.sort(best, axis=1)[:, ::-1])
+    values = np.zeros(len(hits))
+    np.divide(_dcg(gained), ideal, out=values, where=ideal > 0)
     return values
 
 
-def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
+def _dcg(grades: Floats) -> Doubles:
+    """Return the discounted gain (n,) of items with these grades (n, p), best first."""
+    discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
+    gain: Doubles = np.exp2(grades.astype(np.float64)) - 1
+    return gain @ discounts
+
+
+def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 
     BocError if a sentence has no picture or a picture has no sentence, since it would have no right
@@ -234,10 +246,10 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
 
 
 def folds(
-    owners: NDArray[np.int64],
+    owners: Ints,
     n: int,
     fold: int | None,
-) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
+) -> Iterator[tuple[slice, slice | Ints]]:
     """Yield the pictures and sentences of each full fold (a shorter one is easier); without
     ``fold``, of all."""
     if fold is None:

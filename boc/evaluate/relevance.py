@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.vectors import Doubles, Floats, Ints
 
 BETA = 1.2
 PICTURES = 256  # pictures compared with a sentence at a time, so that their masks stay in the cache
 ROWS = 1024  # rows of a file checked at a time
 UNFILLED = -1
-FULL = np.uint64(2**64 - 1)
 
 
 def tokens(sentence: str) -> list[str]:
@@ -31,11 +31,11 @@ def tokens(sentence: str) -> list[str]:
 
 def rouge_l_matrix(
     texts: Sequence[str],
-    owners: NDArray[np.int64],
+    owners: Ints,
     *,
     block: int = PICTURES,
     tick: Callable[[int], object] = lambda done: None,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts,
     n_pictures).
 
@@ -47,24 +47,31 @@ def rouge_l_matrix(
     ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the
     largest is missing. ``tick`` is called with the number of cells of each finished block.
     """
-    order, starts = _by_picture(texts, owners)
+    if len(texts) != len(owners) or not len(texts):
+        raise BocError(
+            f"relevance needs one owner for each caption, got {len(texts)} captions, "
+            f"{len(owners)} owners",
+        )
+    counts = np.bincount(owners)
+    if not counts.all():
+        raise BocError(
+            f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out",
+        )
+    order = np.argsort(owners, kind="stable")
+    starts = np.cumsum([0, *counts])
     number: dict[str, int] = {}
     ids = [np.array([number.setdefault(t, len(number)) for t in tokens(text)]) for text in texts]
     relevance = np.empty((len(texts), len(starts) - 1), dtype=np.float32)
     for first in range(0, relevance.shape[1], block):
         edges = starts[first : first + block + 1]
         references = [ids[i] for i in order[edges[0] : edges[-1]]]
-        relevance[:, first : first + block] = _rouge_l_columns(
-            ids,
-            references,
-            edges[:-1] - edges[0],
-            len(number),
-        )
-        tick(relevance[:, first : first + block].size)
+        columns = relevance[:, first : first + block]
+        columns[:] = _rouge_l_columns(ids, references, edges[:-1] - edges[0], len(number))
+        tick(columns.size)
     return relevance
 
 
-def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
+def read_relevance(path: Path, n_texts: int) -> Floats:
     """Map a relevance file of ``n_texts`` rows, read-only.
 
     BocError for a file that is missing, has a numpy header or another size, has negative values, or
@@ -89,7 +96,7 @@ def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
             "these captions",
         )
     shape = (n_texts, size // (4 * n_texts))
-    relevance: NDArray[np.float32] = np.memmap(path, "<f4", "r", shape=shape)
+    relevance: Floats = np.memmap(path, "<f4", "r", shape=shape)
     for start in range(0, n_texts, ROWS):
         rows = relevance[start : start + ROWS]
         if ((rows < 0) & (rows != UNFILLED)).any():
@@ -105,68 +112,47 @@ def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
     return relevance
 
 
-def _by_picture(
-    texts: Sequence[str],
-    owners: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return sentence indices in the order of their pictures, and the offsets of the pictures
-    (n_pictures + 1,)."""
-    if len(texts) != len(owners) or not len(texts):
-        raise BocError(
-            f"relevance needs one owner for each caption, got {len(texts)} captions, "
-            f"{len(owners)} owners",
-        )
-    counts = np.bincount(owners)
-    if not counts.all():
-        raise BocError(
-            f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out",
-        )
-    return np.argsort(owners, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
-
-
 def _rouge_l_columns(
-    candidates: Sequence[NDArray[np.int64]],
-    references: Sequence[NDArray[np.int64]],
-    starts: NDArray[np.int64],
+    candidates: Sequence[Ints],
+    references: Sequence[Ints],
+    starts: Ints,
     n_tokens: int,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Compute ROUGE-L of all candidates against the pictures whose references start at
     ``starts``."""
     lengths = np.array([len(r) for r in references])
     met, masks = _masks(references, n_tokens)
-    columns = np.empty((len(candidates), len(starts)))
+    columns = np.zeros((len(candidates), len(starts)))
     for row, candidate in zip(columns, candidates, strict=True):
         known = met[candidate]
         common = _lcs_lengths(masks, known[known >= 0])
         precision = np.maximum.reduceat(common, starts) / len(candidate)
         recall = np.maximum.reduceat(common / lengths, starts)
-        row[:] = _f_measure(precision, recall)
+        above = (1 + BETA**2) * precision * recall
+        below = recall + BETA**2 * precision
+        np.divide(above, below, out=row, where=above > 0)
     return columns
 
 
 def _masks(
-    references: Sequence[NDArray[np.int64]],
+    references: Sequence[Ints],
     n_tokens: int,
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+) -> tuple[Ints, NDArray[np.uint64]]:
     """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64
     w + i of r."""
-    flat = np.concatenate(references)
-    lengths = np.array([len(r) for r in references])
+    lengths = [len(r) for r in references]
     owner = np.repeat(np.arange(len(references)), lengths)
-    position = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    seen, row = np.unique(flat, return_inverse=True)
-    masks = np.zeros((-(-int(lengths.max()) // 64), len(seen), len(references)), dtype=np.uint64)
-    np.bitwise_or.at(
-        masks,
-        (position // 64, row, owner),
-        np.uint64(1) << (position % 64).astype(np.uint64),
-    )
+    position = np.concatenate([np.arange(length) for length in lengths])
+    seen, row = np.unique(np.concatenate(references), return_inverse=True)
+    word, bit = np.divmod(position, 64)
+    masks = np.zeros((word.max() + 1, len(seen), len(references)), dtype=np.uint64)
+    np.bitwise_or.at(masks, (word, row, owner), np.uint64(1) << bit.astype(np.uint64))
     met = np.full(n_tokens, -1)
     met[seen] = np.arange(len(seen))
     return met, masks
 
 
-def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
+def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> Ints:
     """Compute the lengths of the longest common subsequences of one candidate with all references.
 
     Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in
@@ -174,7 +160,7 @@ def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray
     Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
     """
     n_words, _, n = masks.shape
-    V = np.full((n_words, n), FULL)
+    V = np.full((n_words, n), np.uint64(2**64 - 1))
     for token in candidate:
         carry = np.zeros(n, dtype=bool)
         for v, mask in zip(V, masks[:, token], strict=True):
@@ -186,11 +172,5 @@ def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray
                 carry = over | (total < carry)
             np.bitwise_xor(v, met, out=v)
             v |= total
-    lengths: NDArray[np.int64] = np.bitwise_count(~V).sum(axis=0, dtype=np.int64)
+    lengths: Ints = np.bitwise_count(~V).sum(axis=0, dtype=np.int64)
     return lengths
-
-
-def _f_measure(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
-    F = np.zeros_like(precision)
-    above = (1 + BETA**2) * precision * recall
-    return np.divide(above, recall + BETA**2 * precision, out=F, where=above > 0)

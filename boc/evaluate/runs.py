@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
@@ -35,6 +34,7 @@ from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.topk import topk
 from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
+from boc.vectors import Floats, Ints
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
@@ -53,7 +53,7 @@ class Gallery:
     paths: tuple[Path, ...]
     images: int
     captions: list[str]
-    owners: NDArray[np.int64]
+    owners: Ints
 
     @classmethod
     def of(cls, *paths: Path) -> Gallery:
@@ -66,7 +66,7 @@ class Gallery:
                 items = {modality: file.items(modality) for modality in MODALITIES}
             first = first or items
             for modality in MODALITIES:
-                _check_same(path, items[modality], paths[0], first[modality], PLURAL[modality])
+                _check_same(modality, path, items[modality], paths[0], first[modality])
         if not first["image"]:
             raise FeatureFileError(f"{paths[0]}: holds no pictures; extract a CSV of image,caption")
         pictures = first["image"]
@@ -77,8 +77,10 @@ class Gallery:
     def protocols(self, fold: int) -> dict[str, int | None]:
         """Return the labels and fold sizes: all pictures and, if there are more than ``fold``,
         folds of that size."""
-        whole: dict[str, int | None] = {f"all {self.images} pictures": None}
-        return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
+        protocols: dict[str, int | None] = {f"all {self.images} pictures": None}
+        if self.images > fold:
+            protocols[f"mean over folds of {fold} pictures"] = fold
+        return protocols
 
     def scores(
         self,
@@ -86,7 +88,7 @@ class Gallery:
         *,
         block: int = BLOCK,
         tick: Callable[[int], object] = lambda done: None,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several
         files are averaged.
 
@@ -128,37 +130,34 @@ class Gallery:
         by ``score``.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        captions = np.arange(len(self.owners))
+        pairs = {"text": (captions, self.owners), "image": (self.owners, captions)}
+        scores: dict[Modality, Floats] = {}
+        if name is None:
+            of_captions = self.scores(score or "dot")
+            scores = {"text": of_captions, "image": of_captions.T}
         with FeatureFile(self.paths[0]) as file:
             ids = {modality: file.ids(modality) for modality in MODALITIES}
-            scores = self.scores(score or "dot") if name is None else None
             for asking, target in DIRECTIONS:
                 right: list[list[str]] = [[] for _ in ids[asking]]
-                for pair in enumerate(self.owners.tolist()):
-                    query, item = pair if asking == "text" else pair[::-1]
+                for query, item in zip(*pairs[asking], strict=True):
                     right[query].append(ids[target][item])
                 if name is not None:
-                    hits = _search_queries(
-                        Searcher.open(name, at),
-                        file,
-                        SearchOptions(DEEPEST, rm, target, rerank=score),
-                        asking,
-                    )
+                    options = SearchOptions(DEEPEST, rm, target, rerank=score)
+                    hits = _search_queries(Searcher.open(name, at), file, options, asking)
                 else:
-                    assert scores is not None
-                    hits = _rank_rows(scores if asking == "text" else scores.T, ids[target])
+                    hits = _rank_rows(scores[asking], ids[target])
+                rankings = ((key, *each) for key, each in zip(ids[asking], hits, strict=True))
                 place = folder / f"{asking}-to-{target}.run"
                 write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
-                write_run(
-                    place,
-                    ((query, *each) for query, each in zip(ids[asking], hits, strict=True)),
-                )
+                write_run(place, rankings)
 
     def relevance(
         self,
         path: Path | None = None,
         *,
         tick: Callable[[int], object] = lambda done: None,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file
         ``path``.
 
@@ -174,7 +173,7 @@ class Gallery:
 
 
 def _rank_rows(
-    scores: NDArray[np.float32],
+    scores: Floats,
     ids: Sequence[str],
 ) -> Iterator[tuple[list[str], list[float]]]:
     for row in scores:
@@ -202,7 +201,7 @@ def evaluate_index(
     rm: float | None = None,
     rerank: Metric | None = None,
     *,
-    relevance: NDArray[np.float32] | None = None,
+    relevance: Floats | None = None,
     tick: Callable[[int], object] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
     """Compute the recalls through an index that holds the items of ``path``.
@@ -214,57 +213,60 @@ def evaluate_index(
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
+    there = searcher.index.manifest.items
+    if there["image"] < gallery.images or there["text"] < len(gallery.captions):
+        raise FeatureFileError(
+            f"{path}: holds {gallery.images} pictures and {len(gallery.captions)} captions, the "
+            f"index {name!r} {there['image']} and {there['text']}; evaluate the file that the "
+            "index was made of",
+        )
+    grades: dict[Modality, Floats] = {}
+    if relevance is not None:
+        grades = {"text": relevance, "image": relevance.T}
     options = SearchOptions(rm=rm, rerank=rerank)
-    _check_holds(searcher, name, gallery)
     with FeatureFile(path) as file:
         (text, text_ndcg), (image, image_ndcg) = (
-            _evaluate_direction(file, relevance, searcher, options, *direction, tick)
-            for direction in DIRECTIONS
+            _evaluate_direction(file, grades.get(asking), searcher, options, asking, target, tick)
+            for asking, target in DIRECTIONS
         )
-    return Recalls(text, image), None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
+    recalls = Recalls(text, image)
+    if not grades:
+        return recalls, None
+    return recalls, mean_ndcg(np.array(text_ndcg), np.array(image_ndcg))
 
 
 def _evaluate_direction(
     file: FeatureFile,
-    relevance: NDArray[np.float32] | None,
+    grades: Floats | None,
     searcher: Searcher,
     options: SearchOptions,
     asking: Modality,
     target: Modality,
     tick: Callable[[int], object],
-) -> tuple[Recall, NDArray[np.float64]]:
-    """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
+) -> tuple[Recall, list[float]]:
+    """Compute the recall of one direction, and NDCG by query, empty without ``grades``."""
     columns = {key: column for column, key in enumerate(file.ids(target))}
-    grades = relevance if relevance is None or asking == "text" else relevance.T
     ranks = []
-    ndcgs = []
+    ndcgs: list[float] = []
     done = 0
     for batch in file.batches(asking, QUERIES):
         queries = batch.embeddings
         own = batch.items
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
-        hits.append(
-            searcher.search_vectors(
-                queries,
-                k=DEEPEST,
-                rm=None if options.rm is None else 1,
-                find=target,
-                rerank="dot",
-            ),
-        )
+        deep = SearchOptions(DEEPEST, options.rm and 1, target, rerank="dot")
+        hits.append(searcher.search_vectors(queries, deep))
         ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
         if grades is not None:
             best = searcher.search_vectors(queries, options, k=DEPTH, find=target)
             rows = np.full((len(own), DEPTH), -1)
             for row, answers in zip(rows, best, strict=True):
                 row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
-            ndcgs.append(ndcg_of_hits(rows, grades[done : done + len(own)]))
+            ndcgs += ndcg_of_hits(rows, grades[done : done + len(own)]).tolist()
         done += len(own)
         tick(len(own))
-    *cut, deep = np.concatenate(ranks, axis=1)
+    *cut, last = np.concatenate(ranks, axis=1)
     r1, r5, r10 = (100 * float(np.mean(r < k)) for r, k in zip(cut, CUTOFFS, strict=True))
-    recall = Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
-    return recall, np.concatenate(ndcgs) if ndcgs else np.empty(0)
+    return Recall(r1, r5, r10, float(np.floor(np.median(last))) + 1), ndcgs
 
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:
@@ -276,31 +278,19 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
     )
 
 
-def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
-    """Raise FeatureFileError if the index cannot hold all items of the gallery."""
-    there = searcher.index.manifest.items
-    if there["image"] < gallery.images or there["text"] < len(gallery.captions):
-        raise FeatureFileError(
-            f"{gallery.paths[0]}: holds {gallery.images} pictures and {len(gallery.captions)} "
-            "captions, the index "
-            f"{name!r} {there['image']} and {there['text']}; evaluate the file that the index "
-            "was made of",
-        )
-
-
 def _check_same(
+    modality: Modality,
     path: Path,
     items: Sequence[Item],
     model: Path,
     expected: Sequence[Item],
-    kind: str,
 ) -> None:
     """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures
     may differ."""
     if len(items) != len(expected):
         raise FeatureFileError(
-            f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of "
-            "the same items",
+            f"{path}: holds {len(items)} {PLURAL[modality]}, {model} holds {len(expected)}; give "
+            "files of the same items",
         )
     for one, other in zip(items, expected, strict=True):
         if one.id != other.id:
@@ -319,7 +309,11 @@ def _check_same(
             )
 
 
-def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
+def _scorer(
+    file: FeatureFile,
+    metric: str,
+    size: int,
+) -> Callable[[int, int], Floats]:
     """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size``
     at a time."""
     if metric == "dot":
@@ -340,7 +334,7 @@ def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], N
         assert batch.embeddings.concepts is not None
         return batch.embeddings.concepts
 
-    def score(start: int, stop: int) -> NDArray[np.float32]:
+    def score(start: int, stop: int) -> Floats:
         words = concepts(file.batch("text", start, stop))
         pictures = map(concepts, file.batches("image", size))
         return np.concatenate([alignments(words, regions, metric) for regions in pictures], axis=1)

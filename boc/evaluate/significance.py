@@ -58,16 +58,15 @@ def compare(
     drawn = []
     for start in range(0, rounds, TOGETHER):
         size = min(TOGETHER, rounds - start)
-        changed = (1 - 2.0 * rng.integers(0, 2, (size, n))) @ sums / len(groups)
+        signs = 1 - 2.0 * rng.integers(0, 2, (size, n))
+        changed = signs @ sums / len(groups)
         as_large += (np.abs(changed) >= np.abs(mean) - 1e-12).sum(axis=0)
         weights = rng.multinomial(n, np.full(n, 1 / n), size)
         drawn.append(weights @ sums / (weights @ counts)[:, None])
     p = (1 + as_large) / (1 + rounds)
     low, high = np.quantile(np.concatenate(drawn), (0.025, 0.975), axis=0)
-    return [
-        Difference(*map(float, row))
-        for row in zip(mean, low, high, p, holm(p.tolist()), strict=True)
-    ]
+    rows = np.array([mean, low, high, p, holm(p.tolist())]).T
+    return [Difference(*row) for row in rows.tolist()]
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
 from boc.errors import BocError, needing
 from boc.evaluate.significance import Difference, compare
 from boc.outputs import HEAD, check_output
+from boc.vectors import Doubles
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,7 +30,10 @@ image-text retrieval: the share of queries with a right item among K hits."""
 FORMS = {"run": "query Q0 item rank score tag", "qrels": "query 0 item relevance"}
 
 
-def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]]) -> None:
+def write_run(
+    path: Path,
+    rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
+) -> None:
     """Write a run: of each query its id, the ids of its hits, best first, and their scores.
 
     Tools order hits by score, as float32, and equal scores in ways of their own; so a score that is
@@ -52,7 +55,10 @@ def check_run(path: Path) -> None:
     check_output(path, lambda path: _is_like(path, "run"))
 
 
-def write_qrels(path: Path, right: Iterable[tuple[str, Sequence[str]]]) -> None:
+def write_qrels(
+    path: Path,
+    right: Iterable[tuple[str, Sequence[str]]],
+) -> None:
     """Write the ids of the right items of each query. BocError if ``path`` is another kind of
     file."""
     check_output(path, lambda path: _is_like(path, "qrels"))
@@ -82,7 +88,7 @@ class Judgements:
         """int64 (queries,): equal numbers for queries with the same right items, such as the
         captions of a picture."""
 
-    def measure(self, run: Path) -> NDArray[np.float64]:
+    def measure(self, run: Path) -> Doubles:
         """Return ``MEASURES`` of each of ``queries`` (queries, measures); 0 for those that the run
         lacks.
 

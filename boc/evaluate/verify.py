@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +34,6 @@ QUERY_TERMS = 128  # largest terms kept of a query; every engine accepts so many
 LIGHT = 15  # largest frequency of a query made from a document, so that scores stay exact
 BATCH = 1000  # items looked up at a time
 ROUNDED = 2  # terms per item that may differ by 1 from those of another batch or processor
-
-Encode = Callable[[Embeddings], TermMatrix]
-Read = Callable[[Sequence[Item], Modality], Embeddings]
 
 
 @dataclass(frozen=True)
@@ -119,10 +116,11 @@ def verify(
     chance = random.Random(seed)
     counts, sample, repeated = _census(index, chance, pairs)
     with ExitStack() as stack:
-        source = _source(codec, index, files, stack)
+        opened = stack.enter_context(FeatureFiles(files)) if files else None
+        source = _FrequencySource(index, codec, opened)
         k = ALL_HITS if sum(counts.values()) < ALL_HITS else SOME_HITS
         trials = _ask(index, source, sample, pairs, k, chance)
-        mismatches, rounded = _compare(index, source, trials)
+        mismatches, rounded = _compare(source, trials)
     actual = {**counts, "postings": int(index.document_frequencies().sum())}
     return Verification(
         sum(len(one.items) for one in trials),
@@ -185,14 +183,12 @@ def _ask(
         chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
         taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)
-        trials.append(
-            _Trial(query.id, codes[[i]], k, hits, [*chosen, *islice(others, each - len(chosen))]),
-        )
+        compared = [*chosen, *islice(others, each - len(chosen))]
+        trials.append(_Trial(query.id, codes[[i]], k, hits, compared))
     return trials
 
 
 def _compare(
-    index: Engine,
     source: _FrequencySource,
     trials: Sequence[_Trial],
 ) -> tuple[list[Mismatch], list[str]]:
@@ -202,11 +198,18 @@ def _compare(
     """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
-    suspects = {wrong.item for wrong in first}
-    rounded = _differ_by_rounding(index, source, [item for item in items if item.id in suspects])
-    again = _mismatches(trials, rounded, lambda near: index.terms([item.id for item in near]))
-    ids = {item.id: None for item in rounded}
-    return [wrong for wrong in first if wrong.item not in ids] + again, list(ids)
+    ids = {wrong.item for wrong in first}
+    suspects = [item for item in items if item.id in ids]
+    rounded: list[Item] = []
+    if suspects and source.name != "terms":
+        apart = abs(source.documents(suspects) - source.stored(suspects))
+        apart.eliminate_zeros()
+        by_one = apart.max(axis=1).toarray().ravel() == 1
+        near = by_one & (np.diff(apart.indptr) <= ROUNDED)
+        rounded = list(compress(suspects, near.tolist()))
+    again = _mismatches(trials, rounded, source.stored)
+    names = [item.id for item in rounded]
+    return [wrong for wrong in first if wrong.item not in names] + again, names
 
 
 def _mismatches(
@@ -221,125 +224,103 @@ def _mismatches(
     place = {item.id: row for row, item in enumerate(items)}
     queries = sparse.vstack([one.code for one in trials], format="csr").astype(np.int64)
     expected = (queries @ documents(items).astype(np.int64).T).toarray()
-    pairs = [
-        (one, item.id, int(expected[i, place[item.id]]))
-        for i, one in enumerate(trials)
-        for item in one.items
-        if item.id in place
-    ]
-    return [
-        Mismatch(one.id, item, one.scores.get(item, 0.0), score)
-        for one, item, score in pairs
-        if not one.agrees(item, score)
-    ]
+    mismatches = []
+    for one, scores in zip(trials, expected.tolist(), strict=True):
+        for id in (item.id for item in one.items if item.id in place):
+            score = scores[place[id]]
+            if not one.agrees(id, score):
+                mismatches.append(Mismatch(one.id, id, one.scores.get(id, 0.0), score))
+    return mismatches
 
 
 class _FrequencySource:
-    """The origin of the frequencies that scores are compared with: the codec over ``embeddings``,
-    or stored terms."""
+    """The origin of the frequencies that scores are compared with: the codec over the vectors of
+    the index, or over its feature ``files``; or stored terms."""
 
     def __init__(
         self,
-        name: str,
-        codec: SurrogateCodec,
         index: Engine,
-        embeddings: Read | None = None,
+        codec: SurrogateCodec,
+        files: FeatureFiles | None,
     ) -> None:
-        self.name = name
-        self._codec = codec
+        self.name = "vectors"
         self._index = index
-        self._embeddings = embeddings
+        self._codec = codec
+        self._files = files
+        if files is not None:
+            self.name = "features"
+            check_same_encoder(files, index.manifest)
+            self._places = {
+                (modality, key): (file, row)
+                for file in files.files
+                for modality in MODALITIES
+                for row, key in enumerate(file.ids(modality))
+            }
+        elif codec.reads_concepts or not index.exact_vectors:
+            self.name = "terms"
+
+    def stored(self, items: Sequence[Item]) -> TermMatrix:
+        return self._index.terms([item.id for item in items])
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
-        if self._embeddings is None:
-            return self._index.terms([item.id for item in items])
-        return self._rows(items, self._embeddings, self._codec.encode_documents)
+        if self.name == "terms":
+            return self.stored(items)
+        return self._rows(items, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        if self._embeddings is None:
-            codes = self.documents(items)
+        if self.name == "terms":
+            codes = self.stored(items)
             codes.data = np.minimum(codes.data, LIGHT)
             return codes
-        return self._rows(items, self._embeddings, self._codec.encode_queries)
+        return self._rows(items, self._codec.encode_queries)
 
-    def _rows(self, items: Sequence[Item], read: Read, encode: Encode) -> TermMatrix:
+    def _rows(
+        self,
+        items: Sequence[Item],
+        encode: Callable[[Embeddings], TermMatrix],
+    ) -> TermMatrix:
         parts = [sparse.csr_array((0, self._codec.n_terms), dtype=np.int32)]
         rows = []
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
-            for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
-                # A batch of two for one item, since a product with a single row is rounded
-                # differently.
-                batch = [items[row] for row in some] + [
-                    items[row] for row in some if len(some) == 1
-                ]
-                parts.append(encode(read(batch, modality))[: len(some)])
+            for start in range(0, len(of), BATCH):
+                some = of[start : start + BATCH]
+                batch = [items[row] for row in some]
+                # One item is read twice, since a product with a single row is rounded differently.
+                if len(batch) == 1:
+                    batch *= 2
+                parts.append(encode(self._read(batch, modality))[: len(some)])
                 rows += some
         return sparse.vstack(parts, format="csr")[np.argsort(rows)]
 
-
-def _source(
-    codec: SurrogateCodec,
-    index: Engine,
-    files: Sequence[Path | str],
-    stack: ExitStack,
-) -> _FrequencySource:
-    if files:
-        return _FrequencySource(
-            "features",
-            codec,
-            index,
-            _reader(codec, stack.enter_context(FeatureFiles(files)), index),
-        )
-    if codec.reads_concepts or not index.exact_vectors:
-        return _FrequencySource("terms", codec, index)
-
-    def read(items: Sequence[Item], modality: Modality) -> Embeddings:
-        try:
-            vectors = index.vectors([item.id for item in items])
-        except KeyError as error:
-            raise BocError(
-                f"item {error.args[0]!r} went away; verify when nobody changes the index",
-            ) from None
-        return Embeddings(modality, vectors.astype(np.float32))
-
-    return _FrequencySource("vectors", codec, index, read)
-
-
-def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Engine) -> Read:
-    """Return a function that reads items from the feature files of an index."""
-    check_same_encoder(files, index.manifest)
-    places = {
-        (modality, key): (file, row)
-        for file in files.files
-        for modality in MODALITIES
-        for row, key in enumerate(file.ids(modality))
-    }
-
-    def read(items: Sequence[Item], modality: Modality) -> Embeddings:
+    def _read(self, items: Sequence[Item], modality: Modality) -> Embeddings:
+        if self._files is None:
+            try:
+                vectors = self._index.vectors([item.id for item in items])
+            except KeyError as error:
+                raise BocError(
+                    f"item {error.args[0]!r} went away; verify when nobody changes the index",
+                ) from None
+            return Embeddings(modality, vectors.astype(np.float32))
         parts = []
         for item in items:
-            if (modality, item.id) not in places:
+            if (modality, item.id) not in self._places:
                 raise BocError(
-                    f"{files.path}: no item {item.id!r}, which the index holds; give all the "
+                    f"{self._files.path}: no item {item.id!r}, which the index holds; give all the "
                     "files that it was made of",
                 )
-            file, row = places[modality, item.id]
-            parts.append(file.batch(modality, row, row + 1, sets=codec.reads_concepts).embeddings)
+            file, row = self._places[modality, item.id]
+            batch = file.batch(modality, row, row + 1, sets=self._codec.reads_concepts)
+            parts.append(batch.embeddings)
         sets = [one.concepts for one in parts if one.concepts is not None]
         words = [one.words[0] for one in parts if one.words is not None]
-        vectors = round_trip(
-            np.concatenate([one.vectors for one in parts]),
-            index.manifest.vector_dtype,
-        )
+        vectors = np.concatenate([one.vectors for one in parts])
         return Embeddings(
             modality,
-            vectors.astype(np.float32, copy=False),
+            round_trip(vectors, self._index.manifest.vector_dtype).astype(np.float32, copy=False),
             Ragged.concatenate(sets) if sets else None,
             words=words or None,
         )
-
-    return read
 
 
 def _census(
@@ -363,18 +344,3 @@ def _census(
         elif (place := chance.randrange(n + 1)) < size:
             sample[place] = item
     return {modality: counts[modality] for modality in MODALITIES}, sample, repeated
-
-
-def _differ_by_rounding(
-    index: Engine,
-    source: _FrequencySource,
-    items: Sequence[Item],
-) -> list[Item]:
-    """Return the items whose stored frequencies differ from those of ``source`` by rounding
-    only."""
-    if source.name == "terms" or not items:
-        return []
-    apart = abs(source.documents(items) - index.terms([item.id for item in items]))
-    apart.eliminate_zeros()
-    near = (apart.max(axis=1).toarray().ravel() == 1) & (np.diff(apart.indptr) <= ROUNDED)
-    return [item for item, is_near in zip(items, near.tolist(), strict=True) if is_near]

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from boc.paths import nfc
 from boc.plugins import find_item
 from boc.search.options import check_sentence
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
-from boc.vectors import unit_rows
+from boc.vectors import Doubles, Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
     from boc.codecs import SurrogateCodec
@@ -56,9 +57,9 @@ class ConceptParts:
     """
 
     names: list[str]
-    vectors: NDArray[np.float32]
-    of: NDArray[np.int64]
-    boxes: NDArray[np.float32] | None = None
+    vectors: Floats
+    of: Ints
+    boxes: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Explanation:
     matches: list[Match]
     query_parts: ConceptParts | None = None
     item_parts: ConceptParts | None = None
-    part_shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    part_shares: Doubles = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
 
     @property
@@ -91,15 +92,16 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return it as values for JSON: terms with words and examples; parts with names, boxes and
         weights."""
-        shares = self.part_shares if self.part_shares.any() else np.zeros((len(self.matches), 0))
-        return {
-            "id": self.item.id,
-            "modality": self.item.modality,
-            "score": self.score,
-            "terms": [
+        terms = []
+        for match, row in zip_longest(self.matches, self.part_shares):
+            label = match.label or Label()
+            parts = None
+            if row is not None and row.any():
+                parts = _round(row)
+            terms.append(
                 {
                     "term": match.term,
-                    "words": [*(label := match.label or Label()).words],
+                    "words": [*label.words],
                     "examples": [
                         {"id": each.id, "box": each.box and [*each.box]} for each in label.examples
                     ],
@@ -107,19 +109,23 @@ class Explanation:
                     "item": match.item_frequency,
                     "product": match.product,
                     "share": match.product / self.score,
-                    "parts": _round(row) if row.any() else None,
-                }
-                for match, row in zip(self.matches, shares, strict=True)
-            ],
+                    "parts": parts,
+                },
+            )
+        return {
+            "id": self.item.id,
+            "modality": self.item.modality,
+            "score": self.score,
+            "terms": terms,
             "item_parts": _part_values(self.item_parts, self.weights),
             "query_parts": _part_values(self.query_parts, None),
-            "alignment": None if self.alignment is None else _round(self.alignment),
+            "alignment": _round(self.alignment),
             "weighed_by": self.weighed_by,
             "missing": self.missing or None,
         }
 
     @cached_property
-    def alignment(self) -> NDArray[np.float32] | None:
+    def alignment(self) -> Floats | None:
         """Cosines (query parts, item parts) of concept vectors; for a word the maximum over its
         word-pieces."""
         if self.query_parts is None or self.item_parts is None:
@@ -134,22 +140,22 @@ class Explanation:
         return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
-    def weights(self) -> NDArray[np.float64] | None:
+    def weights(self) -> Doubles | None:
         """Weights (n,) of the parts of the item: their shares of the score, if single parts carry
         terms (sums to 1); else the mean cosines with the content words of the query (or with all
         words or regions, if there are none)."""
         if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             sums = products @ self.part_shares
-            shares: NDArray[np.float64] = sums / sums.sum()
+            shares: Doubles = sums / sums.sum()
             return shares
-        if self.alignment is None or self.query_parts is None:
+        cosines = self.alignment
+        if cosines is None or self.query_parts is None:
             return None
-        chosen = [i for i, name in enumerate(self.query_parts.names) if content_words(name)]
-        by_content = (
-            self.alignment[chosen] if chosen and self.query.modality == "text" else self.alignment
-        )
-        mean: NDArray[np.float64] = by_content.mean(axis=0, dtype=np.float64)
+        content = [i for i, name in enumerate(self.query_parts.names) if content_words(name)]
+        if content and self.query.modality == "text":
+            cosines = cosines[content]
+        mean: Doubles = cosines.mean(axis=0, dtype=np.float64)
         return mean
 
 
@@ -168,18 +174,27 @@ def explain(
     the picture of the item cannot be read, ``missing`` says so, and the terms are explained
     nevertheless.
     """
-    query = _query(text, image)
-    item = _item(searcher, id)
-    encode = partial(_encode, searcher)
-    return explain_item(
-        searcher,
-        query,
-        encode(query),
-        item,
-        encode,
-        TermLabels(searcher),
-        labelled=labelled,
-    )
+    if (text is None) == (image is None):
+        raise BocError("give either a sentence or a picture that the item is to be explained for")
+    query = Item("query", "image", str(image))
+    if text is not None:
+        check_sentence(text)
+        query = Item("query", "text", nfc(text))
+    try:
+        item = find_item(searcher.index, id)
+    except KeyError:
+        raise BocError(f"no item {id!r} in the index; give the id of a hit") from None
+    encoder = searcher.encoder
+
+    def encode(item: Item) -> Embeddings:
+        if item.modality == "text":
+            return encoder.encode_texts([item.content])
+        reference = ImageRef(item.group or item.path.name, item.path)
+        return encoder.encode_images([encoder.prepare(reference)])
+
+    encoded = encode(query)
+    labels = TermLabels(searcher)
+    return explain_item(searcher, query, encoded, item, encode, labels, labelled=labelled)
 
 
 def explain_item(
@@ -199,7 +214,8 @@ def explain_item(
     ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
     """
     code = searcher.codec.encode_queries(embeddings)
-    code = code if query_z is None else heaviest(code, query_z)
+    if query_z is not None:
+        code = heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     explanation = Explanation(query, item, matches, _parts(embeddings))
@@ -213,45 +229,12 @@ def explain_item(
     except ImageError as error:
         return replace(explanation, missing=str(error))
     item_parts = _parts(encoded)
-    missing = "no regions or words: the encoder found none, or gives vectors only"
-    part_shares = _part_shares(
-        searcher.codec,
-        encoded,
-        item_parts,
-        [match.term for match in matches],
-    )
-    both = explanation.query_parts is not None and item_parts is not None
-    return replace(
-        explanation,
-        item_parts=item_parts,
-        part_shares=part_shares,
-        missing="" if both else missing,
-    )
-
-
-def _query(text: str | None, image: Path | str | None) -> Item:
-    if (text is None) == (image is None):
-        raise BocError("give either a sentence or a picture that the item is to be explained for")
-    if text is not None:
-        check_sentence(text)
-    return (
-        Item("query", "text", nfc(text)) if text is not None else Item("query", "image", str(image))
-    )
-
-
-def _encode(searcher: Searcher, item: Item) -> Embeddings:
-    encoder = searcher.encoder
-    if item.modality == "text":
-        return encoder.encode_texts([item.content])
-    path = item.path
-    return encoder.encode_images([encoder.prepare(ImageRef(item.group or path.name, path))])
-
-
-def _item(searcher: Searcher, id: str) -> Item:
-    try:
-        return find_item(searcher.index, id)
-    except KeyError:
-        raise BocError(f"no item {id!r} in the index; give the id of a hit") from None
+    missing = ""
+    if explanation.query_parts is None or item_parts is None:
+        missing = "no regions or words: the encoder found none, or gives vectors only"
+    terms = [match.term for match in matches]
+    part_shares = _part_shares(searcher.codec, encoded, item_parts, terms)
+    return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing=missing)
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
@@ -279,7 +262,9 @@ def _parts(embeddings: Embeddings) -> ConceptParts | None:
         names, of = whole_words(embeddings.words[0])
         return ConceptParts(names, vectors, of)
     names = [f"{i + 1}" for i in range(len(vectors))]
-    boxes = None if embeddings.boxes is None else embeddings.boxes[0]
+    boxes = None
+    if embeddings.boxes is not None:
+        boxes = embeddings.boxes[0]
     return ConceptParts(names, vectors, np.arange(len(vectors)), boxes)
 
 
@@ -288,19 +273,20 @@ def _part_shares(
     encoded: Embeddings,
     parts: ConceptParts | None,
     terms: Sequence[int],
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded
     alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
-    if not codec.reads_concepts:  # terms of the whole vector, not of single parts
-        return np.zeros((len(terms), len(parts.names)))
+    part_shares = np.zeros((len(terms), len(parts.names)))
+    # Other codes have terms of the whole vector, not of single parts.
+    if not codec.reads_concepts:
+        return part_shares
     n = len(parts.vectors)
-    words = [[parts.names[i]] for i in parts.of] if encoded.words is not None else None
+    words = encoded.words and [[parts.names[i]] for i in parts.of]
     sets = Ragged(parts.vectors, np.arange(n + 1))
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
     frequencies = codec.encode_documents(singles)[:, list(terms)].toarray().astype(np.float64)
-    part_shares = np.zeros((len(terms), len(parts.names)))
     np.add.at(part_shares.T, parts.of, frequencies)
     sums = part_shares.sum(axis=1, keepdims=True)
     return part_shares / np.where(sums > 0, sums, 1)
@@ -325,12 +311,11 @@ class TermLabels(Mapping[int, Label]):
 
     def __getitem__(self, term: int) -> Label:
         if term not in self._cache:
-            stored = self._stored.get(term, Label())
-            label = stored if stored.words and stored.examples else self._index_labels[term]
-            self._cache[term] = Label(
-                stored.words or label.words,
-                stored.examples or label.examples,
-            )
+            label = self._stored.get(term, Label())
+            if not label.words or not label.examples:
+                other = self._index_labels[term]
+                label = Label(label.words or other.words, label.examples or other.examples)
+            self._cache[term] = label
         return self._cache[term]
 
     def __iter__(self) -> Iterator[int]:
@@ -340,26 +325,20 @@ class TermLabels(Mapping[int, Label]):
         return self._n
 
 
-def _max_per_name(rows: NDArray[np.float32], parts: ConceptParts) -> NDArray[np.float32]:
+def _max_per_name(rows: Floats, parts: ConceptParts) -> Floats:
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima
 
 
-def _part_values(
-    parts: ConceptParts | None,
-    weights: NDArray[np.float64] | None,
-) -> dict[str, Any] | None:
+def _part_values(parts: ConceptParts | None, weights: Doubles | None) -> dict[str, Any] | None:
     if parts is None:
         return None
-    boxes = None if parts.boxes is None else _round(parts.boxes)
-    return {
-        "names": parts.names,
-        "boxes": boxes,
-        "weights": None if weights is None else _round(weights),
-    }
+    return {"names": parts.names, "boxes": _round(parts.boxes), "weights": _round(weights)}
 
 
-def _round(values: NDArray[Any]) -> list[Any]:
+def _round(values: NDArray[Any] | None) -> list[Any] | None:
+    if values is None:
+        return None
     rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()
     return rounded

@@ -149,15 +149,19 @@ def kind(folder: Path) -> str | None:
         named = config.get("kind")
     except (OSError, ValueError, AttributeError):
         return None
-    return str(named) if named in KINDS else "clip" if "vision_config" in config else None
+    if named in KINDS:
+        return str(named)
+    return "clip" if "vision_config" in config else None
 
 
 def weights(folder: Path) -> list[str]:
     """Return the names of the files in ``folder`` that hold the weights. A list comes before its
     parts."""
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
-    if first is None or not first.endswith(".index.json"):
-        return [] if first is None else [first]
+    if first is None:
+        return []
+    if not first.endswith(".index.json"):
+        return [first]
     from boc.foreign import read_json
 
     index = read_json(folder / first)
@@ -208,14 +212,14 @@ def models() -> Iterator[Model]:
 def read(folder: Path) -> Model | None:
     """Return the model in ``folder``, None without a record. BocError for a damaged record or one
     of another format."""
-    from boc.foreign import read_json
+    from boc.foreign import read_json, typed
 
     path = folder / RECORD
     try:
         record = read_json(path)
         if record.pop("format") != FORMAT:
             raise ValueError("another format")
-        return Model(**record, folder=folder)
+        return typed({**record, "folder": folder}, Model)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

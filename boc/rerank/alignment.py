@@ -4,23 +4,22 @@ word."""
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.rerank import check_metric
 from boc.rerank.dot import products
 from boc.types import Modality, Ragged, Rescore, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
 def align(
-    query: NDArray[np.float32],
+    query: Floats,
     candidates: StoredConcepts,
     metric: str,
     *,
     asks_by_words: bool,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
 
     ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise
@@ -31,13 +30,8 @@ def align(
     if candidates.scales is not None:
         cosines *= candidates.scales
     whole = np.array([0, len(query)])
-    scores: NDArray[np.float32] = _pool(
-        cosines,
-        whole,
-        candidates.offsets,
-        metric,
-        words_in_rows=asks_by_words,
-    )[0]
+    columns = candidates.offsets
+    scores: Floats = _pool(cosines, whole, columns, metric, words_in_rows=asks_by_words)[0]
     return scores
 
 
@@ -46,27 +40,23 @@ def alignment_scores(
     i: int,
     candidates: StoredConcepts,
     modality: Modality,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
     total = np.zeros(len(candidates), np.float32)
-    for query, row, weight in [(part, 0, weight) for part, weight in rescore.parts] or [
-        (rescore.queries, i, 1.0),
-    ]:
+    parts = [(part, 0, weight) for part, weight in rescore.parts]
+    for query, row, weight in parts or [(rescore.queries, i, 1.0)]:
         assert query.concepts is not None
         by_words = (query.modality, modality) != ("image", "text")
-        total += np.float32(weight) * align(
-            query.concepts[row],
-            candidates,
-            rescore.metric,
-            asks_by_words=by_words,
-        )
+        concepts = query.concepts[row]
+        scores = align(concepts, candidates, rescore.metric, asks_by_words=by_words)
+        total += np.float32(weight) * scores
     return total
 
 
-def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
+def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
     float32 (N, d).
 
@@ -78,28 +68,25 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float3
     scores = np.empty((n, m), dtype=np.float32)
     word_rows = unit_rows(words.values)
     rows = unit_rows(regions.values)
-    step = max(1, CELLS * m // max(1, len(word_rows) * len(rows)))
+    cells = len(word_rows) * len(rows)
+    step = max(1, CELLS * m // max(1, cells))
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
         cosines = word_rows @ rows[part[0] : part[-1]].T
-        scores[:, first : first + step] = _pool(
-            cosines,
-            words.offsets,
-            part - part[0],
-            metric,
-            words_in_rows=True,
-        )
+        columns = part - part[0]
+        pooled = _pool(cosines, words.offsets, columns, metric, words_in_rows=True)
+        scores[:, first : first + step] = pooled
     return scores
 
 
 def _pool(
-    cosines: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
+    cosines: Floats,
+    rows: Ints,
+    columns: Ints,
     metric: str,
     *,
     words_in_rows: bool,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and
     ``columns`` (m + 1,)."""
     tall = np.diff(rows) > 0
@@ -110,31 +97,23 @@ def _pool(
     tops = rows[:-1][tall]
     lefts = columns[:-1][wide]
 
-    def sum_over(words: bool) -> NDArray[np.float32]:
+    def sum_over(words: bool) -> Floats:
         """Sum over words, or over regions, of the maximum over the others."""
         if words == words_in_rows:
-            pooled: NDArray[np.float32] = np.add.reduceat(
-                np.maximum.reduceat(cosines, lefts, axis=1),
-                tops,
-                axis=0,
-            )
-        else:  # reduceat along rows is ten times as slow as this loop
-            bounds = pairwise([*tops.tolist(), len(cosines)])
-            pooled = np.add.reduceat(
-                np.stack([cosines[a:b].max(axis=0) for a, b in bounds]),
-                lefts,
-                axis=1,
-            )
-        return pooled
+            largest = np.maximum.reduceat(cosines, lefts, axis=1)
+            return np.add.reduceat(largest, tops, axis=0)
+        # reduceat along rows is ten times as slow as this loop.
+        bounds = pairwise([*tops.tolist(), len(cosines)])
+        largest = np.stack([cosines[a:b].max(axis=0) for a, b in bounds])
+        return np.add.reduceat(largest, lefts, axis=1)
 
     sums = sum_over(words=metric != "mwsr")
     if metric == "symm":
         sums += sum_over(words=False)
     elif metric == "mravgw":
-        lengths = (
-            np.diff(tops, append=len(cosines))[:, None],
-            np.diff(lefts, append=cosines.shape[1]),
-        )
-        sums /= lengths[0] if words_in_rows else lengths[1]
+        if words_in_rows:
+            sums /= np.diff(tops, append=len(cosines))[:, None]
+        else:
+            sums /= np.diff(lefts, append=cosines.shape[1])
     scores[np.ix_(tall, wide)] = sums
     return scores

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from boc.names import MODALITIES
 from boc.rerank.storage import restore_rows
+from boc.vectors import Doubles, Floats, Ints, mean_of
 
 try:
     from boc.rerank import _rescore
@@ -31,13 +32,12 @@ except ImportError:  # not built here: numpy stands in
 BITS = 2
 LEVELS = 1 << BITS
 PER_BYTE = 8 // BITS
+SHIFTS = np.arange(0, 8, BITS, dtype=np.uint8)
 ROUNDS = 2  # of signs and Hadamard transforms
 FINEST = 32767  # largest magnitude of a component while it is coded
 STEP = 0.996  # between levels, in standard deviations: the best for normal components
 COARSE = 127  # largest magnitude of a component of a query
 BLOCK = 256  # rows coded at a time, which fit the cache
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +49,14 @@ class CompactRows:
     scales: Floats
 
     def __post_init__(self) -> None:
-        if self.codes.ndim != 2 or self.codes.dtype != np.uint8 or self.scales.dtype != np.float32:
+        codes = self.codes
+        scales = self.scales
+        if codes.ndim != 2 or codes.dtype != np.uint8 or scales.dtype != np.float32:
             raise ValueError(
-                f"compact codes are {self.codes.dtype} {self.codes.shape}, scales "
-                f"{self.scales.dtype}",
+                f"compact codes are {codes.dtype} {codes.shape}, scales {scales.dtype}",
             )
-        if self.scales.shape != self.codes.shape[:1]:
-            raise ValueError(f"{len(self.codes)} compact codes, {self.scales.shape} scales")
+        if scales.shape != codes.shape[:1]:
+            raise ValueError(f"{len(codes)} compact codes, {scales.shape} scales")
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -83,22 +84,23 @@ class CompactCode:
         if "Center" not in steps:
             return None
         i = steps.index("Center")
-        labels = arrays[f"{i}.labels_"].tolist()
+        labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
+        # Means of another width are those of concepts.
         if means.shape[1] != dim:
-            return None  # they are of concepts
-        known = [
-            means[labels.index(each)] if each in labels else means.mean(axis=0)
-            for each in MODALITIES
-        ]
-        return cls(np.stack(known))
+            return None
+        return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))
 
     @property
     def width(self) -> int:
         """Bytes of the code of a row."""
         return -(-len(self.means[0]) // PER_BYTE)
 
-    def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
+    def encode(
+        self,
+        vectors: NDArray[Any],
+        modality: NDArray[np.uint8],
+    ) -> CompactRows:
         """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects their mean."""
         codes = np.empty((len(vectors), self.width), np.uint8)
         scales = np.empty(len(vectors), np.float32)
@@ -106,29 +108,25 @@ class CompactCode:
             block = slice(i, i + BLOCK)
             rows = restore_rows(vectors[block]).astype(np.float32)
             rows -= self.means[modality[block]]
-            if _rescore is not None:
-                _rescore.encode(rows, self.signs, codes[block], scales[block])
-            else:
+            if _rescore is None:
                 codes[block], scales[block] = self._code(rows.T.copy())
+            else:
+                _rescore.encode(rows, self.signs, codes[block], scales[block])
         return CompactRows(codes, scales)
 
-    def estimates(self, query: Floats, stored: CompactRows, rows: NDArray[np.int64]) -> Floats:
+    def estimates(self, query: Floats, stored: CompactRows, rows: Ints) -> Floats:
         """Estimate the products of ``query`` (d,) with ``rows`` (m,) of a modality, but for a
         factor and a constant."""
-        whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[
-            :,
-            0,
-        ]
-        packed = stored.codes[rows][:, None, :] >> np.arange(0, 8, BITS, dtype=np.uint8)[
-            :,
-            None,
-        ] & (LEVELS - 1)
-        levels = packed.reshape(len(rows), PER_BYTE * self.width)[:, : len(query)].astype(np.int64)
-        sums = 2 * (levels @ whole) - (LEVELS - 1) * whole.sum()
+        column = self._rotate(query[:, None].astype(np.float32))
+        rounded, _ = _round(column, COARSE)
+        whole = rounded[:, 0].astype(np.int64)
+        packed = stored.codes[rows][:, None, :] >> SHIFTS[:, None] & (LEVELS - 1)
+        levels = packed.reshape(len(rows), PER_BYTE * self.width)[:, : len(query)]
+        sums = 2 * (levels.astype(np.int64) @ whole) - (LEVELS - 1) * whole.sum()
         estimates: Floats = sums.astype(np.float32) * stored.scales[rows]
         return estimates
 
-    def _code(self, columns: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    def _code(self, columns: Floats) -> tuple[NDArray[np.uint8], Doubles]:
         """Return codes (n, d / 4) and scales (n,) of columns (d, n)."""
         whole, units = _round(self._rotate(columns), FINEST)
         d, n = whole.shape
@@ -140,12 +138,10 @@ class CompactCode:
         levels[:d] += whole >= width
         levels[:d] -= whole < -width
         products = np.einsum("ji,ji->i", whole, 2.0 * levels[:d] - (LEVELS - 1))
-        parts = (
-            levels.reshape(PER_BYTE, self.width, n)
-            << np.arange(0, 8, BITS, dtype=np.uint8)[:, None, None]
-        )
-        scales = np.divide(squares, products, out=np.zeros(n), where=products > 0) * units
-        return np.bitwise_or.reduce(parts, axis=0).T, scales
+        parts = levels.reshape(PER_BYTE, self.width, n) << SHIFTS[:, None, None]
+        codes = np.bitwise_or.reduce(parts, axis=0).T
+        scales = np.divide(squares, products, out=np.zeros(n), where=products > 0)
+        return codes, scales * units
 
     def _rotate(self, columns: Floats) -> Floats:
         """Multiply columns (d, n) by signs and Hadamard transforms of their first and last numbers,
@@ -173,7 +169,7 @@ def _transform(columns: Floats) -> Floats:
     return columns * np.float32(1 / np.sqrt(p))
 
 
-def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _round(columns: Floats, largest: int) -> tuple[Doubles, Doubles]:
     """Return columns (d, n) as whole numbers, the largest of which becomes ``largest``, and their
     units (n,).
 
@@ -183,7 +179,8 @@ def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[
     odd = ~np.isfinite(most)
     columns[:, odd] = 0
     most[odd] = 0
-    factors = np.divide(largest, most, out=np.zeros(len(most)), where=most > 0)
+    factors = np.zeros(len(most))
+    np.divide(largest, most, out=factors, where=most > 0)
     return np.rint(columns * factors), most / largest
 
 
@@ -193,4 +190,5 @@ def _signs(d: int) -> Floats:
         z = np.arange(1, ROUNDS * d + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.where(z >> np.uint64(63), np.float32(-1), np.float32(1)).reshape(ROUNDS, d)
+    signs = 1 - 2 * (z >> np.uint64(63)).astype(np.float32)
+    return signs.reshape(ROUNDS, d)

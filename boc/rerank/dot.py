@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from boc.rerank.storage import restore_rows
 from boc.types import Hit
+from boc.vectors import Floats, Ints
 
 try:
     from boc.rerank import _rescore
@@ -15,18 +16,23 @@ except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
 
 
-def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
+def reorder(
+    hits: Sequence[Hit],
+    scores: Floats,
+    k: int,
+) -> list[Hit]:
     """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to
     the smaller id."""
-    scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
+    pairs = zip(hits, scores.tolist(), strict=True)
+    scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
 
 def dot(
-    query: NDArray[np.float32],
+    query: Floats,
     vectors: NDArray[np.generic],
-    chosen: NDArray[np.int64] | None = None,
-) -> NDArray[np.float32]:
+    chosen: Ints | None = None,
+) -> Floats:
     """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of
     ``vectors`` (n, d).
 
@@ -37,32 +43,27 @@ def dot(
     widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
-        return _gather(query, vectors, chosen)
-    scores = np.empty(len(vectors) if chosen is None else len(chosen), np.float32)
-    some = [] if chosen is None else [np.ascontiguousarray(chosen)]
+        if chosen is not None:
+            if (chosen < 0).any():
+                raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
+            vectors = vectors[chosen]
+        copied: Floats = products(query[None], restore_rows(vectors))[0]
+        return copied
+    n = len(vectors)
+    some = []
+    if chosen is not None:
+        n = len(chosen)
+        some = [np.ascontiguousarray(chosen)]
+    scores = np.empty(n, np.float32)
     _rescore.dot(np.ascontiguousarray(query), vectors, scores, *some)
     return scores
 
 
-def _gather(
-    query: NDArray[np.float32],
-    vectors: NDArray[np.generic],
-    chosen: NDArray[np.int64] | None,
-) -> NDArray[np.float32]:
-    """Return the same as ``dot``, from a copy of the rows."""
-    if chosen is not None and (chosen < 0).any():
-        raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: NDArray[np.float32] = products(
-        query[None],
-        restore_rows(vectors if chosen is None else vectors[chosen]),
-    )[0]
-    return scores
-
-
-def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
+def products(queries: Floats, rows: NDArray[np.generic]) -> Floats:
     """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32
     or int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
-    whole: NDArray[np.float32] = queries @ rows.astype(np.float32, copy=False).T
+    numbers = rows.astype(np.float32, copy=False)
+    whole: Floats = queries @ numbers.T
     return whole

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.types import Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 LARGEST = np.float32(127)  # magnitude of an int8 component
 SCALE = 4  # bytes of the scale of a row
@@ -25,21 +25,20 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     return StoredConcepts(whole, concepts.offsets, scales)
 
 
-def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+def store_rows(rows: Floats, dtype: str) -> NDArray[Any]:
     """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8
     (n, d + SCALE) for int8: the bytes of the components and of the scale of each row, see
     ``round_rows``."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
-        return np.concatenate(
-            [whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)],
-            axis=1,
-        )
-    with np.errstate(over="ignore"):  # becomes infinite
+        ends = scales.astype("<f4", copy=False)[:, None]
+        return np.hstack([whole.view(np.uint8), ends.view(np.uint8)])
+    # Numbers beyond the type become infinite.
+    with np.errstate(over="ignore"):
         return rows.astype(dtype, copy=False)
 
 
-def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
+def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
     """Return ``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
     return restore_rows(store_rows(rows, dtype))
 
@@ -50,12 +49,13 @@ def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
-    vectors: NDArray[np.float32] = rows[:, :-SCALE].view(np.int8).astype(np.float32)
+    whole = rows[:, :-SCALE].view(np.int8)
+    vectors: Floats = whole.astype(np.float32)
     vectors *= scales
     return vectors
 
 
-def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
     A scale is the largest magnitude of its row / 127; the error of a component is at most half of
@@ -63,11 +63,15 @@ def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.
     below about 2**-119 become zeros, with scale 0; those with NaN, infinity or the largest float32
     become NaN.
     """
-    scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
+    most = np.abs(rows).max(axis=1, initial=0)
+    scales = most.astype(np.float32) / LARGEST
+    # As from the rounded row: a few scales differ in the last bit.
     with np.errstate(over="ignore"):
-        scales = scales * LARGEST / LARGEST  # as from the rounded row: a few differ in the last bit
+        scales = scales * LARGEST / LARGEST
     scales[scales < np.finfo(np.float32).tiny] = 0
     scales[np.isinf(scales)] = np.nan
-    sound = (scales > 0)[:, None]
-    whole = np.divide(rows, scales[:, None], out=np.zeros(rows.shape, np.float32), where=sound)
-    return np.rint(whole, out=whole).astype(np.int8), scales
+    whole = np.zeros(rows.shape, np.float32)
+    units = scales[:, None]
+    np.divide(rows, units, out=whole, where=units > 0)
+    np.rint(whole, out=whole)
+    return whole.astype(np.int8), scales

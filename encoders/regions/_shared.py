@@ -4,46 +4,38 @@ boxes of cells."""
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import EncoderError
+from boc.foreign import typed
 
 T = TypeVar("T")
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
     """Split ``argument`` into the name before ``?`` and the dataclass ``kind``, whose fields are
-    the known parameters.
+    the known parameters, with their types and ranges.
 
-    A value is parsed as the type of the default of its field. EncoderError for an unknown, repeated
-    or unreadable parameter.
+    EncoderError for an unknown, repeated or unreadable parameter.
     """
     name, mark, query = argument.partition("?")
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    known = ", ".join(f"{key}={value}" for key, value in defaults.items())
+    values: dict[str, str] = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")
         if not equals or key not in defaults:
-            raise EncoderError(
-                f"{argument}: unknown parameter {part!r}; known: {_parameters(defaults)}",
-            )
+            raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {known}")
         if key in values:
             raise EncoderError(f"{argument}: {key} is given twice; give it once")
-        expected = type(defaults[key])
-        try:
-            values[key] = expected(text)
-        except ValueError:
-            raise EncoderError(
-                f"{argument}: {key} must be of type {expected.__name__}, got {text!r}; known: "
-                f"{_parameters(defaults)}",
-            ) from None
+        values[key] = text
     try:
-        return name, kind(**values)
+        return name, typed(values, kind, strict=False)
     except ValueError as error:
-        raise EncoderError(f"{argument}: {error}") from None
+        raise EncoderError(f"{argument}: {error}; known: {known}") from None
 
 
 def write_spec(kind: str, name: str, options: object) -> str:
@@ -55,10 +47,6 @@ def write_spec(kind: str, name: str, options: object) -> str:
         if getattr(options, field.name) != field.default
     ]
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
-
-
-def _parameters(defaults: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in defaults.items()) or "none"
 
 
 def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:

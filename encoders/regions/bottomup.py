@@ -14,10 +14,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -57,6 +58,9 @@ SOURCE = (
 )
 
 
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+
+
 @dataclass(frozen=True)
 class BottomUpOptions:
     """Options of the source.
@@ -68,16 +72,9 @@ class BottomUpOptions:
     VSRN++ quotes a threshold of 0.3.
     """
 
-    top: int = 36
-    threshold: float = 0.0
-    nms: float = 0.3
-
-    def __post_init__(self) -> None:
-        if self.top < 1:
-            raise ValueError(f"top must be at least 1, got {self.top}")
-        for name in ("threshold", "nms"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+    top: Annotated[int, Meta(ge=1)] = 36
+    threshold: Share = 0.0
+    nms: Share = 0.3
 
 
 def load(argument: str) -> BottomUpRegions:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 from PIL.Image import Resampling
 
@@ -46,13 +47,8 @@ class FeatureMapOptions:
         separately at the full side and averaged.
     """
 
-    cells: int = 0
-    crops: int = 0
-
-    def __post_init__(self) -> None:
-        for name, most in (("cells", 64), ("crops", 8)):
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be between 0 and {most}, got {getattr(self, name)}")
+    cells: Annotated[int, Meta(ge=0, le=64)] = 0
+    crops: Annotated[int, Meta(ge=0, le=8)] = 0
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:

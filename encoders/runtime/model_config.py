@@ -8,7 +8,7 @@ from typing import Any
 
 from boc.atomic_files import sha256
 from boc.errors import EncoderError, check_system
-from boc.foreign import read_json
+from boc.foreign import read_json, typed
 from boc.models import KINDS
 
 from ..networks.foreign import reading_model
@@ -48,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "train one with <boc train>, or say where it is now: <--encoder KIND:FOLDER>",
         )
     try:
-        config: dict[str, Any] = read_json(path)
+        config = typed(read_json(path), dict[str, Any])
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error})", TRAIN) from error

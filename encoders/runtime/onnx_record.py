@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from boc.atomic_files import sha256, write_text
 from boc.errors import EncoderError
-from boc.foreign import read_json
-from boc.types import Identity
+from boc.foreign import read_json, typed
+from boc.types import WIDEST
 
 TEXT = "text.onnx"
 IMAGE = "image.onnx"
@@ -43,16 +45,11 @@ class OnnxRecord:
     network by its file name; ``details`` is what its runtime needs besides."""
 
     digest: str
-    dim: int
+    dim: Annotated[int, Meta(gt=0, lt=WIDEST)]
     settings: str
     weights: int
     files: dict[str, str]
     details: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        Identity("", self.digest, self.dim)
-        if not all(isinstance(part, dict) for part in (self.files, self.details)):
-            raise ValueError(f"no record of networks: {self!r:.200}")
 
     @classmethod
     def of(
@@ -99,11 +96,11 @@ def read_record(folder: Path, parts: ModelFiles) -> OnnxRecord | None:
     """Return the record in ``folder``, None without one or if the model was changed since."""
     path = folder / RECORD
     try:
-        record = OnnxRecord(**read_json(path))
+        record = typed(read_json(path), OnnxRecord)
         if record.settings != parts.hash(folder) or record.weights != parts.size(folder):
             return None
         newest = max((folder / name).stat().st_mtime_ns for name in parts.weights)
         changed = newest > path.stat().st_mtime_ns and record.digest != parts.digest()
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
     return None if changed else record

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import Floats, kmeans
+from boc.clustering.kmeans import kmeans
 from boc.clustering.make_codebook import check_files, sources_of
 from boc.codecs.learned import item_rows, largest_products
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
 from boc.types import MODALITIES, Modality, Ragged
+from boc.vectors import Floats
 
 from .losses import contrast
 

@@ -19,22 +19,23 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError, check_system
-from boc.foreign import read_json
+from boc.foreign import Count, read_json, typed
 from boc.manifest import Manifest
-from boc.types import MODALITIES
 
 from . import fs
 from .npy_files import DAMAGED, Files, HashingFile, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
-_FILE = re.compile(r"[A-Za-z][\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
+"""The path of a file or folder of an index, which leads nowhere else."""
 LOADING = "loading.json"
 CHECKED = ".checked"
 
@@ -43,9 +44,9 @@ CHECKED = ".checked"
 class SegmentEntry:
     """A segment of a commit: the name of its folder, and of its tombstone file, if it has one."""
 
-    name: str
-    rows: int
-    dead: str | None = None
+    name: _File
+    rows: Count
+    dead: _File | None = None
 
 
 @dataclass(frozen=True)
@@ -67,30 +68,24 @@ class Commit:
         return json.dumps(raw, indent=1, sort_keys=True)
 
 
+class _Entries(Struct):
+    manifest: Any
+    codec: _File
+    segments: list[SegmentEntry]
+    files: dict[_File, tuple[int, str]]
+
+
 def read(path: Path) -> Commit:
     """Read a commit. ManifestError if it is damaged, or of a newer format."""
     try:
-        raw = read_json(path)
-        manifest = Manifest.from_dict(raw["manifest"], where=str(path))
-        files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
-        if set(manifest.items) != set(MODALITIES):
+        entries = typed(read_json(path), _Entries)
+        manifest = Manifest.from_dict(entries.manifest, where=str(path))
+        if not manifest.items:
             raise ValueError("no counts of items")
-        entries = [SegmentEntry(**entry) for entry in raw["segments"]]
-        for name in (
-            raw["codec"],
-            *files,
-            *(
-                each
-                for entry in entries
-                for each in (entry.name, "dead" if entry.dead is None else entry.dead)
-            ),
-        ):
-            if not isinstance(name, str) or not _FILE.fullmatch(name):
-                raise ValueError(f"no name of a file: {str(name)[:40]!r}")
-        return Commit(manifest, raw["codec"], entries, files)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
+    return Commit(manifest, entries.codec, entries.segments, entries.files)
 
 
 def current(home: Path) -> str:

@@ -15,9 +15,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import ValidationError, convert
 
 from boc.errors import BackendError, ManifestError
 from boc.manifest import OPTIONAL, Manifest
@@ -55,9 +57,6 @@ class AliasState:
     blocks: int = 0
     attached: bool = False
     targets: tuple[str, ...] = ()
-
-
-STATE = {field.name for field in fields(AliasState)}
 
 
 @dataclass(frozen=True)
@@ -405,9 +404,9 @@ def _generation(
     another version."""
     own = _meta_of(entry)
     try:
-        entries = {each: value for each, value in own["server"].items() if each in STATE}
-        state = AliasState(**{**entries, "targets": tuple(entries.get("targets", ()))})
-    except (KeyError, TypeError):
+        # Entries of other versions are left out.
+        state = convert(own["server"], AliasState)
+    except (KeyError, ValidationError):
         raise ManifestError(
             f"{physical}: its _meta is not of this version of boc; make the index again",
         ) from None

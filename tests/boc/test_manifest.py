@@ -119,7 +119,7 @@ def test_optional_entries() -> None:
 )
 def test_invalid_unreadable_is_refused(odd: Any) -> None:
     raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
-    with pytest.raises(ManifestError, match="here: unreadable of the manifest"):
+    with pytest.raises(ManifestError, match="here: manifest entry unreadable is "):
         Manifest.from_json(json.dumps(raw), where="here")
 
 
@@ -129,7 +129,7 @@ def test_numbers_beyond_all_bounds_are_refused(entry: str, odd: Any) -> None:
     sound = asdict(replace(new_manifest(3, 2), recall={"target": 0.9, "measured": 0.9}))
     Manifest.from_json(json.dumps(sound), where="here")
     values = {"items": {"image": odd, "text": 0}, "recall": {"target": 0.9, "measured": odd}}
-    with pytest.raises(ManifestError, match=f"{entry} of the manifest is"):
+    with pytest.raises(ManifestError, match=f"manifest entry {entry} is "):
         Manifest.from_json(json.dumps(sound | {entry: values.get(entry, odd)}), where="here")
 
 
@@ -176,7 +176,7 @@ def test_describe_ignores_memory_order() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"encoder": {"spec": "other", "digest": "ab", "dim": 2}},
+        {"encoder": Identity("other", "ab", 2)},
         {"codec": {"steps": [], "n_terms": 4}},
         {"arrays": {}},
         {"vector_dtype": "float16"},

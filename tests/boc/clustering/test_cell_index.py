@@ -82,7 +82,11 @@ def in_cells(draw: st.DrawFn) -> Centroids:
         rng.integers(-steps, steps + 1, (n, width)).astype(np.float32)
         for n in (sum(sizes), len(sizes))
     )
-    return Centroids(*rounded(vectors), *rounded(heads), np.concatenate([[0], np.cumsum(sizes)]))
+    return Centroids(
+        Directions(*rounded(vectors)),
+        Directions(*rounded(heads)),
+        np.cumsum([0, *sizes]),
+    )
 
 
 @pytest.mark.slow
@@ -106,7 +110,7 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     row."""
     X = (
         np.random.default_rng(seed)
-        .standard_normal((n, centroids.vectors.shape[1]))
+        .standard_normal((n, centroids.vectors.rows.shape[1]))
         .astype(np.float32)
     )
     with computing_by(path):
@@ -117,9 +121,9 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     assert numbers.shape == cosines.shape == (n, min(z, len(centroids)))
     for x, row, found in zip(X.tolist(), numbers.tolist(), cosines.tolist(), strict=True):
         query, length = slow_rounded(x)
-        heads = slow_scores(query, centroids.heads, centroids.head_scales)
+        heads = slow_scores(query, centroids.heads.rows, centroids.heads.scales)
         asked = sorted(range(len(heads)), key=lambda i: (-heads[i], i))[:cells]
-        scores = slow_scores(query, centroids.vectors, centroids.scales)
+        scores = slow_scores(query, centroids.vectors.rows, centroids.vectors.scales)
         seen = [j for i in asked for j in range(centroids.starts[i], centroids.starts[i + 1])]
         expected = sorted(sorted(seen, key=lambda j: (-scores[j], j))[: min(z, len(centroids))])
         assert row == expected
@@ -220,7 +224,7 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(
 ) -> None:
     rng = np.random.default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
-    centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
+    centroids = Centroids.of_arrays(vectors[:1], scales[:1], np.array([0, 9]), vectors, scales)
     numbers = rng.integers(9, size=(n, m))
     others = rng.integers(9, size=n)
     with pytest.MonkeyPatch.context() as patch:
@@ -258,20 +262,16 @@ def test_means_are_those_of_a_loop_over_the_groups(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_index, "BATCH_ROWS", batch)
         found = points.means(owners, before)
-        nearest = points.owners(
-            Centroids(before.rows, before.scales, *rounded(np.ones((1, d))), np.array([0, k])),
-            1,
-        )
-    units = points.rows * points.scales[:, None]
+        heads = Directions(*rounded(np.ones((1, d))))
+        nearest = Centroids(before, heads, np.array([0, k])).owners(points, 1)
+    units = points.units
     for group in range(k):
         members = units[owners == group].sum(axis=0, dtype=np.float64)
-        expected = (
-            members / np.linalg.norm(members)
-            if members.any()
-            else before.rows[group] * before.scales[group]
-        )
-        np.testing.assert_allclose(found.rows[group] * found.scales[group], expected, atol=0.02)
-    products = units @ (before.rows * before.scales[:, None]).T
+        expected = before.units[group]
+        if members.any():
+            expected = members / np.linalg.norm(members)
+        np.testing.assert_allclose(found.units[group], expected, atol=0.02)
+    products = units @ before.units.T
     np.testing.assert_allclose(products[np.arange(n), nearest], products.max(axis=1), atol=1e-6)
 
 
@@ -288,9 +288,9 @@ def many(points: NDArray[np.float32]) -> Centroids:
 
 @pytest.mark.slow
 def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
-    assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * ONE_CELL_CENTROIDS
+    assert len(np.unique(many.vectors.rows, axis=0)) == len(many) <= 2 * ONE_CELL_CENTROIDS
     assert len(many) > 1.9 * ONE_CELL_CENTROIDS
-    np.testing.assert_allclose(np.linalg.norm(many.units, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(many.vectors.units, axis=1), 1, rtol=1e-5)
     assert many.starts[0] == 0
     assert many.starts[-1] == len(many)
     assert (np.diff(many.starts) > 0).all()
@@ -310,14 +310,16 @@ def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
     rows = np.eye(2, dtype=np.float32)[
         np.arange(40_000) % 2
     ]  # some fifty searches of so many are held at a time
-    centroids = Centroids(*rounded(rows), *rounded(rows[:1]), np.array([0, 40_000]))
+    centroids = Centroids(
+        Directions(*rounded(rows)), Directions(*rounded(rows[:1])), np.array([0, 40_000])
+    )
     numbers, cosines = centroids.nearest(rows[:60], 1, 1)
     assert numbers.ravel().tolist() == [0, 1] * 30
     assert cosines.ravel().tolist() == pytest.approx([1] * 60)
 
 
 def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
-    first, again, other = (learned(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
+    first, again, other = (learned(points[:2000], 200, seed).vectors.rows for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -337,7 +339,7 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
     assert centroids.starts.tolist() == [0, len(centroids)]
     if k >= n * copies:
         assert (
-            np.unique(centroids.vectors, axis=0).tolist()
+            np.unique(centroids.vectors.rows, axis=0).tolist()
             == np.unique(rounded(X)[0], axis=0).tolist()
         )
 
@@ -354,7 +356,9 @@ def test_cells_of_a_few_points_may_have_no_centroid(seed: int) -> None:
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
     found = learned(points, 500, 0)
     drawn = points[np.random.default_rng(0).choice(len(points), 500, replace=False)]
-    similarity = [(points @ vectors.T).max(axis=1).mean() for vectors in (found.units, drawn)]
+    similarity = [
+        (points @ vectors.T).max(axis=1).mean() for vectors in (found.vectors.units, drawn)
+    ]
     assert similarity[0] > similarity[1] + 0.02
 
 
@@ -364,5 +368,5 @@ def test_no_centroid_is_left_with_a_crowd() -> None:
     narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))
     X = unit_rows(np.concatenate([narrow, rng.standard_normal((4000, 8))]))
     found = learned(X, 400, 0)
-    lengths = np.bincount((X @ found.units.T).argmax(axis=1), minlength=len(found))
+    lengths = np.bincount((X @ found.vectors.units.T).argmax(axis=1), minlength=len(found))
     assert lengths.max() < 4 * len(X) / len(found)

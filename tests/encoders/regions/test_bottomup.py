@@ -327,11 +327,11 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
         ("size=3", "unknown parameter 'size=3'; known: top=36, threshold=0.0, nms=0.3"),
         ("top", "unknown parameter 'top'"),
         ("", "unknown parameter ''"),
-        ("top=many", "top must be of type int, got 'many'"),
+        ("top=many", "top is 'many' (expected `int`, got `str`); known: top=36"),
         ("top=3&top=4", "top is given twice"),
-        ("top=0", "top must be at least 1, got 0"),
-        ("threshold=2", "threshold must be between 0 and 1, got 2.0"),
-        ("nms=nan", "nms must be between 0 and 1, got nan"),
+        ("top=0", "top is '0' (expected `int` >= 1)"),
+        ("threshold=2", "threshold is '2' (expected `float` <= 1.0)"),
+        ("nms=nan", "nms is 'nan' (expected `float` >= 0.0)"),
     ],
 )
 def test_wrong_options(query: str, words: str) -> None:

@@ -200,7 +200,7 @@ def test_a_saved_network_is_the_same_source_without_torch(
     [
         ("lite9", "known: lite0, lite1, lite2"),
         ("", "known: lite0"),
-        ("lite0?crops=9", "crops must be between 0 and 8"),
+        ("lite0?crops=9", r"crops is '9' \(expected `int` <= 8\)"),
         ("lite0?cell=2", "unknown parameter 'cell=2'; known: cells=0"),
     ],
 )
