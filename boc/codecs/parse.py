@@ -228,11 +228,10 @@ class Code:
         if not self.reads_codebook:
             return None
         kind = "concepts"
-        option = ""
+        make = "make one with <boc build-codebook FEATURES -o FILE>"
         if self.name in (*WORD_CODES, *LEARNED_CODES):
             kind = self.name
-            option = f" --kind {kind}"
-        make = f"make one with <boc build-codebook FEATURES -o FILE{option}>"
+            make = f"make one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook",
