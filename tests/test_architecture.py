@@ -29,6 +29,7 @@ CORE = (
     "paths",
     "types",
     "manifest",
+    "plan",
     "plugins",
     "topk",
     "vectors",
@@ -57,6 +58,7 @@ MAY = {
         "boc.models",
     },
     "boc.labels": {"boc", "boc.errors", "boc.foreign", "boc.types", "boc.plugins"},
+    "boc.plan": {"boc"},
     "boc.topk": {"boc"},
     "boc.progress": {"boc"},
     "boc.vectors": {"boc", "boc.errors"},
@@ -80,6 +82,8 @@ MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 ANNOTATIONS = {
     "boc": {"boc.errors", "boc.index", "boc.manage", "boc.search", "boc.types"},
     "boc.codecs": {"boc.clustering"},
+    "boc.plan": {"boc.plugins", "boc.types"},
+    "boc.plugins": {"boc.plan"},
     "boc.cli": {"encoders"},
 }
 

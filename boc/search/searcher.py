@@ -6,13 +6,11 @@ arranges the hits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -28,6 +26,7 @@ from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
+from boc.plan import candidates, term_growth
 from boc.plugins import check_name, find_item
 from boc.search.background import Background, confidences
 from boc.search.hits import Hits
@@ -45,6 +44,7 @@ from boc.types import (
     Stages,
     TermMatrix,
     TextScore,
+    timed,
 )
 from boc.vectors import plain_rows
 
@@ -58,9 +58,7 @@ if TYPE_CHECKING:
 
 
 CODES = 16  # of queries, of each modality and budget, that are cached
-GROWTH = 0.3  # exponent of the share of items that pass filters: a tenth takes twice as many terms
 BLOCK = 256  # queries per request of a batch that several threads share
-LEAST = 10  # hits that candidates are taken for at least, so that fewer hits are the first of these
 
 
 class _Queries(NamedTuple):
@@ -257,13 +255,12 @@ class Searcher:
         one row, if they are encoded already. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
-        begun = perf_counter()
         query = Query(tuple(self._known(part) for part in query.parts))
         if encoded is None:
-            encoded = [self._encode(part) for part in query.parts]
-            begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._compose(query, encoded, options)
-        _took(stages, "code_ms", begun)
+            with timed(stages, "encode_ms"):
+                encoded = [self._encode(part) for part in query.parts]
+        with timed(stages, "code_ms"):
+            rows, parts = self._compose(query, encoded, options)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(
             queries,
@@ -288,9 +285,8 @@ class Searcher:
         texts = check_texts(texts, "search_texts")
         options = self._options(options, **keywords)
         encoder = self.encoder
-        begun = perf_counter()
-        encoded = encoder.encode_texts(texts)
-        _took(stages, "encode_ms", begun)
+        with timed(stages, "encode_ms"):
+            encoded = encoder.encode_texts(texts)
         return self.search_vectors(encoded, options, texts=texts, stages=stages)
 
     def search_words(
@@ -538,56 +534,43 @@ class Searcher:
         itself.
         """
         rows = queries.rows
-        only = self.target(options.find)
-        code = None
+        find = self.target(options.find)
         filters = cast("tuple[Filter, ...]", options.filters)
         metric = self._metric(options)
         planned = options.rm is None and options.query_z is None
+        code = None
+        make: Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
         if options.query_z is None and options.hybrid is None and len(rows):
-            growth = self._growth(only, filters) if planned and filters else 1
+            growth = term_growth(self.index, find, filters) if planned else 1.0
             code = self._code(rows.modality, self.codec.query_budget, growth)
-        make = (
-            partial(self._terms, rows, options.query_z)
-            if code is None
-            else partial(query_terms, code, rows.vectors)
-        )
-        terms: TermMatrix | Callable[[], TermMatrix] = make
-        if code is None or stages is not None or metric != "dot":
-            begun = perf_counter()
-            code = None
-            terms = make()
-            _took(stages, "code_ms", begun)
+        if code is not None:
+            make = partial(query_terms, code, rows.vectors)
+        if code is not None and stages is None and metric == "dot":
+            request = SearchRequest(make, options.k, find, filters, code=code)
+        else:
+            with timed(stages, "code_ms"):
+                request = SearchRequest(make(), options.k, find, filters)
             if stages is not None:
-                stages.codes = terms
+                stages.codes = request.queries
         if options.hybrid == "sum":
-            words = TextScore(queries.texts or (), options.words_weight or 1.0)
-            return SearchRequest(terms, options.k, only, filters, words=words)
+            request.words = TextScore(queries.texts or (), options.words_weight or 1.0)
+            return request
         if self.codec.given is not None:
             if named := [name for name in options.on_hits if name != "sort"]:
                 raise BocError(
                     "terms of another system have no vectors beside them; leave out "
                     f"{', '.join(named)}",
                 )
-            return SearchRequest(terms, options.k, only, filters)
-        rescore = Rescore(metric, rows, options.k, queries.parts, plain=True)
+            return request
         rm = self.index.manifest.rm if options.rm is None else options.rm
-        depth = math.ceil(rm * (max(options.k, LEAST) if planned else options.k))
-        return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
+        request.k = candidates(options.k, rm, planned=planned)
+        request.rescore = Rescore(metric, rows, options.k, queries.parts, plain=True)
+        request.planned = planned
+        return request
 
     def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
-
-    def _growth(self, find: Modality, filters: Sequence[Filter]) -> float:
-        """Return how many times as many terms a query needs: the nearest of the items that pass lie
-        farther from it."""
-        passing = getattr(self.index, "passing", None)
-        share = (
-            1
-            if passing is None
-            else max(1, passing(find, filters)) / self.index.manifest.items[find]
-        )
-        return float(2 ** (GROWTH * round(math.log2(1 / share))))
 
     def _hits(
         self,
@@ -650,14 +633,13 @@ class Searcher:
             replace(request, rescore=replace(request.rescore, k=request.k)),
             stages,
         )
-        begun = perf_counter()
-        matched = self.index.match(
-            queries.texts or (),
-            request.k,
-            request.modality,
-            request.filters,
-        )
-        _took(stages, "postings_ms", begun)
+        with timed(stages, "postings_ms"):
+            matched = self.index.match(
+                queries.texts or (),
+                request.k,
+                request.modality,
+                request.filters,
+            )
         return [
             reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)
         ]
@@ -670,20 +652,20 @@ class Searcher:
         stages: Stages | None,
     ) -> list[list[Hit]]:
         """Return the hits of at least ``options.min_confidence``, with their confidences."""
-        begun = perf_counter()
         modality = self.target(options.find)
         metric = self._metric(options)
         total = self.index.manifest.items[modality]
         least = options.min_confidence or 0
         confident = []
-        for i, hits in enumerate(answers):
-            usual = self.background(modality).scores(queries.take(i).rows, metric, queries.parts)
-            shares = confidences([hit.score for hit in hits], usual, total).tolist()
-            pairs = zip(hits, shares, strict=True)
-            confident.append(
-                [replace(hit, confidence=share) for hit, share in pairs if share >= least],
-            )
-        _took(stages, "code_ms", begun)
+        with timed(stages, "code_ms"):
+            for i, hits in enumerate(answers):
+                background = self.background(modality)
+                usual = background.scores(queries.take(i).rows, metric, queries.parts)
+                shares = confidences([hit.score for hit in hits], usual, total).tolist()
+                pairs = zip(hits, shares, strict=True)
+                confident.append(
+                    [replace(hit, confidence=share) for hit, share in pairs if share >= least],
+                )
         return confident
 
 
@@ -704,7 +686,3 @@ def _row(vector: ArrayLike) -> NDArray[Any]:
             "several",
         )
     return row[None]
-
-
-def _took(stages: Stages | None, name: str, begun: float) -> float:
-    return begun if stages is None else stages.took(name, begun)

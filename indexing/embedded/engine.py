@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial, wraps
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,8 +20,19 @@ from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
+from boc.plan import FOLDER, Statistics, make_plan
 from boc.rerank.storage import restore_rows
-from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
+from boc.types import (
+    Filter,
+    Hit,
+    Item,
+    Modality,
+    SearchRequest,
+    Stages,
+    StoredConcepts,
+    TermMatrix,
+    timed,
+)
 
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
@@ -81,6 +91,7 @@ class EmbeddedEngine:
         self._parts = opened.parts
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
+        self.costs = FOLDER._replace(compact=self.shortlist is not None)
         cached = max(16, MASKS // (1 + sum(len(part.segment) for part in self._parts)))
         self._ranking = lru_cache(cached)(
             partial(_ranking_of, self._parts, self.manifest, self.shortlist),
@@ -112,14 +123,10 @@ class EmbeddedEngine:
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         ranked = self._rank(request, stages)
-        begun = perf_counter()
-        numbers, rows, scores = ranked.flat()
-        hits = ranked.split(
-            list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
-        )
-        if stages is not None:
-            stages.took("content_ms", begun)
-        return hits
+        with timed(stages, "content_ms"):
+            numbers, rows, scores = ranked.flat()
+            items = read(self._parts, numbers, rows, Segment.items)
+            return ranked.split(list(map(Hit, items, scores.tolist())))
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -133,16 +140,13 @@ class EmbeddedEngine:
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
         check_request(request, self.manifest, self._home)
-        return self._ranking(request.modality, tuple(request.filters))(
-            request,
-            self._matching,
-            stages,
-        )
+        ranking = self._ranking(request.modality, tuple(request.filters))
+        plan = make_plan(request, lambda: ranking.statistics, self.costs)
+        return ranking(request, plan, self._matching, stages)
 
     @_refusing
-    def passing(self, modality: Modality, filters: Sequence[Filter]) -> int:
-        """Return the number of items of a modality that pass all filters."""
-        return self._ranking(modality, tuple(filters)).passing
+    def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
+        return self._ranking(modality, tuple(filters)).statistics
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:
