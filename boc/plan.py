@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     least: int = 0
     share: float = 0.0
     otherwise: Way = "all"
-    unscored: float = 0.0
+    unscored: float = -1.0
 
     def are_few(self, matching: int, n_terms: int) -> bool:
         """Return whether so few items share one of the terms of a query that others may be
@@ -111,7 +111,7 @@ def make_plan(
         least=min(depth, costs.choice * request.most, known.passing),
         share=usual / costs.far if request.filters else 0.0,
         otherwise="all" if known.passing <= costs.patience * quick else "fill",
-        unscored=quick / max(known.list_length, 1e-9) if costs.unscored else 0.0,
+        unscored=quick / max(known.list_length, 1e-9) if costs.unscored else -1.0,
     )
 
 

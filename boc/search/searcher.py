@@ -39,6 +39,7 @@ from boc.types import (
     Hit,
     ImageRef,
     Modality,
+    QueryCode,
     Rescore,
     SearchRequest,
     Stages,
@@ -533,42 +534,46 @@ class Searcher:
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms
         itself.
         """
-        rows = queries.rows
         find = self.target(options.find)
         filters = cast("tuple[Filter, ...]", options.filters)
         metric = self._metric(options)
         planned = options.rm is None and options.query_z is None
         code = None
-        make: Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
-        if options.query_z is None and options.hybrid is None and len(rows):
+        if options.query_z is None and options.hybrid is None and len(queries.rows):
             growth = term_growth(self.index, find, filters) if planned else 1.0
-            code = self._code(rows.modality, self.codec.query_budget, growth)
-        if code is not None:
-            make = partial(query_terms, code, rows.vectors)
+            code = self._code(queries.rows.modality, self.codec.query_budget, growth)
+        terms: TermMatrix | Callable[[], TermMatrix]
         if code is not None and stages is None and metric == "dot":
-            request = SearchRequest(make, options.k, find, filters, code=code)
+            terms = partial(query_terms, code, queries.rows.vectors)
         else:
             with timed(stages, "code_ms"):
-                request = SearchRequest(make(), options.k, find, filters)
+                terms = self._terms(queries.rows, options.query_z, code)
+            code = None
             if stages is not None:
-                stages.codes = request.queries
+                stages.codes = terms
         if options.hybrid == "sum":
-            request.words = TextScore(queries.texts or (), options.words_weight or 1.0)
-            return request
+            words = TextScore(queries.texts or (), options.words_weight or 1.0)
+            return SearchRequest(terms, options.k, find, filters, words=words)
         if self.codec.given is not None:
             if named := [name for name in options.on_hits if name != "sort"]:
                 raise BocError(
                     "terms of another system have no vectors beside them; leave out "
                     f"{', '.join(named)}",
                 )
-            return request
+            return SearchRequest(terms, options.k, find, filters)
         rm = self.index.manifest.rm if options.rm is None else options.rm
-        request.k = candidates(options.k, rm, planned=planned)
-        request.rescore = Rescore(metric, rows, options.k, queries.parts, plain=True)
-        request.planned = planned
-        return request
+        depth = candidates(options.k, rm, planned=planned)
+        rescore = Rescore(metric, queries.rows, options.k, queries.parts, plain=True)
+        return SearchRequest(terms, depth, find, filters, rescore, code=code, planned=planned)
 
-    def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
+    def _terms(
+        self,
+        rows: Embeddings,
+        query_z: int | None,
+        code: QueryCode | None = None,
+    ) -> TermMatrix:
+        if code is not None:
+            return query_terms(code, rows.vectors)
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
 
