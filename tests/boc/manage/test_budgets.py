@@ -19,8 +19,8 @@ from boc.types import Batch, Embeddings, Item
 from boc.vectors import unit_rows
 from tests.oracles import sentence, write_features
 
-# more than are compared one by one
-DIM = 96
+# More components than a folder compares with each query.
+DIM = 216
 PICTURES = 12_000
 
 
