@@ -79,6 +79,11 @@ class Plan(NamedTuple):
     otherwise: Way = "all"
     unscored: float = -1.0
 
+    def way_of(self, compared: int, queries: int) -> Way:
+        """Return the way of all ``queries``, of which so many were ``compared`` otherwise, or else
+        the way that was tried first."""
+        return self.otherwise if 0 < compared == queries else self.way
+
     def are_few(self, matching: int, n_terms: int) -> bool:
         """Return whether so few items share one of the terms of a query that others may be
         nearer."""
@@ -95,29 +100,35 @@ def make_plan(
     depth = request.k
     size = depth
     if costs.compact and rescore is not None and request.modality is not None:
-        # Compact codes order well: a twentieth is read, and five per hit of ten hits at least.
-        size = min(depth, max(5 * max(rescore.k, 10), math.ceil(depth / 20)))
+        size = vectors_read(depth, rescore.k)
     if rescore is None or not request.planned:
         return Plan("terms", depth, size)
     known = statistics()
     quick = known.quick_items(costs)
+    # An alignment compares concept sets, which takes long: of no more items than candidates.
     if known.passing <= (quick if rescore.metric == "dot" else depth):
         return Plan("all", depth, size)
-    usual = known.list_length * known.passing / max(1, known.items)
-    return Plan(
-        "terms",
-        depth,
-        size,
-        least=min(depth, costs.choice * request.most, known.passing),
-        share=usual / costs.far if request.filters else 0.0,
-        otherwise="all" if known.passing <= costs.patience * quick else "fill",
-        unscored=quick / max(known.list_length, 1e-9) if costs.unscored else -1.0,
-    )
+    plan = Plan("terms", depth, size, min(depth, costs.choice * request.most, known.passing))
+    if request.filters:
+        usual = known.list_length * known.passing / max(1, known.items)
+        plan = plan._replace(share=usual / costs.far)
+    if known.passing > costs.patience * quick:
+        plan = plan._replace(otherwise="fill")
+    if costs.unscored:
+        plan = plan._replace(unscored=quick / max(known.list_length, 1e-9))
+    return plan
 
 
-def usual_way(index: Engine, find: Modality) -> Way:
-    """Return how a search for items of a modality, by vectors and without filters, finds them."""
-    known = index.statistics(find)
+def vectors_read(depth: int, k: int) -> int:
+    """Return of how many candidates the vectors are read for k hits, where compact codes order
+    them: a twentieth, and five per hit of ten hits at least."""
+    return min(depth, max(5 * max(k, 10), math.ceil(0.05 * depth)))
+
+
+def usual_way(index: Engine) -> Way:
+    """Return how a search by vectors and without filters finds pictures, or sentences if there are
+    no pictures."""
+    known = index.statistics("image" if index.manifest.items["image"] else "text")
     return "all" if known.passing <= known.quick_items(index.costs) else "terms"
 
 
@@ -129,10 +140,16 @@ def candidates(k: int, rm: float, *, planned: bool) -> int:
     return min(math.ceil(rm * max(k, 10 if planned else 1)), MOST)
 
 
-def term_growth(index: Engine, find: Modality, filters: Sequence[Filter]) -> float:
+def term_growth(
+    index: Engine,
+    find: Modality,
+    filters: Sequence[Filter],
+    *,
+    planned: bool,
+) -> float:
     """Return how many times as many terms a query takes under filters: the nearest of the items
     that pass lie farther from it."""
-    if not filters or not index.costs.growth:
+    if not planned or not filters or not index.costs.growth:
         return 1.0
     passing = max(1, index.statistics(find, filters).passing)
     share = passing / index.manifest.items[find]

@@ -97,7 +97,7 @@ def choose_budgets(
     backend = plugins.backend(at)
     index = backend.open(name)
     counts = index.manifest.items
-    target = index.manifest.recall["target"]
+    promised = index.manifest.recall["target"]
     find = _target(index)
     searcher = Searcher(index)
     budgets = {}
@@ -107,12 +107,12 @@ def choose_budgets(
         near = distance(searcher.codec, find, _sample(index, find))
         far = distance(searcher.codec, find, apart.vectors)
         learned = {"learned": counts[find], "near": near, "far": far}
-    chosen = {"target": target, "items": sum(counts.values()), **learned}
+    chosen = {"target": promised, "items": sum(counts.values()), **learned}
     if _uses_budgets(index):
         # A server answers more slowly.
         most = 250 if at.startswith("file:") else 80
         sample = _sample_queries(index, source, find, encoder, most)
-        aim = 1 - (1 - target) / EASIER if sample.kind == "captions" else target
+        aim = 1 - (1 - promised) / EASIER if sample.kind == "captions" else promised
         query_z, rm, figures = _Tuner(searcher, find, sample).choose(aim)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
@@ -165,7 +165,7 @@ def has_drifted(index: Engine) -> bool:
 
 def _uses_budgets(index: Engine) -> bool:
     """Return whether searches find candidates by terms, and do not compare all items."""
-    return usual_way(index, _target(index)) != "all"
+    return usual_way(index) != "all"
 
 
 def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:

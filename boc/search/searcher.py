@@ -67,14 +67,11 @@ class _Queries(NamedTuple):
     several parts is one row, and an alignment with it is the sum over the weighted ``parts``."""
 
     rows: Embeddings
-    texts: Sequence[str] | None = None
+    texts: Sequence[str] = ()
     parts: Sequence[tuple[Embeddings, float]] = ()
 
     def take(self, i: int) -> _Queries:
-        return self._replace(
-            rows=self.rows.take([i]),
-            texts=None if self.texts is None else self.texts[i : i + 1],
-        )
+        return self._replace(rows=self.rows.take([i]), texts=self.texts[i : i + 1])
 
 
 class Searcher:
@@ -262,7 +259,7 @@ class Searcher:
                 encoded = [self._encode(part) for part in query.parts]
         with timed(stages, "code_ms"):
             rows, parts = self._compose(query, encoded, options)
-        queries = _Queries(rows, None if query.words is None else [query.words], parts)
+        queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(
             queries,
             replace(options, k=options.k + len(query.ids)),
@@ -333,7 +330,7 @@ class Searcher:
                     f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "
                     "query",
                 )
-        answers = self._hits(_Queries(queries, texts), options, stages)
+        answers = self._hits(_Queries(queries, texts or ()), options, stages)
         return [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
@@ -363,14 +360,14 @@ class Searcher:
         n = len(queries)
         size = max(1, min(BLOCK, -(-n // threads)))
 
-        def rank(first: int) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-            some = queries if n <= size else queries.take(range(first, min(first + size, n)))
+        def rank(some: Embeddings) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
             return self.index.rank(self._request(_Queries(some), options, None))
 
         if n <= size:
-            return rank(0)
+            return rank(queries)
+        blocks = [range(first, min(first + size, n)) for first in range(0, n, size)]
         with ThreadPoolExecutor(threads) as pool:
-            ids, scores = zip(*pool.map(rank, range(0, n, size)), strict=True)
+            ids, scores = zip(*pool.map(lambda i: rank(queries.take(i)), blocks), strict=True)
         return np.concatenate(ids), np.concatenate(scores)
 
     def request(
@@ -395,7 +392,8 @@ class Searcher:
                 f"boc itself computes {own[0] if own else 'what is like an item'}; no single "
                 "request does",
             )
-        encoded = [self._encode(part) for part in query.parts] if encoded is None else encoded
+        if encoded is None:
+            encoded = [self._encode(part) for part in query.parts]
         rows, _ = self._compose(query, encoded, options)
         return self.index.request(self._request(_Queries(rows), options, None))
 
@@ -520,7 +518,9 @@ class Searcher:
 
         metric = self._metric(options)
         whole = compose(weighted_parts("dot"))
-        return whole, [] if metric == "dot" or whole.concepts is None else weighted_parts(metric)
+        if metric == "dot" or whole.concepts is None:
+            return whole, []
+        return whole, weighted_parts(metric)
 
     def _request(
         self,
@@ -540,7 +540,7 @@ class Searcher:
         planned = options.rm is None and options.query_z is None
         code = None
         if options.query_z is None and options.hybrid is None and len(queries.rows):
-            growth = term_growth(self.index, find, filters) if planned else 1.0
+            growth = term_growth(self.index, find, filters, planned=planned)
             code = self._code(queries.rows.modality, self.codec.query_budget, growth)
         terms: TermMatrix | Callable[[], TermMatrix]
         if code is not None and stages is None and metric == "dot":
@@ -552,7 +552,7 @@ class Searcher:
             if stages is not None:
                 stages.codes = terms
         if options.hybrid == "sum":
-            words = TextScore(queries.texts or (), options.words_weight or 1.0)
+            words = TextScore(queries.texts, options.words_weight or 1.0)
             return SearchRequest(terms, options.k, find, filters, words=words)
         if self.codec.given is not None:
             if named := [name for name in options.on_hits if name != "sort"]:
@@ -586,92 +586,59 @@ class Searcher:
     ) -> list[list[Hit]]:
         """Return the hits of each query by score. The items ``without`` take no part in
         confidences."""
-        if options.hybrid is not None and queries.texts is None:
+        if options.hybrid is not None and len(queries.texts) != len(queries.rows):
             raise BocError(
                 "a hybrid search counts the words of a sentence; search by sentences, or leave "
                 "hybrid out",
             )
+        find = self.target(options.find)
         if options.collapse:
-            return [
-                self._distinct_hits(queries.take(i), options, stages)
-                for i in range(len(queries.rows))
-            ]
+            near = self.background(find).near
+            plain = replace(options, collapse=False)
+            distinct = []
+            for i in range(len(queries.rows)):
+                ask = partial(self._first_hits, queries.take(i), plain, stages)
+                distinct.append(select_distinct(ask, self.index, options.k, near))
+            return distinct
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            return self._fuse(queries, request, options, stages)
+            # The candidates are fused before the last of them are dropped.
+            assert request.rescore is not None
+            request.rescore = replace(request.rescore, k=request.k)
         answers = self.index.search(request, stages)
+        if options.hybrid == "rrf":
+            with timed(stages, "postings_ms"):
+                matched = self.index.match(queries.texts, request.k, find, request.filters)
+            pairs = zip(answers, matched, strict=True)
+            return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
         if options.min_confidence is None:
             return answers
-        others = (
-            [[hit for hit in hits if hit.id not in without] for hits in answers]
-            if without
-            else answers
-        )
-        return self._confident(others, queries, options, stages)
+        background = self.background(find)
+        metric = self._metric(options)
+        total = self.index.manifest.items[find]
+        confident = []
+        with timed(stages, "code_ms"):
+            for i, hits in enumerate(answers):
+                others = [hit for hit in hits if hit.id not in without]
+                usual = background.scores(queries.take(i).rows, metric, queries.parts)
+                shares = confidences([hit.score for hit in others], usual, total).tolist()
+                confident.append(
+                    [
+                        replace(hit, confidence=share)
+                        for hit, share in zip(others, shares, strict=True)
+                        if share >= options.min_confidence
+                    ],
+                )
+        return confident
 
-    def _distinct_hits(
+    def _first_hits(
         self,
         query: _Queries,
         options: SearchOptions,
         stages: Stages | None,
+        k: int,
     ) -> list[Hit]:
-        plain = replace(options, collapse=False)
-        near = self.background(self.target(options.find)).near
-        return select_distinct(
-            lambda k: self._hits(query, replace(plain, k=k), stages)[0],
-            self.index,
-            options.k,
-            near,
-        )
-
-    def _fuse(
-        self,
-        queries: _Queries,
-        request: SearchRequest,
-        options: SearchOptions,
-        stages: Stages | None,
-    ) -> list[list[Hit]]:
-        """Return the hits of largest reciprocal ranks among the re-ranked candidates and among the
-        hits of BM25."""
-        assert request.rescore is not None
-        ranked = self.index.search(
-            replace(request, rescore=replace(request.rescore, k=request.k)),
-            stages,
-        )
-        with timed(stages, "postings_ms"):
-            matched = self.index.match(
-                queries.texts or (),
-                request.k,
-                request.modality,
-                request.filters,
-            )
-        return [
-            reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)
-        ]
-
-    def _confident(
-        self,
-        answers: Sequence[Sequence[Hit]],
-        queries: _Queries,
-        options: SearchOptions,
-        stages: Stages | None,
-    ) -> list[list[Hit]]:
-        """Return the hits of at least ``options.min_confidence``, with their confidences."""
-        modality = self.target(options.find)
-        metric = self._metric(options)
-        total = self.index.manifest.items[modality]
-        least = options.min_confidence or 0
-        confident = []
-        with timed(stages, "code_ms"):
-            for i, hits in enumerate(answers):
-                background = self.background(modality)
-                usual = background.scores(queries.take(i).rows, metric, queries.parts)
-                shares = confidences([hit.score for hit in hits], usual, total).tolist()
-                pairs = zip(hits, shares, strict=True)
-                confident.append(
-                    [replace(hit, confidence=share) for hit, share in pairs if share >= least],
-                )
-        return confident
+        return self._hits(query, replace(options, k=k), stages)[0]
 
 
 def _sort_hits(hits: list[Hit], options: SearchOptions) -> Hits:

@@ -76,15 +76,9 @@ def read(path: Path) -> Commit:
         if set(manifest.items) != set(MODALITIES):
             raise ValueError("no counts of items")
         entries = [SegmentEntry(**entry) for entry in raw["segments"]]
-        for name in (
-            raw["codec"],
-            *files,
-            *(
-                each
-                for entry in entries
-                for each in (entry.name, "dead" if entry.dead is None else entry.dead)
-            ),
-        ):
+        names = [entry.name for entry in entries]
+        names += [entry.dead for entry in entries if entry.dead is not None]
+        for name in (raw["codec"], *files, *names):
             if not isinstance(name, str) or not _FILE.fullmatch(name):
                 raise ValueError(f"no name of a file: {str(name)[:40]!r}")
         return Commit(manifest, raw["codec"], entries, files)
@@ -136,11 +130,8 @@ def publish(home: Path, commit: Commit) -> None:
     _replace_file(home / name, data)
     fs.sync(home)
     _replace_file(home / "CURRENT", name.encode())
-    for folder in (
-        home,
-        home.parent,
-        home.parent.parent,
-    ):  # the engine may have made these folders too
+    # The engine may have made the folders above too.
+    for folder in (home, *home.parents[:2]):
         fs.sync(folder)
     known = _read_checks(home)
     _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
@@ -183,12 +174,15 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
     """Write the learned arrays of a codec to a folder that is named by its contents."""
-    told = {f"{name}.npy": _size_and_digest(array) for name, array in arrays.items()}
+    told = {}
+    for name, array in arrays.items():
+        file = HashingFile()
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+        told[f"{name}.npy"] = file.size, file.digest.hexdigest()
     kept = f"codec-{name_of(told)}"
+    # A full disk has no room for it again.
     if (home / kept).is_dir() and _whole(home / kept, told):
-        return kept, {
-            f"{kept}/{file}": each for file, each in told.items()
-        }  # a full disk has no room for it again
+        return kept, {f"{kept}/{file}": each for file, each in told.items()}
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -200,12 +194,6 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
         files[path.name] = (path.stat().st_size, sha256(path))
     fs.sync(stage)
     return keep_folder(stage, "codec", files)
-
-
-def _size_and_digest(array: NDArray[Any]) -> tuple[int, str]:
-    file = HashingFile()
-    np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-    return file.size, file.digest.hexdigest()
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:

@@ -95,7 +95,16 @@ class Kernel:
         self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
-        self._code = lru_cache(CODES)(_code)
+        self._code = lru_cache(CODES)(
+            lambda code: _search.code(
+                code.mean,
+                *code.centroids,
+                code.z,
+                code.cells,
+                code.temperature,
+                code.top,
+            ),
+        )
 
     def best(
         self,
@@ -111,14 +120,16 @@ class Kernel:
         be the code that makes terms of these, which are plain (``boc.vectors.are_plain``). None if
         it was not built, if a score may be 2**32 or more, or for arrays of other types.
         """
-        k = max(1, min(k, plan.depth, self._rows))
         if _search is None or self._parts is None:
             return None
+        k = max(1, min(k, plan.depth, self._rows))
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = TopRows.empty(len(vectors), k)
             read, compared = _search.best(self._parts, plan, ranked, vectors, self._code(queries))
-            return None if read < 0 else (ranked, read, compared)
+            if read < 0:
+                return None
+            return ranked, read, compared
         if queries.data.dtype != np.int32 or (
             vectors is not None and not are_plain(vectors, vectors.shape[1])
         ):
@@ -130,12 +141,16 @@ class Kernel:
 
         def answer(first: int) -> tuple[int, int]:
             some = slice(first, first + step)
-            rows = None if vectors is None else vectors[some]
             out = tuple(array[some] for array in ranked)
+            rows = None if vectors is None else vectors[some]
             lists = offsets[first : first + step + 1], terms, queries.data
             return _search.best(self._parts, plan, out, rows, lists)
 
-        workers = self._workers(queries) if n > 1 else 1
+        workers = 1
+        if n > 1:
+            lengths = (s[(terms + 1) * b] - s[terms * b] for s, b in self._starts)
+            postings = sum(int(each.sum(dtype=np.int64)) for each in lengths)
+            workers = max(1, min(postings // SHARE, os.cpu_count() or 1))
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))
         firsts = range(0, n, step)
         if workers == 1:
@@ -146,14 +161,3 @@ class Kernel:
         if any(read < 0 for read, _ in counts):
             return None
         return ranked, sum(read for read, _ in counts), sum(compared for _, compared in counts)
-
-    def _workers(self, queries: TermMatrix) -> int:
-        terms = queries.indices
-        work = [
-            int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts
-        ]
-        return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))
-
-
-def _code(code: QueryCode) -> object:
-    return _search.code(code.mean, *code.centroids, code.z, code.cells, code.temperature, code.top)

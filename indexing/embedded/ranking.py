@@ -20,6 +20,7 @@ from boc.types import Rescore, SearchRequest, Stages, timed
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
+from .npy_files import rows_of
 from .postings import RowScores
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
@@ -73,10 +74,8 @@ class Ranking:
 
     def passing_rows(self) -> list[NDArray[np.int64]]:
         """Return the rows of each part that the masks select, ascending."""
-        return [
-            np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask)
-            for part, mask in zip(self.parts, self.masks, strict=True)
-        ]
+        pairs = zip(self.parts, self.masks, strict=True)
+        return [rows_of(mask, len(part.segment)) for part, mask in pairs]
 
     def __call__(
         self,
@@ -102,7 +101,7 @@ class Ranking:
             return self._step_by_step(request, plan, matching, stages or Stages())
         ranked, candidates, compared = best
         if stages is not None:
-            stages.plan = "all" if compared == len(request) else plan.way
+            stages.plan = plan.way_of(compared, len(request))
             if rescore is not None:
                 stages.candidates += candidates
                 stages.rerank_ms = None
@@ -133,7 +132,7 @@ class Ranking:
                     best = self._rescore(chosen, size, request, request.rescore, i)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
-        stages.plan = "all" if 0 < compared == len(request) else plan.way
+        stages.plan = plan.way_of(compared, len(request))
         return ranked
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[RankedRows]:
@@ -149,23 +148,31 @@ class Ranking:
             return
         ranked = best[0]
         for i, count in enumerate(ranked.counts.tolist()):
-            yield RankedRows(*(each[i, :count] for each in ranked[:3]))
+            yield RankedRows(
+                ranked.parts[i, :count],
+                ranked.rows[i, :count],
+                ranked.scores[i, :count],
+            )
 
     def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries = request.queries
         words = request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
-        by_words = None if words is None else matching(words.texts[i])
+        joint = [
+            part.segment.postings.scores(queries.indices[span], queries.data[span])
+            for part in self.parts
+        ]
+        if words is not None:
+            for sums, (rows, scores) in zip(joint, matching(words.texts[i]), strict=True):
+                shared = sums[rows] > 0
+                sums[rows[shared]] += words.weight * scores[shared]
         scored = []
-        for number, (part, mask) in enumerate(zip(self.parts, self.masks, strict=True)):
-            joint = part.segment.postings.scores(queries.indices[span], queries.data[span])
-            if words is not None and by_words is not None:
-                rows, scores = by_words[number]
-                shared = joint[rows] > 0
-                joint[rows[shared]] += words.weight * scores[shared]
-            rows = np.flatnonzero(joint if mask is None else joint * mask)
-            scored.append((rows, joint[rows]))
+        for sums, mask in zip(joint, self.masks, strict=True):
+            if mask is not None:
+                sums *= mask
+            rows = np.flatnonzero(sums)
+            scored.append((rows, sums[rows]))
         return scored
 
     def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:

@@ -105,12 +105,11 @@ class ServerEngine(Contents):
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
-        other = plan._replace(way=plan.otherwise)
         if few:
-            again = self._answers(request, few, other, stages)
+            again = self._answers(request, few, plan._replace(way=plan.otherwise), stages)
             for i, answer in zip(few, again, strict=True):
                 answers[i] = answer
-        stages.plan = (other if 0 < len(few) == len(answers) else plan).way
+        stages.plan = plan.way_of(len(few), len(answers))
         return [hits for hits, _ in answers]
 
     def _count(self, modality: Modality | None, filters: Sequence[Filter], period: int) -> int:

@@ -109,7 +109,7 @@ def test_the_largest_budgets_are_not_taken_for_the_last_of_recall(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budgets, "DEEPEST", 260)  # too few for the promise
+    monkeypatch.setattr(budgets, "DEEPEST", 245)  # too few for the promise
     build_index(
         "made",
         write_more(tmp_path / "alone.h5", rows(PICTURES, 1, 0.3)),
