@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -57,10 +58,6 @@ class Statistics(NamedTuple):
     list_length: float
     dim: int
 
-    def quick_items(self, costs: Costs) -> int:
-        """Return how many items are compared as quickly as terms find candidates."""
-        return min(costs.quick // self.dim, costs.window)
-
 
 class Plan(NamedTuple):
     """How an engine finds the hits of each query of a request.
@@ -90,6 +87,11 @@ class Plan(NamedTuple):
         return matching < max(self.least, self.share * n_terms)
 
 
+def quick_items(known: Statistics, costs: Costs) -> int:
+    """Return how many items are compared as quickly as terms find candidates."""
+    return min(costs.quick // known.dim, costs.window)
+
+
 def make_plan(
     request: SearchRequest,
     statistics: Callable[[], Statistics],
@@ -97,19 +99,33 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a request. ``statistics`` are counted only if they decide."""
     rescore = request.rescore
-    depth = request.k
-    size = depth
-    if costs.compact and rescore is not None and request.modality is not None:
-        size = vectors_read(depth, rescore.k)
-    if rescore is None or not request.planned:
-        return Plan("terms", depth, size)
-    known = statistics()
-    quick = known.quick_items(costs)
+    if rescore is None:
+        return Plan("terms", request.k, request.k)
+    known = statistics() if request.planned else None
+    by_vectors = rescore.metric == "dot"
+    compact = costs.compact and request.modality is not None
+    return _plan(request.k, rescore.k, by_vectors, compact, bool(request.filters), known, costs)
+
+
+@lru_cache(1000)
+def _plan(
+    depth: int,
+    k: int,
+    by_vectors: bool,
+    compact: bool,
+    filtered: bool,
+    known: Statistics | None,
+    costs: Costs,
+) -> Plan:
+    plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
+    if known is None:
+        return plan
+    quick = quick_items(known, costs)
     # An alignment compares concept sets, which takes long: of no more items than candidates.
-    if known.passing <= (quick if rescore.metric == "dot" else depth):
-        return Plan("all", depth, size)
-    plan = Plan("terms", depth, size, min(depth, costs.choice * request.most, known.passing))
-    if request.filters:
+    if known.passing <= (quick if by_vectors else depth):
+        return plan._replace(way="all")
+    plan = plan._replace(least=min(depth, costs.choice * min(depth, k), known.passing))
+    if filtered:
         usual = known.list_length * known.passing / max(1, known.items)
         plan = plan._replace(share=usual / costs.far)
     if known.passing > costs.patience * quick:
@@ -129,7 +145,7 @@ def usual_way(index: Engine) -> Way:
     """Return how a search by vectors and without filters finds pictures, or sentences if there are
     no pictures."""
     known = index.statistics("image" if index.manifest.items["image"] else "text")
-    return "all" if known.passing <= known.quick_items(index.costs) else "terms"
+    return "all" if known.passing <= quick_items(known, index.costs) else "terms"
 
 
 def candidates(k: int, rm: float, *, planned: bool) -> int:

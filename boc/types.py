@@ -516,6 +516,9 @@ class Stages:
         vars(self)[name] = (vars(self)[name] or 0.0) + 1000 * (perf_counter() - begun)
 
 
+_UNTIMED = nullcontext()
+
+
 def timed(stages: Stages | None, name: str) -> AbstractContextManager[None]:
     """Time a block of code as a stage, if there are ``stages``."""
-    return nullcontext() if stages is None else stages.timed(name)
+    return _UNTIMED if stages is None else stages.timed(name)

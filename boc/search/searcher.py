@@ -591,9 +591,8 @@ class Searcher:
                 "a hybrid search counts the words of a sentence; search by sentences, or leave "
                 "hybrid out",
             )
-        find = self.target(options.find)
         if options.collapse:
-            near = self.background(find).near
+            near = self.background(self.target(options.find)).near
             plain = replace(options, collapse=False)
             distinct = []
             for i in range(len(queries.rows)):
@@ -606,6 +605,8 @@ class Searcher:
             assert request.rescore is not None
             request.rescore = replace(request.rescore, k=request.k)
         answers = self.index.search(request, stages)
+        find = request.modality
+        assert find is not None
         if options.hybrid == "rrf":
             with timed(stages, "postings_ms"):
                 matched = self.index.match(queries.texts, request.k, find, request.filters)

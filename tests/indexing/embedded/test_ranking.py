@@ -9,18 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc import plan
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
-from boc.plan import Plan
+from boc.plan import Plan, make_plan
 from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
-from indexing.embedded import kernel, merge, shortlist
+from indexing.embedded import engine, kernel, merge, shortlist
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
 
@@ -254,14 +253,18 @@ def test_shortlist_is_independent_of_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searcher = build(tmp_path, "float16", 3, "dictionary", 1)
-    monkeypatch.setattr(plan, "vectors_read", lambda depth, k: k)
+
+    def short(*given: Any) -> Plan:
+        return make_plan(*given)._replace(size=5)
+
+    monkeypatch.setattr(engine, "make_plan", short)
     options = {"k": 5, "rm": 30.0}
     before = answers(searcher, **options)
     EmbeddedBackend(tmp_path).compact("some")
     monkeypatch.setattr(shortlist, "LEAST", 1)
     assert answers(searcher.renew(force=True), **options) == before
-    monkeypatch.setattr(plan, "vectors_read", lambda depth, k: depth)
-    assert answers(searcher, **options) != before  # without it, more vectors are read
+    monkeypatch.setattr(engine, "make_plan", make_plan)
+    assert answers(searcher, **options) != before  # more vectors are read
 
 
 def test_index_without_compact_codes_is_searched_and_completed(
