@@ -97,7 +97,10 @@ def read_current(home: Path) -> tuple[str, Commit]:
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
-        _refuse_older(home, name)
+        # Before format 4 it named a folder with a manifest, which is refused as older.
+        older = path / "manifest.json"
+        if name.startswith("generation-") and older.is_file():
+            Manifest.from_json(older.read_text(encoding="utf-8"), where=str(older))
         raise ManifestError(
             f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}",
         )
@@ -111,13 +114,6 @@ def read_current(home: Path) -> tuple[str, Commit]:
     if name != f"commit-{digest[:16]}.json":
         raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged; {DAMAGED}")
     return name, read(path)
-
-
-def _refuse_older(home: Path, name: str) -> None:
-    """ManifestError if CURRENT names a folder with a manifest, as it did before format 4."""
-    manifest = home / name / "manifest.json"
-    if name.startswith("generation-") and manifest.is_file():
-        Manifest.from_json(manifest.read_text(encoding="utf-8"), where=str(manifest))
 
 
 def publish(home: Path, commit: Commit) -> None:

@@ -126,10 +126,8 @@ class Kernel:
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = TopRows.empty(len(vectors), k)
-            read, compared = _search.best(self._parts, plan, ranked, vectors, self._code(queries))
-            if read < 0:
-                return None
-            return ranked, read, compared
+            answered = _search.best(self._parts, plan, ranked, vectors, self._code(queries))
+            return None if answered[0] < 0 else (ranked, *answered)
         if queries.data.dtype != np.int32 or (
             vectors is not None and not are_plain(vectors, vectors.shape[1])
         ):

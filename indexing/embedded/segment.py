@@ -143,7 +143,7 @@ def gather_segment(
     """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows,
     which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
-    order = np.array(ordered, dtype=np.int64)
+    order = np.array(ordered, np.int64)
     chosen = [items[row] for row in ordered]
     texts = {
         "ids": Strings.of([item.id for item in chosen]),
@@ -154,7 +154,7 @@ def gather_segment(
         texts["fields"] = Strings.of(
             json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen
         )
-    modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
+    modality = np.array([MODALITIES.index(item.modality) for item in chosen], np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
     return Segment(
         Postings.from_matrix(terms[order]),

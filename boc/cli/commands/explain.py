@@ -65,7 +65,7 @@ def command(
     else:
         _print(explanation, LABELLED)
         if plan == "all":
-            click.echo("plan     all: a search compares all vectors, and needs no terms")
+            click.echo("plan all: a search compares all vectors, and needs no terms", err=True)
     if explanation.missing:
         click.echo(f"terms only: {explanation.missing}", err=True)
 
