@@ -361,7 +361,8 @@ def test_one_statement_assigns_one_thing() -> None:
     """Only a tuple that swaps or rotates its own names may be assigned to another tuple."""
     packed = []
     for path in map(
-        Path, subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()
+        Path,
+        subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split(),
     ):
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):

@@ -287,7 +287,7 @@ class _MergeOrder:
             for key in part.texts["ids"].take(rows)
         ]
         # Python's sort is fastest on concatenated sorted runs.
-        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
         self._row = np.concatenate(kept)[order]
         place = np.empty(len(order), np.int64)
