@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from boc.manifest import Manifest
     from boc.names import RequestForm
+    from boc.plan import Costs, Statistics
     from boc.types import (
         Embeddings,
         Filter,
@@ -214,6 +215,7 @@ class Engine(Protocol):
     edits at once."""
 
     manifest: Manifest
+    costs: Costs
 
     @property
     def exact_vectors(self) -> bool:
@@ -231,10 +233,13 @@ class Engine(Protocol):
         """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by
         (-score, id).
 
-        Hits share a term with the query. ``stages`` gets the milliseconds of postings, re-ranking
-        and content, and the number of candidates. BackendError for options that the engine does not
-        support.
+        Hits share a term with the query, unless the plan compares all items. ``stages`` gets the
+        milliseconds of postings, re-ranking and content, the number of candidates, and the plan.
+        BackendError for options that the engine does not support.
         """
+
+    def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
+        """Return what a plan is made from, for items of a modality that pass all filters."""
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -493,7 +494,8 @@ class Stages:
     of scores. ``postings_ms``: candidates by posting lists and BM25. ``rerank_ms``: re-ranking;
     None if the engine includes it in ``postings_ms``. ``content_ms``: reading the items of the
     hits. ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked
-    items.
+    items. ``plan`` is how the engine found the hits (``boc.plan.Way``); of several queries the way
+    of all, or else the first that was tried.
     """
 
     encode_ms: float = 0.0
@@ -503,12 +505,19 @@ class Stages:
     content_ms: float = 0.0
     codes: TermMatrix | None = None
     candidates: int = 0
+    plan: str = ""
 
-    def took(self, name: str, begun: float) -> float:
-        """Add the time since ``begun`` to the stage ``name``; return the current time, as the start
-        of the next stage. Times are those of ``perf_counter``. Context managers would cost each
-        query some microseconds."""
-        now = perf_counter()
-        own = vars(self)
-        own[name] = (own[name] or 0.0) + 1000 * (now - begun)
-        return now
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to the stage ``name``."""
+        begun = perf_counter()
+        yield
+        vars(self)[name] = (vars(self)[name] or 0.0) + 1000 * (perf_counter() - begun)
+
+
+_UNTIMED = nullcontext()
+
+
+def timed(stages: Stages | None, name: str) -> AbstractContextManager[None]:
+    """Time a block of code as a stage, if there are ``stages``."""
+    return _UNTIMED if stages is None else stages.timed(name)

@@ -12,8 +12,12 @@ from scipy import sparse
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
+from boc.plan import Plan
+from boc.topk import topk_positive
 from boc.types import Batch, Identity, Item
 from boc.vectors import unit_rows
+from indexing.embedded.kernel import Kernel
+from indexing.embedded.postings import Postings, RowScores
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x1f"), max_size=6)
 
@@ -120,3 +124,27 @@ def new_manifest(
         source="cd" * 32,
         concept_dtype=concepts,
     )
+
+
+def top_rows(
+    postings: Postings,
+    queries: sparse.csr_array,
+    k: int,
+    mask: NDArray[np.uint8] | None = None,
+    *,
+    native: bool = True,
+) -> list[RowScores]:
+    """The rows and scores of at most k largest scores per query by posting lists, best first: by
+    the kernel, or by the scores that numpy sums, as for those of 2**32 and more."""
+    if native:
+        kernel = Kernel([((*postings.arrays, mask, *5 * [None]), postings.n)])
+        answer = kernel.best(queries, k, Plan("terms", k, k))
+        if answer is not None:
+            _, rows, scores, counts = answer[0]
+            return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
+    answers = []
+    for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
+        sums = postings.scores(queries.indices[begin:end], queries.data[begin:end])
+        best = topk_positive(sums if mask is None else sums * mask, k)
+        answers.append((best, sums[best]))
+    return answers

@@ -29,6 +29,7 @@ CORE = (
     "paths",
     "types",
     "manifest",
+    "plan",
     "plugins",
     "topk",
     "vectors",
@@ -64,6 +65,7 @@ MAY = {
         "boc.plugins",
         "boc.vectors",
     },
+    "boc.plan": {"boc"},
     "boc.topk": {"boc", "boc.vectors"},
     "boc.progress": {"boc"},
     "boc.vectors": {"boc", "boc.errors"},
@@ -87,6 +89,8 @@ MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 ANNOTATIONS = {
     "boc": {"boc.errors", "boc.index", "boc.manage", "boc.search", "boc.types"},
     "boc.codecs": {"boc.clustering"},
+    "boc.plan": {"boc.plugins", "boc.types"},
+    "boc.plugins": {"boc.plan"},
     "boc.cli": {"encoders"},
 }
 

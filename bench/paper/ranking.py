@@ -13,8 +13,10 @@ from boc.codecs import SurrogateCodec
 from boc.errors import BocError
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
+from boc.plan import Plan
 from boc.topk import topk
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
+from indexing.embedded.kernel import Kernel
 from indexing.embedded.postings import Postings
 
 K = 10
@@ -95,9 +97,12 @@ class Gallery:
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
     """Return the rows (queries, depth) that queries find, the best first; -1 where they find
     fewer."""
+    kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
+    answer = kernel.best(queries, depth, Plan("terms", depth, depth))
+    assert answer is not None
+    best = answer[0]
     hits = np.full((queries.shape[0], depth), -1)
-    for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
-        row[: len(rows)] = rows
+    hits[:, : best.rows.shape[1]][best.there] = best.rows[best.there]
     return hits
 
 

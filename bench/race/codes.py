@@ -24,6 +24,7 @@ from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.manage.learn import fit_code
 from boc.manage.load import load_index, new_manifest
+from boc.plan import vectors_read
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
@@ -117,8 +118,8 @@ class Ours(CodeEngine, Local):
         }
 
     def vectors_read(self, setting: Setting) -> int:
-        shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
-        return setting[1] if shortlist is None else shortlist.size(setting[1], K)
+        compact = self.searcher.index.costs.compact
+        return vectors_read(setting[1], K) if compact else setting[1]
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         return self.searcher.rank_vectors(

@@ -14,9 +14,10 @@ advised.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from boc.manage.learn import held_out
 from boc.manage.load import BATCH, VectorSource
 from boc.manage.stored import StoredItems
 from boc.manifest import with_query_z
+from boc.plan import usual_way
 from boc.plugins import Encoder, Engine
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
@@ -36,53 +38,28 @@ from boc.vectors import unit_rows
 
 RECALL = 0.98
 HITS = 10  # hits that recall counts
-COMPARED = 1 << 20  # components of all vectors, up to which both engines compare all of them
-# in a folder, and on a server, which answers more slowly
-QUERIES = 250
-FAR_QUERIES = 80
-FEWEST = 20  # captions to choose by
-# captions of an index miss fewer pictures than other sentences, which their encoder never saw
-EASIER = 1.5
-# times the difference of two pictures by which a third is moved, to be as far from all as a
-# sentence is
-MOVED = 0.8
-DEEPEST = 3000  # candidates of a query at most
+
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
-ROUNDS = 6  # the shortlist loses some; each round allows a smaller share to be missed
-# recall given away where not even the most reach the promise: the last of it takes most of the time
+"""Terms of a query that are tried."""
+DEEPEST = 3000
+"""Candidates of a query at most."""
+EASIER = 1.5
+"""Captions of an index miss so many times fewer pictures than other sentences, which their encoder
+never saw."""
 SHORT = 0.02
-GROWN = 1.5
+"""Recall given away where not even the most reach the promise: the last of it takes most of the
+time."""
+LATER = 0.1
+"""Share of items added later from which a drift counts."""
+
 LEARNED = ("learned", "near", "far")
 """Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all
 and held out."""
-# growth of the distance to centroids, and share of later items, from which a drift counts
-DRIFTED = 1.2
-SOME = 0.1
-SAMPLED = 1000  # items whose distances to centroids are measured
-FETCH = (
-    10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
-)
-TERM = (
-    3  # cost of a term in compact codes, which are read before vectors, beside that of its postings
-)
 DRIFT = (
     "holds items unlike those that its dictionary was learned from, so searches take longer or "
     "find less; learn it "
     "again, which needs no encoder"
 )
-SPAN = 1.96  # standard errors of a 95 % confidence interval
-
-
-def _interval(values: NDArray[np.float64]) -> dict[str, float]:
-    """Return a mean over queries with its 95 % confidence interval (normal approximation)."""
-    mean = float(values.mean())
-    n = len(values)
-    half = SPAN * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
-    return {
-        "measured": round(mean, 4),
-        "low": round(max(0.0, mean - half), 4),
-        "high": round(min(1.0, mean + half), 4),
-    }
 
 
 def promise(
@@ -120,31 +97,32 @@ def choose_budgets(
     backend = plugins.backend(at)
     index = backend.open(name)
     counts = index.manifest.items
-    target = index.manifest.recall["target"]
+    promised = index.manifest.recall["target"]
     find = _target(index)
     searcher = Searcher(index)
     budgets = {}
     learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
     if not learned:
-        apart = np.concatenate([rows for _, rows in _rows(source, find, held_out(counts[find]))])
-        near, far = (distance(searcher.codec, find, rows) for rows in (_sample(index, find), apart))
+        apart, _ = _take(source, find, held_out(counts[find]))
+        near = distance(searcher.codec, find, _sample(index, find))
+        far = distance(searcher.codec, find, apart.vectors)
         learned = {"learned": counts[find], "near": near, "far": far}
-    chosen = {"target": target, "items": sum(counts.values()), **learned}
-    if not _is_small(index):
-        most = QUERIES if at.startswith("file:") else FAR_QUERIES
-        queries, own, kind = _queries(index, source, find, encoder, most)
-        truth = _nearest(source, find, queries.vectors, own)
-        aim = 1 - (1 - target) / EASIER if kind == "captions" else target
-        query_z, rm, figures = _cheapest(searcher, queries, truth, own, find, aim)
+    chosen = {"target": promised, "items": sum(counts.values()), **learned}
+    if _uses_budgets(index):
+        # A server answers more slowly.
+        most = 250 if at.startswith("file:") else 80
+        sample = _sample_queries(index, source, find, encoder, most)
+        aim = 1 - (1 - promised) / EASIER if sample.kind == "captions" else promised
+        query_z, rm, figures = _Tuner(searcher, find, sample).choose(aim)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
-        chosen |= {**figures, "queries": len(queries), "source": kind}
+        chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
 
 
 def renew_budgets(name: str, at: str) -> None:
     """Choose the budgets of an edited index again if it has grown by half or drifted since they
-    were chosen.
+    were chosen, or if searches use budgets from now on.
 
     BocWarning for a drift.
     """
@@ -156,34 +134,38 @@ def renew_budgets(name: str, at: str) -> None:
     drifted = has_drifted(stored.index)
     if drifted:
         note(f"{name} {DRIFT}", f"<boc copy {name} --code dictionary --replace>")
-    if has_grown(recall, items) or (drifted and items >= (1 + SOME) * recall.get("items", 0)):
+    many_later = items >= (1 + LATER) * recall.get("items", 0)
+    needed = "measured" not in recall and _uses_budgets(stored.index)
+    if has_grown(recall, items) or needed or (drifted and many_later):
         choose_budgets(name, at, stored)
 
 
 def has_grown(recall: dict[str, Any], items: int) -> bool:
     """Return whether budgets were promised, and chosen for an index that has grown by half since,
     or not at all."""
-    return bool(recall) and items >= GROWN * recall.get("items", 0)
+    return bool(recall) and items >= 1.5 * recall.get("items", 0)
 
 
 def has_drifted(index: Engine) -> bool:
     """Return whether the items of an index lie farther from the centroids than when its dictionary
     was learned.
 
-    A small index has no need of them."""
+    An index that is compared as a whole has no need of them.
+    """
     recall = index.manifest.recall
     find = _target(index)
     count = index.manifest.items[find]
     share = 1 - recall.get("learned", count) / max(1, count)  # of items that came later
-    if share < SOME or _is_small(index):
+    if share < LATER or not _uses_budgets(index):
         return False
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     later = (distance(codec, find, _sample(index, find)) - (1 - share) * recall["near"]) / share
-    return bool(later > DRIFTED * recall["far"])
+    return bool(later > 1.2 * recall["far"])
 
 
-def _is_small(index: Engine) -> bool:
-    return bool(index.manifest.items[_target(index)] * index.manifest.identity.dim <= COMPARED)
+def _uses_budgets(index: Engine) -> bool:
+    """Return whether searches find candidates by terms, and do not compare all items."""
+    return usual_way(index) != "all"
 
 
 def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:
@@ -195,45 +177,60 @@ def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32
 
 
 def _sample(index: Engine, modality: Modality) -> NDArray[np.float32]:
-    return index.vectors(index.sample(SAMPLED, modality)).astype(np.float32)
+    return index.vectors(index.sample(1000, modality)).astype(np.float32)
 
 
 def _target(index: Engine) -> Modality:
     return "image" if index.manifest.items["image"] else "text"
 
 
-def _queries(
+class _Sample(NamedTuple):
+    """Queries of some ``kind``, the ids of the items that they are, and their true items: the ids
+    of the exact nearest."""
+
+    kind: str
+    queries: Embeddings
+    own: Sequence[str]
+    truth: list[list[str]]
+
+    def ranks(self, order: NDArray[np.object_]) -> NDArray[np.int64]:
+        """Return ranks of the true items in ``order``, (queries, hits); those of missing ones are
+        beyond all."""
+        others = (row[row != mine] for row, mine in zip(order, self.own, strict=True))
+        places = [{key: place for place, key in enumerate(row)} for row in others]
+        pairs = zip(places, self.truth, strict=True)
+        return np.array([[place.get(key, 1 << 40) for key in row] for place, row in pairs])
+
+
+def _sample_queries(
     index: Engine,
     source: VectorSource,
     find: Modality,
     encoder: Callable[[], Encoder] | None,
     most: int,
-) -> tuple[Embeddings, list[str], str]:
-    """Return queries, the ids of the items that they are, and what they are."""
+) -> _Sample:
     counts = index.manifest.items
-    captions = (
-        held_out(counts["text"])[:: -(-QUERIES // most)]
-        if find == "image"
-        else np.empty(0, np.int64)
-    )
-    if len(captions) < FEWEST and find == "image" and encoder is not None:
-        lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
-        return encoder().encode_texts(lines[:most]), [""] * len(lines[:most]), "sentences"
-    if len(captions) >= FEWEST:
-        return *_take(source, "text", captions), "captions"
+    captions = held_out(counts["text"])[:: -(-250 // most)]
+    own = [""] * most
     if find == "text":
-        return *_take(source, find, _spread(most, counts[find])), "items"
-    pictures, _ = _take(source, find, _spread(3 * most, counts[find]))
-    first, second, third = pictures.vectors[: len(pictures) // 3 * 3].reshape(
-        3,
-        -1,
-        pictures.vectors.shape[1],
-    )
-    return (
-        Embeddings("text", unit_rows(first + MOVED * (second - third))),
-        [""] * len(first),
-        "moved pictures",
-    )
+        kind = "items"
+        queries, own = _take(source, find, _spread(most, counts[find]))
+    elif len(captions) >= 20:
+        kind = "captions"
+        queries, own = _take(source, "text", captions)
+    elif encoder is not None:
+        kind = "sentences"
+        lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
+        queries = encoder().encode_texts(lines[:most])
+    else:
+        kind = "moved pictures"
+        pictures = _take(source, find, _spread(3 * most, counts[find]))[0].vectors
+        n = len(pictures) // 3
+        first, second, third = pictures[: 3 * n].reshape(3, n, -1)
+        # So moved, a picture is as far from all others as a sentence is.
+        queries = Embeddings("text", unit_rows(first + 0.8 * (second - third)))
+    own = own[: len(queries)]
+    return _Sample(kind, queries, own, _nearest(source, find, queries.vectors, own))
 
 
 def _spread(size: int, count: int) -> NDArray[np.int64]:
@@ -248,26 +245,17 @@ def _take(
     chosen: NDArray[np.int64],
 ) -> tuple[Embeddings, list[str]]:
     """Return the vectors and ids of the items of these numbers."""
-    read = list(_rows(source, modality, chosen))
-    return Embeddings(modality, np.concatenate([rows for _, rows in read])), [
-        key for keys, _ in read for key in keys
-    ]
-
-
-def _rows(
-    source: VectorSource,
-    modality: Modality,
-    chosen: NDArray[np.int64],
-) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """Yield the ids and vectors of the items of these numbers, batch by batch."""
     seen = 0
-    yield [], np.empty((0, source.header.dim), np.float32)
+    ids: list[str] = []
+    vectors = [np.empty((0, source.header.dim), np.float32)]
     for count, _, read in source.lazy_batches(modality, BATCH, sets=False):
         wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
         seen += count
         if wanted:
             batch = read()
-            yield [batch.items[i].id for i in wanted], batch.embeddings.vectors[wanted]
+            ids += [batch.items[i].id for i in wanted]
+            vectors.append(batch.embeddings.vectors[wanted])
+    return Embeddings(modality, np.concatenate(vectors)), ids
 
 
 def _nearest(
@@ -294,79 +282,87 @@ def _nearest(
     ]
 
 
-def _cheapest(
-    searcher: Searcher,
-    queries: Embeddings,
-    truth: list[list[str]],
-    own: Sequence[str],
-    find: Modality,
-    target: float,
-) -> tuple[int, float, dict[str, float]]:
-    """Return terms, candidates per hit, and recall: the cheapest whose interval is above
-    ``target``, or near to it."""
-    index = searcher.index
-    codec = searcher.codec
-    z = codec.steps[-1].get_params()["z"]
-    list_length = index.manifest.postings / codec.n_terms
-    fetch = FETCH
-    if getattr(index, "shortlist", None) is not None:
-        list_length = list_length + TERM
-        fetch = 1
-    budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]
-    depth = min(DEEPEST, index.manifest.items[find])
-    ranks: dict[int, NDArray[np.int64]] = {}
+class _Tuner:
+    """Chooses how many terms a query has, and how many candidates. Sets the budgets of the codec of
+    ``searcher``."""
 
-    def setting(aim: float) -> tuple[int, int]:
-        best = (budgets[-1], depth)
-        least = math.inf
-        for query_z in budgets:
-            if query_z * list_length + fetch * HITS >= least:
+    def __init__(self, searcher: Searcher, find: Modality, sample: _Sample) -> None:
+        index = searcher.index
+        n_terms = searcher.codec.n_terms
+        self.searcher = searcher
+        self.find = find
+        self.sample = sample
+        self.budgets = [each for each in BUDGETS if each < n_terms] or [1]
+        self.depth = min(DEEPEST, index.manifest.items[find])
+        self.most = self.budgets[-1], self.depth
+        self.ranks = lru_cache(None)(self.rank_truth)
+        # Costs in postings. A vector is a random access, postings are sequential. Compact codes are
+        # read before vectors, and each term adds some.
+        self.term_cost = index.manifest.postings / n_terms + 3 * index.costs.compact
+        self.vector_cost = 10 - 9 * index.costs.compact
+
+    def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
+        """Return terms, candidates per hit, and recall: the cheapest whose interval is above
+        ``target``, or near to it."""
+        aim = target
+        rounds = 6
+        if self.cheapest(target) == self.most:
+            aim = float((self.ranks(self.budgets[-1]) < self.depth).mean()) - SHORT
+            rounds = 1
+        tried = []
+        # Compact codes lose some of the candidates, so that each round may miss fewer.
+        for _ in range(rounds):
+            query_z, candidates = self.cheapest(min(aim, 0.9995))
+            rm = math.ceil(candidates / HITS)
+            figures = self.measure(query_z, rm)
+            tried.append((query_z, float(rm), figures))
+            if figures["low"] >= target:
                 break
-            if query_z not in ranks:
-                terms = codec.set_budgets(z, query_z).encode_queries(queries)
-                order, _ = index.rank(SearchRequest(terms, depth, find))
-                ranks[query_z] = _ranks(order, truth, own)
-            candidates = max(HITS, 1 + int(np.quantile(ranks[query_z], aim, method="inverted_cdf")))
-            cost = query_z * list_length + fetch * candidates
-            if candidates <= depth and cost < least:
-                best = (query_z, candidates)
+            if (query_z, candidates) == self.most:
+                enough = figures["measured"] - SHORT
+                return next(each for each in tried if each[2]["measured"] >= enough)
+            aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
+        return tried[-1]
+
+    def cheapest(self, aim: float) -> tuple[int, int]:
+        """Return the terms and candidates of least cost that have a share ``aim`` of the true
+        items; the most of both if none have it."""
+        best = self.most
+        least = math.inf
+        for query_z in self.budgets:
+            cost = query_z * self.term_cost
+            if cost + self.vector_cost * HITS >= least:
+                break
+            rank = int(np.quantile(self.ranks(query_z), aim, method="inverted_cdf"))
+            candidates = max(HITS, 1 + rank)
+            cost += self.vector_cost * candidates
+            if candidates <= self.depth and cost < least:
+                best = query_z, candidates
                 least = cost
         return best
 
-    most = (budgets[-1], depth)
-    aim = target if setting(target) != most else float((ranks[budgets[-1]] < depth).mean()) - SHORT
-    tried = []
-    for _ in range(ROUNDS if aim == target else 1):
-        query_z, candidates = setting(min(aim, 0.9995))
-        codec.set_budgets(z, query_z)
-        rm = math.ceil(candidates / HITS)
-        k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
-        hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
-        figures = _interval((_ranks(hits, truth, own) < HITS).mean(axis=1))
-        tried.append((query_z, float(rm), figures))
-        if figures["low"] >= target:
-            break
-        if (query_z, candidates) == most:
-            return next(
-                each for each in tried if each[2]["measured"] >= figures["measured"] - SHORT
-            )
-        aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
-    return tried[-1]
+    def rank_truth(self, query_z: int) -> NDArray[np.int64]:
+        """Return the ranks of the true items by so many terms."""
+        terms = self.set_terms(query_z).encode_queries(self.sample.queries)
+        order, _ = self.searcher.index.rank(SearchRequest(terms, self.depth, self.find))
+        return self.sample.ranks(order)
 
+    def set_terms(self, query_z: int) -> SurrogateCodec:
+        codec = self.searcher.codec
+        return codec.set_budgets(codec.steps[-1].get_params()["z"], query_z)
 
-def _ranks(
-    order: NDArray[np.object_],
-    truth: list[list[str]],
-    own: Sequence[str],
-) -> NDArray[np.int64]:
-    """Return ranks of the true items in ``order``, (queries, hits); what is missing is beyond
-    all."""
-    others = ([key for key in row if key != mine] for row, mine in zip(order, own, strict=True))
-    places = [{key: i for i, key in enumerate(row)} for row in others]
-    missing = 1 << 40
-    return np.array(
-        [
-            [place.get(key, missing) for key in row]
-            for place, row in zip(places, truth, strict=True)
-        ],
-    )
+    def measure(self, query_z: int, rm: int) -> dict[str, float]:
+        """Return the recall of searches with these budgets: its mean over queries, with a 95 %
+        confidence interval (normal approximation)."""
+        self.set_terms(query_z)
+        queries = self.sample.queries
+        k = HITS + (queries.modality == self.find)  # a query that is an item finds itself, too
+        rm_of_k = max(1.0, rm * HITS / k)
+        hits, _ = self.searcher.rank_vectors(queries, k=k, rm=rm_of_k, find=self.find)
+        recalls = (self.sample.ranks(hits) < HITS).mean(axis=1)
+        mean = float(recalls.mean())
+        half = 1.0
+        if len(recalls) > 1:
+            half = 1.96 * float(recalls.std(ddof=1)) / math.sqrt(len(recalls))
+        bounds = {"measured": mean, "low": max(0.0, mean - half), "high": min(1.0, mean + half)}
+        return {name: round(value, 4) for name, value in bounds.items()}

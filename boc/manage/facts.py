@@ -8,6 +8,7 @@ from boc.codecs import code_of
 from boc.errors import BackendError
 from boc.manage.budgets import has_drifted
 from boc.manage.shared_terms import term_faults
+from boc.plan import usual_way
 
 if TYPE_CHECKING:
     from boc.plugins import Engine
@@ -22,7 +23,8 @@ def index_facts(index: Engine) -> dict[str, Any]:
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
     ``terms`` and ``postings``, what is wrong with them (``faults``); ``dimensions``, ``vectors``
     (their type), ``rounded`` if they are stored rounded, ``concepts`` (that of concept sets);
-    metadata ``fields`` with their types; ``rerank``, ``rm`` and the promised ``recall``,
+    metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a search by vectors
+    without filters (``boc.plan.Way``) and the promised ``recall``,
     ``drifted`` if its items are unlike those that its dictionary was learned from; ``bytes`` by
     part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
     """
@@ -42,6 +44,7 @@ def index_facts(index: Engine) -> dict[str, Any]:
         "fields": dict(manifest.fields),
         "rerank": manifest.rerank,
         "rm": manifest.rm,
+        "plan": usual_way(index),
         "recall": dict(manifest.recall),
         "drifted": has_drifted(index),
         "bytes": index.sizes(),

@@ -88,8 +88,9 @@ class Background:
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
         """Return the standard deviation of the scores; 1 if all are the same."""
         scores = self.scores(query, metric)
-        deviation = float(scores.std(dtype=np.float64)) if len(scores) > 1 else 0.0
-        return deviation if deviation > ALIKE else 1.0
+        if len(scores) > 1 and (deviation := float(scores.std(dtype=np.float64))) > ALIKE:
+            return deviation
+        return 1.0
 
 
 def confidences(

@@ -191,8 +191,9 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     minus = [(phrase or word).strip(" ,.;:!?") for phrase, word in MINUS.findall(typed)]
     minus = [each for each in minus if each]
     rest = ESCAPED.sub("-", MINUS.sub("", typed))
-    sentence = " ".join(rest.split()) if minus else rest
-    return (None if minus and not sentence else sentence), minus
+    if not minus:
+        return rest, []
+    return " ".join(rest.split()) or None, minus
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:

@@ -6,13 +6,11 @@ arranges the hits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -28,6 +26,7 @@ from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
+from boc.plan import candidates, term_growth
 from boc.plugins import check_name, find_item
 from boc.search.background import Background, confidences
 from boc.search.hits import Hits
@@ -40,11 +39,13 @@ from boc.types import (
     Hit,
     ImageRef,
     Modality,
+    QueryCode,
     Rescore,
     SearchRequest,
     Stages,
     TermMatrix,
     TextScore,
+    timed,
 )
 from boc.vectors import plain_rows
 
@@ -58,9 +59,7 @@ if TYPE_CHECKING:
 
 
 CODES = 16  # of queries, of each modality and budget, that are cached
-GROWTH = 0.3  # exponent of the share of items that pass filters: a tenth takes twice as many terms
 BLOCK = 256  # queries per request of a batch that several threads share
-LEAST = 10  # hits that candidates are taken for at least, so that fewer hits are the first of these
 
 
 class _Queries(NamedTuple):
@@ -68,14 +67,11 @@ class _Queries(NamedTuple):
     several parts is one row, and an alignment with it is the sum over the weighted ``parts``."""
 
     rows: Embeddings
-    texts: Sequence[str] | None = None
+    texts: Sequence[str] = ()
     parts: Sequence[tuple[Embeddings, float]] = ()
 
     def take(self, i: int) -> _Queries:
-        return self._replace(
-            rows=self.rows.take([i]),
-            texts=None if self.texts is None else self.texts[i : i + 1],
-        )
+        return self._replace(rows=self.rows.take([i]), texts=self.texts[i : i + 1])
 
 
 class Searcher:
@@ -259,14 +255,13 @@ class Searcher:
         one row, if they are encoded already. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
-        begun = perf_counter()
         query = Query(tuple(self._known(part) for part in query.parts))
         if encoded is None:
-            encoded = [self._encode(part) for part in query.parts]
-            begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._compose(query, encoded, options)
-        _took(stages, "code_ms", begun)
-        queries = _Queries(rows, None if query.words is None else [query.words], parts)
+            with timed(stages, "encode_ms"):
+                encoded = [self._encode(part) for part in query.parts]
+        with timed(stages, "code_ms"):
+            rows, parts = self._compose(query, encoded, options)
+        queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(
             queries,
             replace(options, k=options.k + len(query.ids)),
@@ -290,9 +285,8 @@ class Searcher:
         texts = check_texts(texts, "search_texts")
         options = self._options(options, **keywords)
         encoder = self.encoder
-        begun = perf_counter()
-        encoded = encoder.encode_texts(texts)
-        _took(stages, "encode_ms", begun)
+        with timed(stages, "encode_ms"):
+            encoded = encoder.encode_texts(texts)
         return self.search_vectors(encoded, options, texts=texts, stages=stages)
 
     def search_words(
@@ -338,7 +332,7 @@ class Searcher:
                     f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "
                     "query",
                 )
-        answers = self._hits(_Queries(queries, texts), options, stages)
+        answers = self._hits(_Queries(queries, texts or ()), options, stages)
         return [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
@@ -368,14 +362,14 @@ class Searcher:
         n = len(queries)
         size = max(1, min(BLOCK, -(-n // threads)))
 
-        def rank(first: int) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-            some = queries if n <= size else queries.take(range(first, min(first + size, n)))
+        def rank(some: Embeddings) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
             return self.index.rank(self._request(_Queries(some), options, None))
 
         if n <= size:
-            return rank(0)
+            return rank(queries)
+        blocks = [range(first, min(first + size, n)) for first in range(0, n, size)]
         with ThreadPoolExecutor(threads) as pool:
-            ids, scores = zip(*pool.map(rank, range(0, n, size)), strict=True)
+            ids, scores = zip(*pool.map(lambda i: rank(queries.take(i)), blocks), strict=True)
         return np.concatenate(ids), np.concatenate(scores)
 
     def request(
@@ -400,7 +394,8 @@ class Searcher:
                 f"boc itself computes {own[0] if own else 'what is like an item'}; no single "
                 "request does",
             )
-        encoded = [self._encode(part) for part in query.parts] if encoded is None else encoded
+        if encoded is None:
+            encoded = [self._encode(part) for part in query.parts]
         rows, _ = self._compose(query, encoded, options)
         return self.index.request(self._request(_Queries(rows), options, None))
 
@@ -525,7 +520,9 @@ class Searcher:
 
         metric = self._metric(options)
         whole = compose(weighted_parts("dot"))
-        return whole, [] if metric == "dot" or whole.concepts is None else weighted_parts(metric)
+        if metric == "dot" or whole.concepts is None:
+            return whole, []
+        return whole, weighted_parts(metric)
 
     def _request(
         self,
@@ -539,57 +536,48 @@ class Searcher:
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms
         itself.
         """
-        rows = queries.rows
-        only = self.target(options.find)
-        code = None
+        find = self.target(options.find)
         filters = cast("tuple[Filter, ...]", options.filters)
         metric = self._metric(options)
         planned = options.rm is None and options.query_z is None
-        if options.query_z is None and options.hybrid is None and len(rows):
-            growth = self._growth(only, filters) if planned and filters else 1
-            code = self._code(rows.modality, self.codec.query_budget, growth)
-        make = (
-            partial(self._terms, rows, options.query_z)
-            if code is None
-            else partial(query_terms, code, rows.vectors)
-        )
-        terms: TermMatrix | Callable[[], TermMatrix] = make
-        if code is None or stages is not None or metric != "dot":
-            begun = perf_counter()
+        code = None
+        if options.query_z is None and options.hybrid is None and len(queries.rows):
+            growth = term_growth(self.index, find, filters, planned=planned)
+            code = self._code(queries.rows.modality, self.codec.query_budget, growth)
+        terms: TermMatrix | Callable[[], TermMatrix]
+        if code is not None and stages is None and metric == "dot":
+            terms = partial(query_terms, code, queries.rows.vectors)
+        else:
+            with timed(stages, "code_ms"):
+                terms = self._terms(queries.rows, options.query_z, code)
             code = None
-            terms = make()
-            _took(stages, "code_ms", begun)
             if stages is not None:
                 stages.codes = terms
         if options.hybrid == "sum":
-            words = TextScore(queries.texts or (), options.words_weight or 1.0)
-            return SearchRequest(terms, options.k, only, filters, words=words)
+            words = TextScore(queries.texts, options.words_weight or 1.0)
+            return SearchRequest(terms, options.k, find, filters, words=words)
         if self.codec.given is not None:
             if named := [name for name in options.on_hits if name != "sort"]:
                 raise BocError(
                     "terms of another system have no vectors beside them; leave out "
                     f"{', '.join(named)}",
                 )
-            return SearchRequest(terms, options.k, only, filters)
-        rescore = Rescore(metric, rows, options.k, queries.parts, plain=True)
+            return SearchRequest(terms, options.k, find, filters)
         rm = self.index.manifest.rm if options.rm is None else options.rm
-        depth = math.ceil(rm * (max(options.k, LEAST) if planned else options.k))
-        return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
+        depth = candidates(options.k, rm, planned=planned)
+        rescore = Rescore(metric, queries.rows, options.k, queries.parts, plain=True)
+        return SearchRequest(terms, depth, find, filters, rescore, code=code, planned=planned)
 
-    def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
+    def _terms(
+        self,
+        rows: Embeddings,
+        query_z: int | None,
+        code: QueryCode | None = None,
+    ) -> TermMatrix:
+        if code is not None:
+            return query_terms(code, rows.vectors)
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
-
-    def _growth(self, find: Modality, filters: Sequence[Filter]) -> float:
-        """Return how many times as many terms a query needs: the nearest of the items that pass lie
-        farther from it."""
-        passing = getattr(self.index, "passing", None)
-        share = (
-            1
-            if passing is None
-            else max(1, passing(find, filters)) / self.index.manifest.items[find]
-        )
-        return float(2 ** (GROWTH * round(math.log2(1 / share))))
 
     def _hits(
         self,
@@ -600,93 +588,60 @@ class Searcher:
     ) -> list[list[Hit]]:
         """Return the hits of each query by score. The items ``without`` take no part in
         confidences."""
-        if options.hybrid is not None and queries.texts is None:
+        if options.hybrid is not None and len(queries.texts) != len(queries.rows):
             raise BocError(
                 "a hybrid search counts the words of a sentence; search by sentences, or leave "
                 "hybrid out",
             )
         if options.collapse:
-            return [
-                self._distinct_hits(queries.take(i), options, stages)
-                for i in range(len(queries.rows))
-            ]
+            near = self.background(self.target(options.find)).near
+            plain = replace(options, collapse=False)
+            distinct = []
+            for i in range(len(queries.rows)):
+                ask = partial(self._first_hits, queries.take(i), plain, stages)
+                distinct.append(select_distinct(ask, self.index, options.k, near))
+            return distinct
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            return self._fuse(queries, request, options, stages)
+            # The candidates are fused before the last of them are dropped.
+            assert request.rescore is not None
+            request.rescore = replace(request.rescore, k=request.k)
         answers = self.index.search(request, stages)
+        find = request.modality
+        assert find is not None
+        if options.hybrid == "rrf":
+            with timed(stages, "postings_ms"):
+                matched = self.index.match(queries.texts, request.k, find, request.filters)
+            pairs = zip(answers, matched, strict=True)
+            return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
         if options.min_confidence is None:
             return answers
-        others = (
-            [[hit for hit in hits if hit.id not in without] for hits in answers]
-            if without
-            else answers
-        )
-        return self._confident(others, queries, options, stages)
+        background = self.background(find)
+        metric = self._metric(options)
+        total = self.index.manifest.items[find]
+        confident = []
+        with timed(stages, "code_ms"):
+            for i, hits in enumerate(answers):
+                others = [hit for hit in hits if hit.id not in without]
+                usual = background.scores(queries.take(i).rows, metric, queries.parts)
+                shares = confidences([hit.score for hit in others], usual, total).tolist()
+                confident.append(
+                    [
+                        replace(hit, confidence=share)
+                        for hit, share in zip(others, shares, strict=True)
+                        if share >= options.min_confidence
+                    ],
+                )
+        return confident
 
-    def _distinct_hits(
+    def _first_hits(
         self,
         query: _Queries,
         options: SearchOptions,
         stages: Stages | None,
+        k: int,
     ) -> list[Hit]:
-        plain = replace(options, collapse=False)
-        near = self.background(self.target(options.find)).near
-        return select_distinct(
-            lambda k: self._hits(query, replace(plain, k=k), stages)[0],
-            self.index,
-            options.k,
-            near,
-        )
-
-    def _fuse(
-        self,
-        queries: _Queries,
-        request: SearchRequest,
-        options: SearchOptions,
-        stages: Stages | None,
-    ) -> list[list[Hit]]:
-        """Return the hits of largest reciprocal ranks among the re-ranked candidates and among the
-        hits of BM25."""
-        assert request.rescore is not None
-        ranked = self.index.search(
-            replace(request, rescore=replace(request.rescore, k=request.k)),
-            stages,
-        )
-        begun = perf_counter()
-        matched = self.index.match(
-            queries.texts or (),
-            request.k,
-            request.modality,
-            request.filters,
-        )
-        _took(stages, "postings_ms", begun)
-        return [
-            reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)
-        ]
-
-    def _confident(
-        self,
-        answers: Sequence[Sequence[Hit]],
-        queries: _Queries,
-        options: SearchOptions,
-        stages: Stages | None,
-    ) -> list[list[Hit]]:
-        """Return the hits of at least ``options.min_confidence``, with their confidences."""
-        begun = perf_counter()
-        modality = self.target(options.find)
-        metric = self._metric(options)
-        total = self.index.manifest.items[modality]
-        least = options.min_confidence or 0
-        confident = []
-        for i, hits in enumerate(answers):
-            usual = self.background(modality).scores(queries.take(i).rows, metric, queries.parts)
-            shares = confidences([hit.score for hit in hits], usual, total).tolist()
-            pairs = zip(hits, shares, strict=True)
-            confident.append(
-                [replace(hit, confidence=share) for hit, share in pairs if share >= least],
-            )
-        _took(stages, "code_ms", begun)
-        return confident
+        return self._hits(query, replace(options, k=k), stages)[0]
 
 
 def _sort_hits(hits: list[Hit], options: SearchOptions) -> Hits:
@@ -706,7 +661,3 @@ def _row(vector: ArrayLike) -> NDArray[Any]:
             "several",
         )
     return row[None]
-
-
-def _took(stages: Stages | None, name: str, begun: float) -> float:
-    return begun if stages is None else stages.took(name, begun)

@@ -50,33 +50,23 @@ class Spelling:
     def words(self) -> Collection[str]:
         """The words of the first sentences of the index."""
         index = self._searcher.index
-        items = islice(index.items(), ITEMS) if index.manifest.items["text"] else ()
-        return set(
-            WORD.findall(
-                " ".join(item.content for item in items if item.modality == "text").lower(),
-            ),
-        )
+        if not index.manifest.items["text"]:
+            return set()
+        items = islice(index.items(), ITEMS)
+        texts = (item.content for item in items if item.modality == "text")
+        return set(WORD.findall(" ".join(texts).lower()))
 
     def unknown(self, text: str) -> list[UnknownWord]:
         """Return the words of a sentence that neither has, in its order."""
-        words = dict.fromkeys(WORD.findall(nfc(text).lower())) if self.vocabulary else {}
-        new = [
-            word
-            for word in words
-            if word not in self.vocabulary and _plain(word) not in self.vocabulary
-        ]
-        return [
-            UnknownWord(word, _nearest(word, self.words) or _nearest(word, self.vocabulary))
-            for word in new
-            if word not in self.words
-        ]
-
-
-def _plain(word: str) -> str:
-    """Return a word without accents."""
-    return "".join(
-        each for each in unicodedata.normalize("NFD", word) if not unicodedata.combining(each)
-    )
+        unknown = []
+        for word in dict.fromkeys(WORD.findall(nfc(text).lower())):
+            letters = unicodedata.normalize("NFD", word)
+            plain = "".join(each for each in letters if not unicodedata.combining(each))
+            known = not self.vocabulary or word in self.vocabulary or plain in self.vocabulary
+            if not known and word not in self.words:
+                near = _nearest(word, self.words) or _nearest(word, self.vocabulary)
+                unknown.append(UnknownWord(word, near))
+        return unknown
 
 
 def _nearest(word: str, known: Collection[str]) -> str | None:

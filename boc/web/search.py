@@ -140,21 +140,19 @@ class Search:
         stages = Stages()
         options = question.options(snapshot)
         find = searcher.target(question.find)
-        begun = perf_counter()
-        encoded = list(map(encode, query.parts))
-        stages.took("encode_ms", begun)
+        with stages.timed("encode_ms"):
+            encoded = list(map(encode, query.parts))
         hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
-        begun = perf_counter()
-        shown = [
-            {
-                **serialize.item(hit.item),
-                "score": float(hit.score),
-                "confidence": hit.confidence,
-                "duplicates": hit.duplicates,
-            }
-            for hit in hits
-        ]
-        stages.took("content_ms", begun)
+        with stages.timed("content_ms"):
+            shown = [
+                {
+                    **serialize.item(hit.item),
+                    "score": float(hit.score),
+                    "confidence": hit.confidence,
+                    "duplicates": hit.duplicates,
+                }
+                for hit in hits
+            ]
         assert stages.codes is not None
         return {
             "find": find,

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #endif
 
-#define PLAN "indexing.embedded._search.plan"
+#define PARTS_NAME "indexing.embedded._search.parts"
 #define CODE "indexing.embedded._search.code"
 
 enum { LISTS, ROWS, FREQUENCIES, PEAKS, MASK, ID_BYTES, ID_OFFSETS, VECTORS, COMPACT, COMPACT_SCALES, PART_ARRAYS };
@@ -28,32 +28,32 @@ typedef struct {
 
 /* What all queries over the parts of an index share: their arrays, checked once. */
 typedef struct {
-    int64_t d, n_parts; /* d is 0 if there are no vectors */
-    int64_t passing;    /* rows that the masks select */
+    int64_t d, n_parts;    /* d is 0 if there are no vectors */
+    int64_t rows, passing; /* of all parts, and those that the masks select */
     int n_arrays;
     const float *signs; /* only if all parts have compact codes */
     Array *arrays;      /* of the parts, then the signs */
     Part *parts;
     Ids *ids;
-} Plan;
+} Whole;
 
-static void drop(Plan *plan)
+static void drop(Whole *whole)
 {
-    release(plan->arrays, plan->n_arrays);
-    PyMem_Free(plan->arrays);
-    PyMem_Free(plan->parts);
-    PyMem_Free(plan->ids);
-    PyMem_Free(plan);
+    release(whole->arrays, whole->n_arrays);
+    PyMem_Free(whole->arrays);
+    PyMem_Free(whole->parts);
+    PyMem_Free(whole->ids);
+    PyMem_Free(whole);
 }
 
 /* Take the arrays of part i, n rows; an error is set if they do not fit each other. */
-static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
+static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i)
 {
     const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
                                        {"peaks", "I", 1, 1}, {"mask", "B", 1},        {"ids", "B", 1},
                                        {"offsets", "q", 1},  {"vectors", "efB", 2},   {"compact", "B", 2},
                                        {"compact_scales", "f", 1}};
-    Array *a = plan->arrays + i * PART_ARRAYS;
+    Array *a = whole->arrays + i * PART_ARRAYS;
     for (int j = 0; j < PART_ARRAYS; j++) {
         PyObject *array = PyTuple_GetItem(arrays, j);
         a[j] = wanted[j];
@@ -62,29 +62,30 @@ static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
     }
     const Py_ssize_t n_postings = a[ROWS].view.len / 2, n_terms = a[PEAKS].view.len / 4;
     const Py_ssize_t blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1, counted = a[FREQUENCIES].view.shape[0];
-    Part *part = plan->parts + i;
+    Part *part = whole->parts + i;
     *part = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .item = a[VECTORS].view.itemsize,
                    .compact = a[COMPACT].view.buf, .compact_scales = a[COMPACT_SCALES].view.buf};
     part->postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
                                 .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
                                 .width = counted ? (int)a[FREQUENCIES].view.itemsize : 0, .n = n,
                                 .n_terms = n_terms, .n_postings = n_postings, .blocks = blocks};
-    plan->ids[i] = (Ids){a[ID_BYTES].view.buf, a[ID_OFFSETS].view.buf, a[ID_BYTES].view.len};
+    whole->ids[i] = (Ids){a[ID_BYTES].view.buf, a[ID_OFFSETS].view.buf, a[ID_BYTES].view.len};
+    whole->rows += n;
     int fits = same_length(a[LISTS].view.len / 4, n_terms * blocks + 1, "starts for another number of terms or rows") &&
                same_length(counted, counted ? n_postings : 0, "frequencies for another number of rows") &&
-               same_length(n_terms, plan->parts->postings.n_terms, "postings of another number of terms");
+               same_length(n_terms, whole->parts->postings.n_terms, "postings of another number of terms");
     if (fits && part->mask != NULL)
         fits = same_length(a[MASK].view.shape[0], n, "mask for another number of rows");
     for (int64_t row = 0; fits && row < n; row++)
-        plan->passing += part->mask == NULL || part->mask[row] != 0;
-    if (fits && plan->n_parts > 1)
+        whole->passing += part->mask == NULL || part->mask[row] != 0;
+    if (fits && whole->n_parts > 1)
         fits = same_length(a[ID_OFFSETS].view.len / 8, n + 1, "offsets of ids for another number of rows");
-    if (fits && plan->d > 0)
+    if (fits && whole->d > 0)
         fits = same_length(a[VECTORS].view.obj ? a[VECTORS].view.shape[0] : 0, n, "vectors for another number of rows") &&
-               same_length(n ? a[VECTORS].view.shape[1] : 0, n ? row_items(plan->d, part->item) : 0,
+               same_length(n ? a[VECTORS].view.shape[1] : 0, n ? row_items(whole->d, part->item) : 0,
                            "vectors of another width");
-    if (fits && plan->signs != NULL && n > 0)
-        fits = same_length(a[COMPACT].view.len, n * compact_bytes(plan->d), "compact codes for another number of bytes") &&
+    if (fits && whole->signs != NULL && n > 0)
+        fits = same_length(a[COMPACT].view.len, n * compact_bytes(whole->d), "compact codes for another number of bytes") &&
                same_length(a[COMPACT_SCALES].view.len / 4, n, "compact_scales for another number of rows");
     if (fits && (n < 0 || n > INT32_MAX))
         PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
@@ -133,20 +134,23 @@ static PyObject *code(PyObject *module, PyObject *arguments)
     return capsule;
 }
 
-/* What a call is asked for. ``vectors`` (n, d) are NULL if the scores of posting lists decide. The terms of the queries
-   are ``code``'s of the vectors if it is not NULL. */
+/* A call. ``vectors`` (n, d) are NULL if the scores of posting lists decide. The terms of the queries are ``code``'s of the
+   vectors if it is not NULL. ``all`` to ``share`` are the plan (boc/plan.py): all rows that pass are compared if it says
+   so, or if fewer candidates than ``least``, or than ``share`` for each of its terms, share a term with a query. */
 typedef struct {
-    const Plan *plan;
+    const Whole *whole;
     const Code *code;
     int64_t *offsets;
     int32_t *terms, *weights;
     const float *vectors;
-    int64_t n, depth, size, k; /* queries; candidates, and those whose vectors are read */
-    int64_t few, enough;       /* see best_rows; few is 0 if budgets were given by hand */
-    int32_t *parts;            /* (n, k) of the hits */
+    int64_t n, k; /* queries, hits */
+    int all;
+    int64_t depth, size, least; /* depth: candidates; size: of these, whose vectors are read */
+    double share;
+    int32_t *parts; /* (n, k) of the hits */
     int64_t *rows, *counts;
-    double *scores, usual; /* usual: see best_rows */
-    int64_t read; /* candidates of all queries */
+    double *scores;
+    int64_t read, compared; /* candidates of all queries; queries that were compared with all rows */
 } Call;
 
 /* Memory of a call, for the candidates of one query. */
@@ -171,15 +175,15 @@ static void leave(Work *w)
 
 static int make(Work *w, const Call *call)
 {
-    const Plan *plan = call->plan;
-    const size_t d = (size_t)plan->d;
+    const Whole *whole = call->whole;
+    const size_t d = (size_t)whole->d;
     int64_t largest = 0, sum = 0;
-    for (int64_t i = 0; i < plan->n_parts; i++) {
-        const int64_t found = plan->parts[i].postings.n < call->depth ? plan->parts[i].postings.n : call->depth;
+    for (int64_t i = 0; i < whole->n_parts; i++) {
+        const int64_t found = whole->parts[i].postings.n < call->depth ? whole->parts[i].postings.n : call->depth;
         largest = found > largest ? found : largest;
         sum += found;
     }
-    if (call->few && call->vectors != NULL)
+    if (call->all || call->least > 0 || call->share > 0)
         sum = sum > call->depth + AT_ONCE ? sum : call->depth + AT_ONCE;
     const size_t most = (size_t)sum + 1;
     w->most = sum;
@@ -187,10 +191,10 @@ static int make(Work *w, const Call *call)
     w->padded = malloc((d + WIDEST) * sizeof *w->padded);
     w->products = malloc(most * sizeof *w->products);
     w->rotated = malloc(2 * d * sizeof *w->rotated + 1);
-    w->compact.width = compact_width(plan->d);
+    w->compact.width = compact_width(whole->d);
     w->compact.numbers = malloc((size_t)(PER_BYTE * w->compact.width) + 1);
     w->keys = malloc(2 * (size_t)w->room * sizeof *w->keys);
-    w->found = (Candidates){.ids = plan->n_parts > 1 ? plan->ids : NULL,
+    w->found = (Candidates){.ids = whole->n_parts > 1 ? whole->ids : NULL,
                             .rows = malloc(most * sizeof *w->found.rows),
                             .parts = malloc(most * sizeof *w->found.parts),
                             .ranks = malloc(most * sizeof *w->found.ranks),
@@ -207,11 +211,11 @@ static const char *find_candidates(Call *call, Work *w, int64_t i)
     const int64_t first = call->offsets[i];
     const Terms terms = {call->terms + first, call->weights + first, (Py_ssize_t)(call->offsets[i + 1] - first)};
     found->n = 0;
-    for (int64_t part = 0; part < call->plan->n_parts; part++) {
-        Postings p = call->plan->parts[part].postings;
+    for (int64_t part = 0; part < call->whole->n_parts; part++) {
+        Postings p = call->whole->parts[part].postings;
         p.scratch = &of_thread;
         const int64_t k = p.n < call->depth ? p.n : call->depth;
-        Best best = {w->keys, 0, k > 0 ? k : 1, w->room, ((uint64_t)1 << 32) - 1, call->plan->parts[part].mask};
+        Best best = {w->keys, 0, k > 0 ? k : 1, w->room, ((uint64_t)1 << 32) - 1, call->whole->parts[part].mask};
         const char *wrong = check(&p, terms);
         if (wrong != NULL)
             return wrong;
@@ -267,14 +271,14 @@ static const Part *part_from(const Call *call, const Candidates *found, int64_t 
 {
     for (*end = first; *end < found->n && found->parts[*end] == found->parts[first];)
         ++*end;
-    return call->plan->parts + found->parts[first];
+    return call->whole->parts + found->parts[first];
 }
 
 /* Rank the candidates of query i from ``from`` on by their products with its vector, or by estimates of these from
    ``compact`` codes; the query is in ``w->compact`` then. */
 static void rank_candidates(const Call *call, Work *w, int64_t i, int64_t from, int compact)
 {
-    const int64_t d = call->plan->d;
+    const int64_t d = call->whole->d;
     Candidates *found = &w->found;
     for (int64_t first = from, end = 0; first < found->n; first = end) {
         const Part *part = part_from(call, found, first, &end);
@@ -294,16 +298,16 @@ static void rank_candidates(const Call *call, Work *w, int64_t i, int64_t from, 
 
 static void round_query_of(const Call *call, Work *w, int64_t i)
 {
-    const int64_t d = call->plan->d;
+    const int64_t d = call->whole->d;
     memcpy(w->rotated, call->vectors + i * d, (size_t)d * sizeof *w->rotated);
-    rotate(w->rotated, w->rotated + d, call->plan->signs, d);
+    rotate(w->rotated, w->rotated + d, call->whole->signs, d);
     round_query(w->rotated, d, &w->compact);
 }
 
 /* Keep the candidates of query i that have the largest estimates by compact codes. */
 static void shorten(const Call *call, Work *w, int64_t i)
 {
-    if (call->plan->signs == NULL || w->found.n <= call->size)
+    if (call->whole->signs == NULL || w->found.n <= call->size)
         return;
     round_query_of(call, w, i);
     rank_candidates(call, w, i, 0, 1);
@@ -318,19 +322,19 @@ static int64_t rank_listed(const Call *call, Work *w, int64_t i, int64_t from, i
     return w->found.n;
 }
 
-/* Find the best of all rows that pass for query i, without its terms: by their products; by estimates first if there are
-   more than ``few`` and all parts have compact codes. */
+/* Find the best of all rows that pass for query i, without its terms: by their products; by estimates first if that was not
+   planned and all parts have compact codes. */
 static void scan(Call *call, Work *w, int64_t i)
 {
-    const Plan *plan = call->plan;
-    const int compact = plan->signs != NULL && plan->passing > call->few;
+    const Whole *whole = call->whole;
+    const int compact = whole->signs != NULL && !call->all;
     Candidates *found = &w->found;
     int64_t ranked = 0;
     found->n = 0;
     if (compact)
         round_query_of(call, w, i);
-    for (int64_t number = 0; number < plan->n_parts; number++) {
-        const Part *part = plan->parts + number;
+    for (int64_t number = 0; number < whole->n_parts; number++) {
+        const Part *part = whole->parts + number;
         for (int64_t row = 0; row < part->postings.n;) {
             uint64_t eight = 1;
             if (part->mask != NULL && row + 8 <= part->postings.n)
@@ -424,21 +428,21 @@ static const char *answer(Call *call)
 {
     Work w;
     const char *wrong = make(&w, call) ? NULL : OUT_OF_MEMORY;
-    const int few = call->few && call->plan->passing <= call->few;
-    if (wrong == NULL && call->code != NULL && !few)
+    if (wrong == NULL && call->code != NULL && !call->all)
         wrong = encode(call);
-    for (int64_t i = 0; i < call->n && wrong == NULL && call->read >= 0; i++) {
-        if (!few)
+    for (int64_t i = 0; i < call->n && wrong == NULL; i++) {
+        int all = call->all;
+        if (!all) {
             wrong = find_candidates(call, &w, i);
-        if (wrong != NULL || call->read < 0)
-            break;
-        int all = few;
-        if (call->few && !few) {
-            const double usual = call->usual * (double)(call->offsets[i + 1] - call->offsets[i]) / 2;
-            const int64_t shared = usual < (double)call->depth ? (int64_t)usual : call->depth;
-            all = w.found.n < call->plan->passing && w.found.n < (shared > call->enough ? shared : call->enough);
+            if (wrong != NULL || call->read < 0)
+                break;
+            const double shared = call->share * (double)(call->offsets[i + 1] - call->offsets[i]);
+            const int64_t n = w.found.n;
+            /* All that share a term are candidates, and others pass. */
+            all = n < call->depth && n < call->whole->passing && (n < call->least || (double)n < shared);
         }
-        call->read += all ? call->plan->passing : w.found.n;
+        call->read += all ? call->whole->passing : w.found.n;
+        call->compared += all;
         if (all) {
             scan(call, &w, i);
         } else if (call->vectors != NULL) {
@@ -455,9 +459,9 @@ static const char *answer(Call *call)
     return wrong;
 }
 
-static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule, PLAN)); }
+static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule, PARTS_NAME)); }
 
-static PyObject *plan(PyObject *module, PyObject *arguments)
+static PyObject *parts(PyObject *module, PyObject *arguments)
 {
     PyObject *signs, *parts, *capsule = NULL;
     Py_ssize_t d;
@@ -465,7 +469,7 @@ static PyObject *plan(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "O!nO", &PyTuple_Type, &parts, &d, &signs))
         return NULL;
     const Py_ssize_t n = PyTuple_Size(parts), n_arrays = n * PART_ARRAYS + 1;
-    Plan *made = PyMem_Calloc(1, sizeof *made);
+    Whole *made = PyMem_Calloc(1, sizeof *made);
     if (made == NULL)
         return PyErr_NoMemory();
     made->d = d, made->n_parts = n, made->n_arrays = (int)n_arrays;
@@ -487,29 +491,30 @@ static PyObject *plan(PyObject *module, PyObject *arguments)
         if (PyArg_ParseTuple(PyTuple_GetItem(parts, i), "O!n", &PyTuple_Type, &arrays, &rows))
             take_part(made, arrays, rows, i);
     }
-    if (PyErr_Occurred() || (capsule = PyCapsule_New(made, PLAN, drop_capsule)) == NULL)
+    if (PyErr_Occurred() || (capsule = PyCapsule_New(made, PARTS_NAME, drop_capsule)) == NULL)
         drop(made);
     return capsule;
 }
 
 enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS, ARRAYS };
 
-/* Whether the arrays of a call fit each other and the plan; else an error is set. */
+/* Whether the arrays of a call fit each other and the parts; else an error is set. */
 static int fit(const Array *arrays, const Call *call)
 {
     const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
-    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1 &&
-               (call->few == 0 || (call->few > 0 && call->vectors != NULL));
+    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1 && call->least >= 0 &&
+               call->share >= 0 &&
+               (call->vectors != NULL || !(call->code || call->all || call->least > 0 || call->share > 0));
     if (!fits)
-        PyErr_SetString(PyExc_ValueError, "k, depth, size and few must be within their limits");
+        PyErr_SetString(PyExc_ValueError, "k and the numbers of the plan must be within their limits");
     for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
         fits = same_length(arrays[i].view.shape[0], call->n, "results for another number of queries") &&
                (i == COUNTS || same_length(arrays[i].view.shape[1], call->k, "results of another width"));
     if (fits && call->vectors != NULL)
         fits = same_length(arrays[QUERIES].view.shape[0], call->n, "vectors for another number of queries") &&
-               same_length(arrays[QUERIES].view.shape[1], call->plan->d, "queries of another width");
+               same_length(arrays[QUERIES].view.shape[1], call->whole->d, "queries of another width");
     if (fits && call->code != NULL)
-        return same_length(call->code->search.d, call->plan->d, "a code of another width");
+        return same_length(call->code->search.d, call->whole->d, "a code of another width");
     int rising = fits && same_length(arrays[OFFSETS].view.shape[0], call->n + 1, "offsets") && call->offsets[0] >= 0;
     for (int64_t i = 0; rising && i < call->n; i++)
         rising = call->offsets[i] <= call->offsets[i + 1];
@@ -519,30 +524,36 @@ static int fit(const Array *arrays, const Call *call)
     return !PyErr_Occurred();
 }
 
-static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+static PyObject *best_rows(PyObject *module, PyObject *arguments)
 {
     Array arrays[ARRAYS] = {{"parts", "i", 2, 1},  {"rows", "q", 2, 1},  {"scores", "d", 2, 1}, {"counts", "q", 1, 1},
                             {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
-    PyObject *result = NULL;
+    PyObject *objects[ARRAYS] = {NULL}, *capsule, *source, *result = NULL;
+    const char *way, *otherwise;
+    Py_ssize_t depth, size, least;
+    double share, unscored;
     (void)module;
-    if (n_objects != ARRAYS + 7)
-        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, five numbers and %d arrays", ARRAYS);
-    const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
-    const Code *code = objects[1] == Py_None ? NULL : PyCapsule_GetPointer(objects[1], CODE);
-    const int64_t depth = PyLong_AsLongLong(objects[2]), size = PyLong_AsLongLong(objects[3]);
-    const int64_t few = PyLong_AsLongLong(objects[4]), enough = PyLong_AsLongLong(objects[5]);
-    const double usual = PyFloat_AsDouble(objects[6]);
-    int taken = !PyErr_Occurred();
+    if (!PyArg_ParseTuple(arguments, "O(snnndsd)(OOOO)OO", &capsule, &way, &depth, &size, &least, &share, &otherwise,
+                          &unscored, objects, objects + 1, objects + 2, objects + 3, objects + QUERIES, &source))
+        return NULL;
+    const Whole *whole = PyCapsule_GetPointer(capsule, PARTS_NAME);
+    const Code *code = PyCapsule_CheckExact(source) ? PyCapsule_GetPointer(source, CODE) : NULL;
+    int taken = whole != NULL && !PyErr_Occurred() &&
+                (code != NULL ||
+                 PyArg_ParseTuple(source, "OOO", objects + OFFSETS, objects + TERMS, objects + WEIGHTS));
     for (int i = 0; taken && i < ARRAYS; i++)
-        if (i < QUERIES || (i == QUERIES ? objects[7 + i] != Py_None : code == NULL))
-            taken = !take(arrays + i, objects + 7 + i, 1);
+        if (objects[i] != NULL && objects[i] != Py_None)
+            taken = !take(arrays + i, objects + i, 1);
     if (taken) {
-        Call call = {made, code, arrays[OFFSETS].view.buf, arrays[TERMS].view.buf, arrays[WEIGHTS].view.buf,
-                     arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth, size,
-                     arrays[PARTS_OUT].view.shape[1], few, enough, arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
-                     arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, usual, 0};
+        Call call = {.whole = whole, .code = code, .offsets = arrays[OFFSETS].view.buf, .terms = arrays[TERMS].view.buf,
+                     .weights = arrays[WEIGHTS].view.buf, .vectors = arrays[QUERIES].view.buf,
+                     .n = arrays[COUNTS].view.shape[0], .k = arrays[PARTS_OUT].view.shape[1],
+                     .all = strcmp(way, "all") == 0, .depth = depth, .size = size, .least = least, .share = share,
+                     .parts = arrays[PARTS_OUT].view.buf, .rows = arrays[ROWS_OUT].view.buf,
+                     .counts = arrays[COUNTS].view.buf, .scores = arrays[SCORES_OUT].view.buf};
         if (fit(arrays, &call)) {
             const char *wrong;
+            call.depth = depth < whole->rows ? depth : whole->rows > 0 ? whole->rows : 1;
             Py_BEGIN_ALLOW_THREADS
             wrong = answer(&call);
             Py_END_ALLOW_THREADS
@@ -551,7 +562,7 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
             else if (wrong != NULL)
                 PyErr_SetString(PyExc_ValueError, wrong);
             else
-                result = PyLong_FromLongLong(call.read);
+                result = Py_BuildValue("LL", (long long)call.read, (long long)call.compared);
         }
     }
     release(arrays, ARRAYS);
@@ -592,19 +603,19 @@ static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t 
 static PyMethodDef methods[] = {
     {"strings", (PyCFunction)(void (*)(void))strings, METH_FASTCALL,
      "strings(rows, data, offsets): the strings of some rows, UTF-8 in data[offsets[row]:offsets[row + 1]]."},
-    {"plan", plan, METH_VARARGS,
-     "plan(parts, d, signs): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
+    {"parts", parts, METH_VARARGS,
+     "parts(parts, d, signs): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
      "peaks, mask, bytes of ids, their offsets, vectors, compact codes, their scales), of which all behind the peaks may "
      "be None, and its number of rows. Several parts need ids; d is 0 without vectors."},
     {"code", code, METH_VARARGS,
      "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
      "terms of queries."},
-    {"best", (PyCFunction)(void (*)(void))best_rows, METH_FASTCALL,
-     "best(plan, code, depth, size, few, enough, usual, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
-     "``depth`` candidates of each query, the best first, and how many; by the products of ``size`` of them with the "
-     "``vectors`` of the queries, or if those are None by posting lists. The terms of query i begin at offsets[i]; they "
-     "are the code's if that is not None. If ``few`` is not 0, all rows that the masks select are compared with the vectors "
-     "where they are at most ``few``, or fewer candidates than ``enough``, or than half of ``usual`` for each of its terms, share one with a query. Return how many candidates there were; -1 if a score may be 2**32 or more."},
+    {"best", best_rows, METH_VARARGS,
+     "best(parts, plan, out, vectors, terms): write the best rows of each query to ``out`` (parts, rows, scores, counts), "
+     "as the plan says, a tuple (boc/plan.py): by the products with ``vectors``, or if those are None by posting lists. "
+     "``terms`` are a code, or offsets, terms and weights; those of query i begin at offsets[i]. Return how many "
+     "candidates there were, less than 0 if a score may be 2**32 or more, and how many queries were compared with all "
+     "rows that the masks select."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_methods = methods};
 

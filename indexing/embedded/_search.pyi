@@ -2,20 +2,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def plan(
+from boc.plan import Plan
+
+def parts(
     parts: tuple[tuple[tuple[NDArray[Any] | None, ...], int], ...],
     d: int,
     signs: NDArray[Any] | None,
 ) -> object: ...
 def code(mean: NDArray[Any], *centroids_and_numbers: NDArray[Any] | float) -> object: ...
 def best(
-    plan: object,
-    code: object | None,
-    depth: int,
-    size: int,
-    few: int,
-    enough: int,
-    usual: float,
-    *arrays: Any,
-) -> int: ...
+    parts: object,
+    plan: Plan,
+    out: tuple[NDArray[Any], ...],
+    vectors: NDArray[Any] | None,
+    terms: object,
+) -> tuple[int, int]: ...
 def strings(rows: NDArray[Any], data: NDArray[Any], offsets: NDArray[Any], /) -> list[str]: ...

@@ -98,7 +98,10 @@ def read_current(home: Path) -> tuple[str, Commit]:
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
-        _refuse_older(home, name)
+        # Before format 4 it named a folder with a manifest, which is refused as older.
+        older = path / "manifest.json"
+        if name.startswith("generation-") and older.is_file():
+            Manifest.from_json(older.read_text(encoding="utf-8"), where=str(older))
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit)", DAMAGED)
     try:
         digest = sha256(path)
@@ -113,13 +116,6 @@ def read_current(home: Path) -> tuple[str, Commit]:
     return name, read(path)
 
 
-def _refuse_older(home: Path, name: str) -> None:
-    """ManifestError if CURRENT names a folder with a manifest, as it did before format 4."""
-    manifest = home / name / "manifest.json"
-    if name.startswith("generation-") and manifest.is_file():
-        Manifest.from_json(manifest.read_text(encoding="utf-8"), where=str(manifest))
-
-
 def publish(home: Path, commit: Commit) -> None:
     """Make ``commit`` the current one in ``home``. All its files must be synced.
 
@@ -130,11 +126,8 @@ def publish(home: Path, commit: Commit) -> None:
     _replace_file(home / name, data)
     fs.sync(home)
     _replace_file(home / "CURRENT", name.encode())
-    for folder in (
-        home,
-        home.parent,
-        home.parent.parent,
-    ):  # the engine may have made these folders too
+    # The engine may have made the folders above too.
+    for folder in (home, *home.parents[:2]):
         fs.sync(folder)
     known = _read_checks(home)
     _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
@@ -177,12 +170,15 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
     """Write the learned arrays of a codec to a folder that is named by its contents."""
-    told = {f"{name}.npy": _size_and_digest(array) for name, array in arrays.items()}
+    told = {}
+    for name, array in arrays.items():
+        file = HashingFile()
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+        told[f"{name}.npy"] = file.size, file.digest.hexdigest()
     kept = f"codec-{name_of(told)}"
+    # A full disk has no room for it again.
     if (home / kept).is_dir() and _whole(home / kept, told):
-        return kept, {
-            f"{kept}/{file}": each for file, each in told.items()
-        }  # a full disk has no room for it again
+        return kept, {f"{kept}/{file}": each for file, each in told.items()}
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -194,12 +190,6 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
         files[path.name] = (path.stat().st_size, sha256(path))
     fs.sync(stage)
     return keep_folder(stage, "codec", files)
-
-
-def _size_and_digest(array: NDArray[Any]) -> tuple[int, str]:
-    file = HashingFile()
-    np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-    return file.size, file.digest.hexdigest()
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, partial, wraps
+from functools import cached_property, lru_cache, wraps
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -20,14 +19,24 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.manifest import Manifest
+from boc.plan import FOLDER, Statistics, make_plan
 from boc.rerank.storage import restore_rows
-from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
+from boc.types import (
+    Filter,
+    Hit,
+    Item,
+    Modality,
+    SearchRequest,
+    Stages,
+    StoredConcepts,
+    TermMatrix,
+    timed,
+)
 
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
 from .kernel import TopRows
-from .live_segments import LiveSegment, locate, masks_of, open_current, owner, read
+from .live_segments import Located, locate, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
 from .postings import RowScores
 from .ranking import Ranking, best_of
@@ -37,10 +46,7 @@ from .shortlist import Shortlist
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MASKS = (
-    1 << 25
-)  # bytes of the masks of filters that are cached, but for 16 sets of filters at least
-PARTS = {  # part of the size, by the first word of a file name
+PARTS = {
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
@@ -49,6 +55,7 @@ PARTS = {  # part of the size, by the first word of a file name
     "concepts": "concepts",
     "concept": "concepts",
 }
+"""Parts of the size of an index, by the first word of the name of a file."""
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
@@ -81,9 +88,20 @@ class EmbeddedEngine:
         self._parts = opened.parts
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
-        cached = max(16, MASKS // (1 + sum(len(part.segment) for part in self._parts)))
+        self.costs = FOLDER._replace(compact=self.shortlist is not None)
+        parts = opened.parts
+        shortlist = self.shortlist
+        dim = self.manifest.identity.dim
+        # Masks of filters are cached in 32 MiB, and of 16 sets of filters at least.
+        cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
+        # A function that refers to self would keep the files open for long.
         self._ranking = lru_cache(cached)(
-            partial(_ranking_of, self._parts, self.manifest, self.shortlist),
+            lambda modality, filters: Ranking(
+                parts,
+                masks_of(parts, modality, filters),
+                dim,
+                shortlist,
+            ),
         )
 
     def __len__(self) -> int:
@@ -113,14 +131,10 @@ class EmbeddedEngine:
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         ranked = self._rank(request, stages)
-        begun = perf_counter()
-        numbers, rows, scores = ranked.flat()
-        hits = ranked.split(
-            list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
-        )
-        if stages is not None:
-            stages.took("content_ms", begun)
-        return hits
+        with timed(stages, "content_ms"):
+            numbers, rows, scores = ranked.flat()
+            items = read(self._parts, numbers, rows, Segment.items)
+            return ranked.split(list(map(Hit, items, scores.tolist())))
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -134,16 +148,13 @@ class EmbeddedEngine:
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
         check_request(request, self.manifest, self._home)
-        return self._ranking(request.modality, tuple(request.filters))(
-            request,
-            self._matching,
-            stages,
-        )
+        ranking = self._ranking(request.modality, tuple(request.filters))
+        plan = make_plan(request, lambda: ranking.statistics, self.costs)
+        return ranking(request, plan, self._matching, stages)
 
     @_refusing
-    def passing(self, modality: Modality, filters: Sequence[Filter]) -> int:
-        """Return the number of items of a modality that pass all filters."""
-        return self._ranking(modality, tuple(filters)).passing
+    def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
+        return self._ranking(modality, tuple(filters)).statistics
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:
@@ -165,12 +176,13 @@ class EmbeddedEngine:
         masks = self._ranking(modality, tuple(filters)).masks
         answers = []
         for text in texts:
-            pairs = zip(self._matching(text), masks, strict=True)
-            matches = [one if mask is None else _apply_mask(*one, mask) for one, mask in pairs]
+            matches = []
+            for (rows, scores), mask in zip(self._matching(text), masks, strict=True):
+                passed = slice(None) if mask is None else mask[rows] != 0
+                matches.append((rows[passed], scores[passed]))
             numbers, rows, scores = best_of(self._parts, matches, k)
-            answers.append(
-                list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
-            )
+            items = read(self._parts, numbers, rows, Segment.items)
+            answers.append(list(map(Hit, items, scores.tolist())))
         return answers
 
     def _matching(self, text: str) -> list[RowScores]:
@@ -200,17 +212,12 @@ class EmbeddedEngine:
         if self.manifest.concept_dtype is None:
             raise no_concepts(self._home)
         groups = locate(self._parts, ids)
-        stored = [part.segment.concepts for part in self._parts]
-        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
         sets = [
             take_sets(part.segment.concepts, rows)
-            for part, _, rows in groups
-            if part.segment.concepts
+            for part, _, rows in [(self._parts[0], None, np.zeros(0, np.int64)), *groups]
+            if part.segment.concepts is not None
         ]
-        whole = side_by_side(
-            sets or [take_sets(each, np.zeros(0, np.int64)) for each in stored[:1] if each],
-        )
-        return take_sets(whole, np.argsort(order))
+        return take_sets(side_by_side(sets), _order(groups))
 
     def items(self) -> Iterator[Item]:
         try:
@@ -220,23 +227,19 @@ class EmbeddedEngine:
 
     @_refusing
     def find(self, ids: Sequence[str]) -> list[Item]:
-        return [part.segment.item(row) for part, row in (owner(self._parts, key) for key in ids)]
+        owners = [owner(self._parts, key) for key in ids]
+        return [part.segment.items(np.array([row]))[0] for part, row in owners]
 
     @_refusing
     def sample(self, count: int, modality: Modality) -> list[str]:
-        pairs = list(zip(self._parts, self._ranking(modality, ()).masks, strict=True))
-        sizes = [
-            len(part.segment) if mask is None else int(np.count_nonzero(mask))
-            for part, mask in pairs
-        ]
-        ends = np.cumsum([0, *sizes])
-        drawn = np.random.default_rng(0).choice(ends[-1], min(count, ends[-1]), replace=False)
-        ids: list[str] = []
-        for (part, mask), start, end in zip(pairs, ends[:-1], ends[1:], strict=True):
-            rows = np.sort(drawn[(drawn >= start) & (drawn < end)]) - start
-            if mask is not None and len(rows):
-                rows = np.flatnonzero(mask)[rows]
-            ids += [part.segment.texts["ids"][row] for row in rows.tolist()]
+        passing = self._ranking(modality, ()).passing_rows()
+        ends = np.cumsum([0, *map(len, passing)])
+        rng = np.random.default_rng(0)
+        drawn = np.sort(rng.choice(ends[-1], min(count, ends[-1]), replace=False))
+        ids = []
+        for part, rows, start in zip(self._parts, passing, ends, strict=False):
+            places = drawn[(drawn >= start) & (drawn < start + len(rows))]
+            ids += part.segment.ids(rows[places - start])
         return ids
 
     @_refusing
@@ -265,8 +268,7 @@ class EmbeddedEngine:
             parts.append(
                 postings.matrix_of(rows) if among is None else postings.lookup(rows, among),
             )
-        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
-        terms = sparse.vstack(parts, format="csr", dtype=np.int32)[np.argsort(order)]
+        terms = sparse.vstack(parts, format="csr", dtype=np.int32)[_order(groups)]
         terms.sort_indices()
         return terms
 
@@ -283,20 +285,6 @@ class EmbeddedEngine:
         return commits.damage(self._home, self._commit)
 
 
-def _ranking_of(
-    parts: Sequence[LiveSegment],
-    manifest: Manifest,
-    shortlist: Shortlist | None,
-    modality: Modality | None,
-    filters: tuple[Filter, ...],
-) -> Ranking:
-    return Ranking(parts, masks_of(parts, modality, filters), manifest.identity.dim, shortlist)
-
-
-def _apply_mask(
-    rows: NDArray[np.int64],
-    scores: NDArray[Any],
-    mask: NDArray[np.uint8],
-) -> RowScores:
-    passed = mask[rows] != 0
-    return rows[passed], scores[passed]
+def _order(groups: Sequence[Located]) -> NDArray[np.int64]:
+    """Return what orders the rows of parts, one after the other, like the ids that they are of."""
+    return np.argsort(np.concatenate([np.zeros(0, np.int64), *(each[1] for each in groups)]))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.plan import Plan
 from boc.types import QueryCode, TermMatrix
 from boc.vectors import are_plain
 
@@ -91,52 +92,42 @@ class Kernel:
         dim: int = 0,
         signs: NDArray[Any] | None = None,
     ) -> None:
-        self._plan = None if _search is None else _search.plan(tuple(parts), dim, signs)
+        self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
-        self._code = lru_cache(CODES)(_code)
+        self._code = lru_cache(CODES)(
+            lambda code: _search.code(
+                code.mean,
+                *code.centroids,
+                code.z,
+                code.cells,
+                code.temperature,
+                code.top,
+            ),
+        )
 
     def best(
         self,
         queries: TermMatrix | QueryCode,
         k: int,
-        depth: int,
+        plan: Plan,
         vectors: NDArray[np.float32] | None = None,
-        size: int | None = None,
-        few: int = 0,
-        enough: int = 0,
-        usual: float = 0,
-    ) -> tuple[TopRows, int] | None:
-        """Return the k best of ``depth`` candidates of each query, and the number of all
-        candidates.
+    ) -> tuple[TopRows, int, int] | None:
+        """Return the k best rows of each query, the number of all candidates, and of the queries
+        that were compared with all rows that pass.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then
-        be the code that makes terms of these, which are plain (``boc.vectors.are_plain``). If
-        ``few`` is not 0, all rows that pass are compared where they are at most ``few``, or fewer
-        candidates than ``enough``, or than half of ``usual`` for each term of a query, share a term
-        with it. None if it was not built, if a score may be 2**32 or more, or for arrays of other
-        types.
+        be the code that makes terms of these, which are plain (``boc.vectors.are_plain``). None if
+        it was not built, if a score may be 2**32 or more, or for arrays of other types.
         """
-        depth = max(1, min(depth, self._rows))
-        k = min(k, depth)
-        size = depth if size is None else size
-        if _search is None or self._plan is None:
+        if _search is None or self._parts is None:
             return None
+        k = max(1, min(k, plan.depth, self._rows))
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = TopRows.empty(len(vectors), k)
-            numbers = depth, size, few, enough, usual
-            read = _search.best(
-                self._plan,
-                self._code(queries),
-                *numbers,
-                *ranked,
-                vectors,
-                None,
-                None,
-                None,
-            )
-            return None if read < 0 else (ranked, read)
+            answered = _search.best(self._parts, plan, ranked, vectors, self._code(queries))
+            return None if answered[0] < 0 else (ranked, *answered)
         if queries.data.dtype != np.int32 or (
             vectors is not None and not are_plain(vectors, vectors.shape[1])
         ):
@@ -146,30 +137,25 @@ class Kernel:
         offsets = queries.indptr.astype(np.int64)
         terms = queries.indices.astype(np.int32, copy=False)
 
-        def answer(first: int) -> int:
-            last = min(first + step, n)
-            rows = None if vectors is None else vectors[first:last]
-            out = [array[first:last] for array in ranked]
-            given = rows, offsets[first : last + 1], terms, queries.data
-            return _search.best(self._plan, None, depth, size, few, enough, usual, *out, *given)
+        def answer(first: int) -> tuple[int, int]:
+            some = slice(first, first + step)
+            out = tuple(array[some] for array in ranked)
+            rows = None if vectors is None else vectors[some]
+            lists = offsets[first : first + step + 1], terms, queries.data
+            return _search.best(self._parts, plan, out, rows, lists)
 
-        workers = self._workers(queries) if n > 1 else 1
+        workers = 1
+        if n > 1:
+            lengths = (s[(terms + 1) * b] - s[terms * b] for s, b in self._starts)
+            postings = sum(int(each.sum(dtype=np.int64)) for each in lengths)
+            workers = max(1, min(postings // SHARE, os.cpu_count() or 1))
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))
         firsts = range(0, n, step)
         if workers == 1:
-            read_each = list(map(answer, firsts))
+            counts = list(map(answer, firsts))
         else:
             with ThreadPoolExecutor(workers) as pool:
-                read_each = list(pool.map(answer, firsts))
-        return None if min(read_each, default=0) < 0 else (ranked, sum(read_each))
-
-    def _workers(self, queries: TermMatrix) -> int:
-        terms = queries.indices
-        work = [
-            int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts
-        ]
-        return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))
-
-
-def _code(code: QueryCode) -> object:
-    return _search.code(code.mean, *code.centroids, code.z, code.cells, code.temperature, code.top)
+                counts = list(pool.map(answer, firsts))
+        if any(read < 0 for read, _ in counts):
+            return None
+        return ranked, sum(read for read, _ in counts), sum(compared for _, compared in counts)

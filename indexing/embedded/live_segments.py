@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
 
 T = TypeVar("T")
+Located: TypeAlias = "tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]"
+"""A part with some of the ids of a list: their positions in the list, and their rows."""
 
 
 @dataclass(eq=False)
@@ -56,13 +59,8 @@ class LiveSegment:
 
     def counts(self) -> dict[str, int]:
         """Return the number of live rows of each modality."""
-        if self.live is None:
-            return self.segment.counts
-        totals = np.bincount(
-            self.segment.modality[self.live != 0],
-            minlength=len(MODALITIES),
-        ).tolist()
-        return dict(zip(MODALITIES, totals, strict=True))
+        totals = np.bincount(self.segment.modality, self.live, len(MODALITIES))
+        return dict(zip(MODALITIES, totals.astype(int).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -125,30 +123,20 @@ def masks_of(
 ) -> list[NDArray[np.uint8] | None]:
     """Return the mask of rows of each part that are live, of this modality, and pass all filters;
     None if all do."""
-    return [_mask(part, modality, filters) for part in parts]
-
-
-def _mask(
-    part: LiveSegment,
-    modality: Modality | None,
-    filters: Sequence[Filter],
-) -> NDArray[np.uint8] | None:
-    segment = part.segment
-    mask = part.live
-    if modality is not None and segment.counts[modality] < len(segment):
-        chosen = segment.modality == MODALITIES.index(modality)
-        mask = chosen.view(np.uint8) if mask is None else mask * chosen
-    for condition in filters:
-        words = (
-            segment.words
-        )  # None if no item of the segment has metadata: only != holds without the field
-        passed = (
-            np.full(len(segment), condition.op == "!=")
-            if words is None
-            else words.passing(condition)
-        )
-        mask = passed.view(np.uint8) if mask is None else mask * passed
-    return mask
+    masks = []
+    for part in parts:
+        segment = part.segment
+        marks = [] if part.live is None else [part.live]
+        if modality is not None and segment.counts[modality] < len(segment):
+            marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
+        for condition in filters:
+            # Where no item of a segment has metadata, only != holds.
+            passed = np.full(len(segment), condition.op == "!=")
+            if segment.words is not None:
+                passed = segment.words.passing(condition)
+            marks.append(passed.view(np.uint8))
+        masks.append(reduce(np.multiply, marks) if marks else None)
+    return masks
 
 
 def read(
@@ -178,21 +166,16 @@ def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
     raise KeyError(key)
 
 
-def locate(
-    parts: Sequence[LiveSegment],
-    ids: Sequence[str],
-) -> list[tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the parts with some of ``ids``: positions in ``ids``, and rows. KeyError for an
-    unknown id."""
+def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
+    """Return the parts that have some of ``ids``. KeyError for an unknown id."""
     owners = [owner(parts, key) for key in ids]
-    positions = {
-        id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts
-    }
-    return [
-        (part, np.array(mine), np.array([owners[i][1] for i in mine], dtype=np.int64))
-        for part in parts
-        if (mine := positions[id(part)])
-    ]
+    located = []
+    for part in parts:
+        mine = [(i, row) for i, (each, row) in enumerate(owners) if each is part]
+        if mine:
+            places, rows = np.array(mine, np.int64).T
+            located.append((part, places, rows))
+    return located
 
 
 def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:

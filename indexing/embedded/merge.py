@@ -18,17 +18,12 @@ from boc.rerank.compact import CompactCode
 
 from . import commits, fs
 from .live_segments import LiveSegment
-from .npy_files import Files
-from .segment import Segment, load, write
-from .segment import merge as merge_segments
+from .segment import Segment, load, merge
 
 MERGE = 8  # segments of similar size that are merged into one
-FEW = (
-    1 << 14
-    # rows; segments of fewer are merged with each other at once: each costs a query as much as a
-    # large one
-)
-WASTE = 0.5  # share of deleted rows at which a segment is rewritten
+FEW = 1 << 14
+"""Segments of fewer rows are merged with each other at once: each costs a query as much as a large
+one."""
 
 
 @dataclass
@@ -70,10 +65,7 @@ class Merger:
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar
         size."""
-        stage = self._stage()
-        self.parts.append(
-            self._keep_part(stage, write(stage, segment, self._manifest.fields, self._code)),
-        )
+        self.parts.append(self._write_merge([segment], [None])[0])
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -90,9 +82,9 @@ class Merger:
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
-        while (
-            ripe := _ripe(self.parts)
-            or [p for p in self.parts if len(p) < (1 - WASTE) * len(p.segment)][:1]
+        # A segment of which half the rows are deleted is rewritten.
+        while ripe := (
+            _ripe(self.parts) or [p for p in self.parts if len(p) < len(p.segment) / 2][:1]
         ):
             self._merge(ripe)
 
@@ -100,12 +92,11 @@ class Merger:
         """Merge all parts into one, unless there is only one without deleted rows, and with all
         files."""
         self._adopt()
-        if len(self.parts) > 1 or any(self._is_due(part) for part in self.parts):
-            self._merge(self.parts)
-
-    def _is_due(self, part: LiveSegment) -> bool:
-        uncoded = self._code is not None and part.segment.compact is None
-        return part.name is None or part.live is not None or uncoded
+        for part in self.parts:
+            uncoded = self._code is not None and part.segment.compact is None
+            if len(self.parts) > 1 or part.name is None or part.live is not None or uncoded:
+                self._merge(self.parts)
+                return
 
     def close(self) -> None:
         """Wait for a merge in progress; its result is dropped."""
@@ -113,12 +104,11 @@ class Merger:
 
     def _merge(self, parts: Sequence[LiveSegment]) -> None:
         kept = [part for part in parts if len(part)]
-        merged = (
-            [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]]
-            if kept
-            else []
-        )
-        self.parts[:] = [part for part in self.parts if part not in parts] + merged
+        rest = [part for part in self.parts if part not in parts]
+        if kept:
+            segments = [part.segment for part in kept]
+            rest.append(self._write_merge(segments, [part.live for part in kept])[0])
+        self.parts[:] = rest
 
     def _adopt(self) -> None:
         """Wait for the merge in progress and replace its parts by its result."""
@@ -128,15 +118,15 @@ class Merger:
         self._job = None
         merged, moved = job.result.result()
         for part, before, places in zip(job.parts, job.live, moved, strict=True):
-            if part.live is not None:
-                gone = np.flatnonzero((part.live == 0) & (1 if before is None else before != 0))
-                if len(gone):
-                    merged.live = (
-                        np.ones(len(merged.segment), np.uint8)
-                        if merged.live is None
-                        else merged.live
-                    )
-                    merged.live[places[gone]] = 0
+            if part.live is None:
+                continue
+            gone = part.live == 0
+            if before is not None:
+                gone &= before != 0
+            if gone.any():
+                if merged.live is None:
+                    merged.live = np.ones(len(merged.segment), np.uint8)
+                merged.live[places[gone]] = 0
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
     def _write_merge(
@@ -144,18 +134,11 @@ class Merger:
         segments: Sequence[Segment],
         live: Sequence[NDArray[np.uint8] | None],
     ) -> tuple[LiveSegment, list[NDArray[np.int64]]]:
-        stage = self._stage()
-        files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
-        return self._keep_part(stage, files), moved
-
-    def _stage(self) -> Path:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
-        return stage
-
-    def _keep_part(self, stage: Path, files: Files) -> LiveSegment:
+        files, moved = merge(stage, segments, live, self._manifest.fields, self._code)
         name, named = commits.keep_folder(stage, "segment", files)
-        return LiveSegment(name, load(self._home / name, self._manifest), named)
+        return LiveSegment(name, load(self._home / name, self._manifest), named), moved
 
 
 def _ripe(parts: Sequence[LiveSegment]) -> list[LiveSegment]:
@@ -165,7 +148,7 @@ def _ripe(parts: Sequence[LiveSegment]) -> list[LiveSegment]:
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < FEW else int(math.log(len(part), MERGE))].append(part)
-    return next(
-        (ripe for size, ripe in sorted(sizes.items()) if len(ripe) >= (2 if size < 0 else MERGE)),
-        [],
-    )
+    for size, ripe in sorted(sizes.items()):
+        if len(ripe) >= (2 if size < 0 else MERGE):
+            return ripe
+    return []

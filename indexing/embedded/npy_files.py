@@ -124,17 +124,18 @@ def release(array: NDArray[Any]) -> None:
     """Let the pages of a mapped array go that were read: they stay in the page cache, but no longer
     count as memory of the process. It has no effect on arrays in memory, or on systems without
     madvise."""
-    owner = _map_of(array)
-    if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
-
-
-def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    owner = owner.obj if isinstance(owner, memoryview) else owner
-    return owner if isinstance(owner, mmap.mmap) else None
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+
+
+def rows_of(mask: NDArray[np.uint8] | None, n: int) -> NDArray[np.int64]:
+    """Return the rows that a mask selects of n, ascending; None selects all."""
+    return np.arange(n) if mask is None else np.flatnonzero(mask)
 
 
 def load_strings(folder: Path, name: str) -> Strings:

@@ -9,7 +9,8 @@ built, or a score may reach 2**32, numpy does the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,10 +18,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
-from boc.topk import topk_positive
 from boc.types import TermMatrix
 
-from .kernel import BLOCK, Kernel
+from .kernel import BLOCK
 
 RowScores: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Rows of a segment and their scores."""
@@ -44,22 +44,16 @@ class Postings:
     frequencies: NDArray[Any]
     n: int
     n_terms: int
-    _peaks: NDArray[np.uint32] = field(
-        init=False,
-        repr=False,
-    )  # largest frequency of each term; 0 if unknown
 
     def __post_init__(self) -> None:
         arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
-        sizes = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
+        lengths = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
         if (
             self.starts.dtype != np.uint32
             or self.rows.dtype != np.uint16
             or self.frequencies.dtype not in FREQUENCIES
-            or any(
-                a.shape != (size,) or not a.flags.c_contiguous
-                for a, size in zip(arrays, sizes, strict=True)
-            )
+            or tuple(each.shape for each in arrays) != tuple((length,) for length in lengths)
+            or not all(each.flags.c_contiguous for each in arrays)
             or len(self.frequencies) not in (0, len(self.rows))
             or (self.starts[0], self.starts[-1]) != (0, len(self.rows))
         ):
@@ -68,7 +62,6 @@ class Postings:
                 f"postings of {self.n} rows and {self.n_terms} terms do not fit each other: "
                 f"{shapes}",
             )
-        object.__setattr__(self, "_peaks", np.zeros(self.n_terms, np.uint32))
 
     @property
     def blocks(self) -> int:
@@ -85,15 +78,10 @@ class Postings:
             )
         largest = int(terms.data.max(initial=1))
         dtype = next(t for t in FREQUENCIES if largest <= np.iinfo(t).max)
-        parts = [terms[first : first + BLOCK].tocsc() for first in range(0, n, BLOCK)] or [
-            terms.tocsc(),
-        ]
+        parts = [terms[first : first + BLOCK].tocsc() for first in range(0, max(1, n), BLOCK)]
         starts = np.zeros(n_terms * len(parts) + 1, np.uint32)
-        np.cumsum(
-            np.stack([np.diff(part.indptr) for part in parts], axis=1),
-            out=starts[1:],
-            dtype=np.uint32,
-        )
+        lengths = np.stack([np.diff(part.indptr) for part in parts], axis=1)
+        np.cumsum(lengths, out=starts[1:], dtype=np.uint32)
         rows = np.empty(terms.nnz, np.uint16)
         frequencies = np.empty(terms.nnz if largest > 1 else 0, dtype)
         for b, part in enumerate(parts):
@@ -104,53 +92,21 @@ class Postings:
                 frequencies[places] = part.data
         return cls(starts, rows, frequencies, n, n_terms)
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """The arrays that the kernel takes."""
-        return self.starts, self.rows, self.frequencies, self._peaks
-
-    def top(
-        self,
-        queries: TermMatrix,
-        k: int,
-        mask: NDArray[np.uint8] | None = None,
-    ) -> list[RowScores]:
-        """Return rows and scores of at most k largest positive scores per query, best first, ties
-        to the lower row.
-
-        The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight
-        times frequency: exact up to 2**53. A row whose ``mask`` (n,) is 0 is left out.
-        """
-        if queries.shape[1] != self.n_terms:
-            raise ValueError(f"queries have {queries.shape[1]} terms, the postings {self.n_terms}")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        if mask is not None and (
-            mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous
-        ):
-            raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
-        ranked = Kernel([((*self.arrays, mask, *5 * [None]), self.n)]).best(queries, k, k)
-        if ranked is not None:
-            _, rows, scores, counts = ranked[0]
-            return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
-        answers = []
-        for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
-            sums = self.scores(queries.indices[begin:end], queries.data[begin:end])
-            best = topk_positive(sums if mask is None else sums * mask, k)
-            answers.append((best, sums[best]))
-        return answers
+        """The arrays that the kernel takes; the last are the largest frequencies of terms, 0 where
+        it has not computed them yet."""
+        return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
         """Return scores (n,) of all rows for one query; integers, exact up to 2**53."""
-        if not len(terms):
-            return np.zeros(self.n)
-        if weights.min() < 0:
+        if weights.min(initial=0) < 0:
             raise ValueError(f"the weights of a query must not be negative, got {weights.min()}")
-        rows, lengths, spans = self._lists(np.asarray(terms, dtype=np.int64))
-        products = np.repeat(weights.astype(np.float64), lengths)
-        if len(self.frequencies):
-            products *= np.concatenate([self.frequencies[span] for span in spans])
-        return np.bincount(rows, products, self.n).astype(np.float64, copy=False)
+        scores = np.zeros(self.n)
+        for term, weight in zip(terms.tolist(), weights.tolist(), strict=True):
+            _, rows, frequencies = self.lists(term, term + 1)
+            scores[rows] += float(weight) * frequencies
+        return scores
 
     def lists(
         self,
@@ -161,53 +117,32 @@ class Postings:
         frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
-        rows = self._absolute(self.rows[span], np.diff(bounds))
-        frequencies = (
-            self.frequencies[span].astype(np.int32)
-            if len(self.frequencies)
-            else np.ones(len(rows), np.int32)
-        )
-        return bounds[:: self.blocks] - bounds[0], rows, frequencies
-
-    def matrix(self) -> TermMatrix:
-        """Return the term matrix (n, V) that ``from_matrix`` was given; reads every posting."""
-        offsets, rows, frequencies = self.lists(0, self.n_terms)
-        return sparse.csc_array((frequencies, rows, offsets), shape=(self.n, self.n_terms)).tocsr()
+        blocks = np.arange(self.blocks, dtype=np.int32)
+        rows = self._absolute(self.rows[span], np.diff(bounds), blocks)
+        return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span, len(rows))
 
     def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
         """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in that order.
 
         Reads the blocks that contain them.
         """
-        distinct, places = np.unique(chosen, return_inverse=True)
-        parts = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
-        parts += [
-            self._of_block(b, distinct[distinct // BLOCK == b])
-            for b in np.unique(distinct // BLOCK).tolist()
-        ]
-        return sparse.vstack(parts, format="csr")[places]
-
-    def _of_block(self, b: int, wanted: NDArray[np.int64]) -> TermMatrix:
-        """Return the rows ``wanted``, ascending and all in block b, of the term matrix."""
-        begins, ends = (
-            self.starts[b + i :: self.blocks][: self.n_terms].astype(np.int64) for i in (0, 1)
-        )
-        spans = zip(begins.tolist(), ends.tolist(), strict=True)
-        rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
-        listed = self._absolute(rows, ends - begins, b)
-        at = np.flatnonzero(np.isin(listed, wanted))
-        lasts = np.cumsum(
-            ends - begins,
-        )  # ends of the lists here; in the file, other blocks lie between them
-        terms = np.searchsorted(lasts, at, side="right")
-        places = at + (ends - lasts)[terms]
-        data = (
-            self.frequencies[places].astype(np.int32)
-            if len(self.frequencies)
-            else np.ones(len(at), np.int32)
-        )
-        values = data, (np.searchsorted(wanted, listed[at]), terms)
-        return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
+        distinct, order = np.unique(chosen, return_inverse=True)
+        matrices = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
+        for b in np.unique(distinct // BLOCK).tolist():
+            wanted = distinct[distinct // BLOCK == b]
+            begins = self.starts[b :: self.blocks][: self.n_terms].astype(np.int64)
+            ends = self.starts[b + 1 :: self.blocks].astype(np.int64)
+            spans = zip(begins.tolist(), ends.tolist(), strict=True)
+            rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
+            listed = self._absolute(rows, ends - begins, np.array([b], np.int32))
+            at = np.flatnonzero(np.isin(listed, wanted))
+            # Ends of the lists here; in the file, those of other blocks lie between them.
+            lasts = np.cumsum(ends - begins)
+            terms = np.searchsorted(lasts, at, side="right")
+            frequencies = self._frequencies(at + (ends - lasts)[terms], len(at))
+            values = frequencies, (np.searchsorted(wanted, listed[at]), terms)
+            matrices.append(sparse.csr_array(values, shape=(len(wanted), self.n_terms)))
+        return sparse.vstack(matrices, format="csr")[order]
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
         """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in
@@ -236,34 +171,24 @@ class Postings:
         bounds = self.starts[:: self.blocks].astype(np.int64)
         return bounds[1:] - bounds[:-1]
 
-    def _lists(
-        self,
-        terms: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], list[slice]]:
-        """Return the concatenated rows in the lists of ``terms``, the length of each list, and its
-        slice."""
-        bounds = self.starts[terms[:, None] * self.blocks + np.arange(self.blocks + 1)].astype(
-            np.int64,
-        )
-        spans = [slice(begin, end) for begin, end in bounds[:, [0, -1]].tolist()]
-        rows = np.concatenate([self.rows[span] for span in spans])
-        return self._absolute(rows, np.diff(bounds).ravel()), bounds[:, -1] - bounds[:, 0], spans
+    def _frequencies(self, places: NDArray[np.int64] | slice, n: int) -> NDArray[np.int32]:
+        if not len(self.frequencies):
+            return np.ones(n, np.int32)
+        return self.frequencies[places].astype(np.int32)
 
     def _absolute(
         self,
         rows: NDArray[np.uint16],
         lengths: NDArray[np.int64],
-        block: int | None = None,
+        blocks: NDArray[np.int32],
     ) -> NDArray[np.int32]:
-        """Return rows of the segment for rows in blocks: of lists whose blocks have ``lengths``, or
-        of a ``block``."""
+        """Return rows of the segment for rows in ``blocks``: of lists whose blocks have
+        ``lengths``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError(
                 "the postings are damaged: a list does not end where it should; index again",
             )
-        blocks = np.arange(self.blocks) if block is None else np.array([block])
-        firsts = (blocks * BLOCK).astype(np.int32)
-        absolute = np.repeat(np.tile(firsts, len(lengths) // len(firsts)), lengths)
+        absolute = np.repeat(np.tile(blocks * BLOCK, len(lengths) // len(blocks)), lengths)
         absolute += rows
         if absolute.max(initial=-1) >= self.n:
             raise ValueError(

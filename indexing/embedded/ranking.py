@@ -1,37 +1,29 @@
-"""The best rows of queries over all parts of an index.
+"""The best rows of queries over all parts of an index, as a plan (``boc/plan.py``) says.
 
 The native call of ``kernel.py`` finds them where it applies. Everything else is done here step by
 step, with the same results: alignments, scores that count words, scores of 2**32 and more, and all
 queries where it was not built.
-
-A request whose budgets nobody gave by hand is planned. Where few rows pass its conditions, all are
-compared with the query, which is as quick as reading posting lists, and exact. Where more pass and
-fewer candidates than ``_enough`` share a term with the query, all are compared too, by compact
-codes first: what passes a filter may lie far from the query, and then shares few terms with it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.plan import Plan, Statistics
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
-from boc.types import Modality, Rescore, SearchRequest, Stages
+from boc.types import Rescore, SearchRequest, Stages, timed
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
+from .npy_files import rows_of
 from .postings import RowScores
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
-
-SCANNED = 2_500_000
-"""Components of all vectors that pass, up to which they are compared: it costs as posting lists of
-recall .98."""
 
 Matching: TypeAlias = Callable[[str], list[RowScores]]
 """The rows of each part that share a word with a text."""
@@ -54,16 +46,12 @@ class Ranking:
         masks: Sequence[NDArray[np.uint8] | None],
         dim: int,
         shortlist: Shortlist | None,
-        scanned: int = SCANNED,
     ) -> None:
         self.parts = parts
         self.masks = masks
+        self._dim = dim
         self._shortlist = shortlist
-        self._few = max(
-            1,
-            scanned // max(1, dim),
-        )  # rows that pass, up to which a planned request compares all
-        pairs = list(zip(parts, masks, strict=True))
+        pairs = zip(parts, masks, strict=True)
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
 
@@ -74,216 +62,179 @@ class Ranking:
         codes = (None, None) if compact is None else (compact.codes, compact.scales)
         return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
+    @cached_property
+    def statistics(self) -> Statistics:
+        """What a plan is made from."""
+        segments = [part.segment for part in self.parts]
+        postings = sum(len(each.postings.rows) for each in segments)
+        n_terms = max((each.postings.n_terms for each in segments), default=1)
+        passing = sum(map(len, self.passing_rows()))
+        rows = sum(map(len, segments))
+        return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
+
+    def passing_rows(self) -> list[NDArray[np.int64]]:
+        """Return the rows of each part that the masks select, ascending."""
+        pairs = zip(self.parts, self.masks, strict=True)
+        return [rows_of(mask, len(part.segment)) for part, mask in pairs]
+
     def __call__(
         self,
         request: SearchRequest,
+        plan: Plan,
         matching: Matching,
         stages: Stages | None,
     ) -> TopRows:
         """Return the best rows of all queries. ``matching`` is called if the request counts
         words."""
-        begun = perf_counter()
         rescore = request.rescore
         best = None
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
-            queries = request.code or request.queries
-            usual = self._usual if request.filters else 0.0
-            plan = (
-                (self._few, request.most, usual) if request.planned and rescore is not None else ()
-            )
-            best = self._kernel.best(
-                queries,
-                request.most,
-                request.k,
-                vectors,
-                self._size(request),
-                *plan,
-            )
+            with timed(stages, "postings_ms"):
+                best = self._kernel.best(
+                    request.code or request.queries,
+                    request.most,
+                    plan,
+                    vectors,
+                )
         if best is None:
-            return self._step_by_step(request, matching, Stages() if stages is None else stages)
-        ranked, candidates = best
+            return self._step_by_step(request, plan, matching, stages or Stages())
+        ranked, candidates, compared = best
         if stages is not None:
-            stages.took("postings_ms", begun)
+            stages.plan = plan.way_of(compared, len(request))
             if rescore is not None:
                 stages.candidates += candidates
                 stages.rerank_ms = None
         return ranked
 
-    def _size(self, request: SearchRequest) -> int | None:
-        """Return the number of candidates whose vectors are read; None for all."""
-        short = self._shortlist
-        asked = request.rescore
-        return (
-            None
-            if short is None or asked is None or request.modality is None
-            else short.size(request.k, asked.k)
-        )
-
-    @cached_property
-    def _usual(self) -> float:
-        """The mean number of rows that pass in a posting list, if what passes is spread over all
-        lists."""
-        segments = [part.segment for part in self.parts]
-        n_terms = max((each.postings.n_terms for each in segments), default=1)
-        postings = sum(len(each.postings.rows) for each in segments)
-        rows = sum(map(len, segments))
-        return postings / max(1, n_terms) * self.passing / max(1, rows)
-
-    @cached_property
-    def passing(self) -> int:
-        """The number of rows that pass."""
-        pairs = zip(self.parts, self.masks, strict=True)
-        return sum(
-            len(part.segment) if mask is None else int(np.count_nonzero(mask))
-            for part, mask in pairs
-        )
-
-    def _enough(self, request: SearchRequest, i: int) -> int:
-        """Return the number of candidates of query i below which a planned request compares all
-        rows that pass: its hits; under filters half of what is usual for its terms, since the
-        nearest of all may lie elsewhere."""
-        if not request.filters:
-            return request.most
-        terms = int(request.queries.indptr[i + 1] - request.queries.indptr[i])
-        return max(request.most, min(request.k, int(self._usual * terms / 2)))
-
-    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
+    def _step_by_step(
+        self,
+        request: SearchRequest,
+        plan: Plan,
+        matching: Matching,
+        stages: Stages,
+    ) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
         ranked = TopRows.empty(len(request), width)
-        begun = perf_counter()
-        for i, best in enumerate(self._candidates(request, matching)):
-            begun = stages.took("postings_ms", begun)
+        candidates = self._candidates(request, matching)
+        compared = 0
+        for i in range(len(request)):
+            with stages.timed("postings_ms"):
+                best = next(candidates)
             if request.rescore is not None:
-                best, size = self._plan(best, request, request.rescore, i)
-                stages.candidates += len(best.rows)
-                best = self._rescore(best, request, request.rescore, i, size)
-                begun = stages.took("rerank_ms", begun)
+                with stages.timed("rerank_ms"):
+                    chosen = self._split(best)
+                    size = plan.size
+                    if self._compares_all(plan, len(best.rows), request, i):
+                        compared += 1
+                        chosen, size = self._all(chosen, request, request.rescore, plan, i)
+                    stages.candidates += sum(map(len, chosen))
+                    best = self._rescore(chosen, size, request, request.rescore, i)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
+        stages.plan = plan.way_of(compared, len(request))
         return ranked
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[RankedRows]:
         """Yield the best ``request.k`` rows of each query by posting lists, and by words if they
         count."""
-        best = (
-            self._kernel.best(request.queries, request.k, request.k)
-            if request.words is None
-            else None
-        )
-        if best is not None:
-            ranked, _ = best
-            for i, count in enumerate(ranked.counts.tolist()):
-                yield RankedRows(
-                    ranked.parts[i, :count],
-                    ranked.rows[i, :count],
-                    ranked.scores[i, :count],
-                )
+        best = None
+        if request.words is None:
+            plan = Plan("terms", request.k, request.k)
+            best = self._kernel.best(request.queries, request.k, plan)
+        if best is None:
+            for i in range(len(request)):
+                yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
             return
-        for i in range(len(request)):
-            yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
+        ranked = best[0]
+        for i, count in enumerate(ranked.counts.tolist()):
+            yield RankedRows(
+                ranked.parts[i, :count],
+                ranked.rows[i, :count],
+                ranked.scores[i, :count],
+            )
 
     def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries = request.queries
         words = request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
-        by_words = None if words is None else matching(words.texts[i])
+        joint = [
+            part.segment.postings.scores(queries.indices[span], queries.data[span])
+            for part in self.parts
+        ]
+        if words is not None:
+            for sums, (rows, scores) in zip(joint, matching(words.texts[i]), strict=True):
+                shared = sums[rows] > 0
+                sums[rows[shared]] += words.weight * scores[shared]
         scored = []
-        for number, (part, mask) in enumerate(zip(self.parts, self.masks, strict=True)):
-            joint = part.segment.postings.scores(queries.indices[span], queries.data[span])
-            if words is not None and by_words is not None:
-                rows, scores = by_words[number]
-                shared = joint[rows] > 0
-                joint[rows[shared]] += words.weight * scores[shared]
-            rows = np.flatnonzero(joint if mask is None else joint * mask)
-            scored.append((rows, joint[rows]))
+        for sums, mask in zip(joint, self.masks, strict=True):
+            if mask is not None:
+                sums *= mask
+            rows = np.flatnonzero(sums)
+            scored.append((rows, sums[rows]))
         return scored
 
-    def _plan(
+    def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:
+        """Return whether query i is compared with all rows that pass: as planned, or since too few
+        candidates share a term with it and others pass."""
+        if plan.way == "all" or found >= min(plan.depth, self.statistics.passing):
+            return plan.way == "all"
+        return plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
+
+    def _all(
         self,
-        candidates: RankedRows,
+        candidates: list[NDArray[np.int64]],
         request: SearchRequest,
         rescore: Rescore,
+        plan: Plan,
         i: int,
-    ) -> tuple[RankedRows, int | None]:
-        """Return the candidates of query i, of a planned request perhaps all rows that pass, or for
-        an alignment also those of the best products; and the number of them whose vectors are read,
-        None for all."""
-        size = self._size(request)
-        count = self.passing
-        few = self._few if rescore.metric == "dot" else request.k
-        if not request.planned or (
-            count > few and len(candidates.rows) >= min(count, self._enough(request, i))
-        ):
-            return candidates, size
-        masked = zip(self.parts, self.masks, strict=True)
-        chosen = [
-            np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask)
-            for part, mask in masked
-        ]
-        numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
-        passing = RankedRows(
-            numbers,
-            np.concatenate([np.empty(0, np.int64), *chosen]),
-            np.zeros(count),
-        )
-        if rescore.metric == "dot" or count <= few:
-            return passing, None if count <= few or size is None else request.k
-        near = self._rescore(passing, request, replace(rescore, metric="dot", k=request.k), i, None)
-        pairs = np.stack(
-            [np.append(candidates.parts, near.parts), np.append(candidates.rows, near.rows)],
-        )
-        parts, rows = np.unique(pairs, axis=1)
-        return RankedRows(parts.astype(np.int32), rows, np.zeros(len(rows))), None
+    ) -> tuple[list[NDArray[np.int64]], int]:
+        """Return all rows of each part that pass, and how many vectors are read; for an alignment
+        the candidates of query i, and the rows of the best products."""
+        passing = self.passing_rows()
+        total = self.statistics.passing
+        if plan.way == "all":
+            return passing, total
+        if rescore.metric == "dot":
+            return passing, plan.depth
+        near = replace(rescore, metric="dot", k=plan.depth)
+        nearest = self._split(self._rescore(passing, total, request, near, i))
+        return list(map(np.union1d, candidates, nearest)), total
+
+    def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
+        """Return the rows of each part, ascending."""
+        return [np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))]
 
     def _rescore(
         self,
-        candidates: RankedRows,
+        chosen: list[NDArray[np.int64]],
+        size: int,
         request: SearchRequest,
         rescore: Rescore,
         i: int,
-        size: int | None,
     ) -> RankedRows:
-        """Return the best candidates of query i by its vector or concept set; at most ``size``
-        vectors are read."""
-        chosen = [
-            np.sort(candidates.rows[candidates.parts == number])
-            for number in range(len(self.parts))
-        ]
+        """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
+        i; at most ``size`` vectors are read."""
         pairs = list(zip(self.parts, chosen, strict=True))
+        scored: list[RowScores] = []
         if rescore.metric != "dot":
             assert request.modality is not None
-            aligned = [
-                (rows, _align(rescore, i, part, rows, request.modality)) for part, rows in pairs
-            ]
-            return best_of(self.parts, aligned, rescore.k)
+            for part, rows in pairs:
+                assert part.segment.concepts is not None
+                sets = take_sets(part.segment.concepts, rows)
+                scored.append((rows, alignment_scores(rescore, i, sets, request.modality)))
+            return best_of(self.parts, scored, rescore.k)
         query = rescore.queries.vectors[i]
-        if self._shortlist is not None and size is not None and len(candidates.rows) > size:
-            estimated = [
-                (rows, self._shortlist.estimates(query, part, rows)) for part, rows in pairs
-            ]
-            short = best_of(self.parts, estimated, size)
-            pairs = [
-                (part, np.sort(short.rows[short.parts == number]))
-                for number, part in enumerate(self.parts)
-            ]
-        return best_of(
-            self.parts,
-            [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs],
-            rescore.k,
-        )
-
-
-def _align(
-    rescore: Rescore,
-    i: int,
-    part: LiveSegment,
-    rows: NDArray[np.int64],
-    modality: Modality,
-) -> NDArray[np.float32]:
-    assert part.segment.concepts is not None
-    return alignment_scores(rescore, i, take_sets(part.segment.concepts, rows), modality)
+        if self._shortlist is not None and sum(map(len, chosen)) > size:
+            estimates = self._shortlist.estimates
+            scored = [(rows, estimates(query, part, rows)) for part, rows in pairs]
+            chosen = self._split(best_of(self.parts, scored, size))
+        scored = [
+            (rows, dot(query, part.segment.vectors, rows))
+            for part, rows in zip(self.parts, chosen, strict=True)
+        ]
+        return best_of(self.parts, scored, rescore.k)
 
 
 def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:
@@ -294,7 +245,7 @@ def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) 
     lengths = [len(rows) for rows, _ in matches]
     numbers = np.repeat(np.arange(len(matches), dtype=np.int32), lengths)
     rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in matches)])
-    scores = np.concatenate([scores for _, scores in matches]) if matches else np.empty(0)
+    scores = np.concatenate([np.empty(0), *(scores for _, scores in matches)])
     if k < len(rows):
         kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
         numbers = numbers[kept]
@@ -304,8 +255,6 @@ def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) 
         order = np.argsort(-scores, kind="stable")[:k]
     else:
         ids = read(parts, numbers, rows, Segment.ids)
-        order = np.array(
-            sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k],
-            np.int64,
-        )
+        best = sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k]
+        order = np.array(best, np.int64)
     return RankedRows(numbers[order], rows[order], scores[order])

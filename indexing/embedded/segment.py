@@ -45,6 +45,7 @@ from .npy_files import (
     load_strings,
     offsets_of,
     release,
+    rows_of,
     spans,
     write_header,
 )
@@ -90,9 +91,6 @@ class Segment:
         """Return the row of an id, or None."""
         return self.texts["ids"].find(key)
 
-    def item(self, row: int) -> Item:
-        return self.items(np.array([row]))[0]
-
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of ``rows``, in that order."""
         return self.texts["ids"].take(rows)
@@ -108,7 +106,7 @@ class Segment:
         are in memory."""
         if self.held is not None and live is None:
             return iter(self.held)
-        rows = np.arange(len(self)) if live is None else np.flatnonzero(live)
+        rows = rows_of(live, len(self))
         blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
         return (item for block in blocks for item in self.items(block))
 
@@ -145,7 +143,7 @@ def gather_segment(
     """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows,
     which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
-    order = np.array(ordered, dtype=np.int64)
+    order = np.array(ordered, np.int64)
     chosen = [items[row] for row in ordered]
     texts = {
         "ids": Strings.of([item.id for item in chosen]),
@@ -156,7 +154,7 @@ def gather_segment(
         texts["fields"] = Strings.of(
             json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen
         )
-    modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
+    modality = np.array([MODALITIES.index(item.modality) for item in chosen], np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
     return Segment(
         Postings.from_matrix(terms[order]),
@@ -248,48 +246,6 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     return Segment(postings, map_array("vectors"), concepts, modality, texts, searched, compact)
 
 
-def write(
-    folder: Path,
-    segment: Segment,
-    types: Mapping[str, FieldType],
-    code: CompactCode | None = None,
-) -> Files:
-    """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given;
-    return its files."""
-    out = _SegmentOutput(folder)
-    arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
-    postings = segment.postings
-    concepts = segment.concepts
-    arrays |= {
-        "starts": postings.starts,
-        "rows": postings.rows,
-        "frequencies": postings.frequencies,
-    }
-    if concepts is not None:
-        arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
-        if concepts.scales is not None:
-            arrays["concept_scales"] = concepts.scales
-    jobs = [
-        partial(
-            out.words,
-            partial(text_store_writer.write, items=segment.all_items(), types=types),
-        ),
-    ]
-    jobs += [
-        partial(out.array, name, array.dtype, array.shape, [array])
-        for name, array in arrays.items()
-    ]
-    jobs += [
-        partial(out.strings, name, [(s.data, np.diff(s.offsets))])
-        for name, s in segment.texts.items()
-    ]
-    if code is not None:
-        jobs.append(partial(out.compact, len(segment), code, [(segment.vectors, segment.modality)]))
-    _together(jobs)
-    fs.sync(folder)
-    return out.files
-
-
 def merge(
     folder: Path,
     parts: Sequence[Segment],
@@ -305,57 +261,17 @@ def merge(
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
-
-    def make(path: Path) -> bool:
-        return text_store_writer.merge(
-            path,
-            [_words_of(part, types) for part in parts],
-            merged.moved,
-            len(merged),
-            types,
-        )
-
-    jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
-    _together([*jobs, partial(_write_rows, out, merged, parts[0], code)])
-    fs.sync(folder)
-    return out.files, merged.moved
-
-
-def _words_of(
-    part: Segment,
-    types: Mapping[str, FieldType],
-) -> TextStore | text_store_writer.ItemWords | None:
-    if part.words is not None or not (types or part.counts["text"]):
-        return part.words
-    return text_store_writer.ItemWords(part.all_items(), types)
-
-
-def _together(jobs: Sequence[Callable[[], None]]) -> None:
-    """Run all jobs, two at a time; most of their time is writing, hashing and sorting."""
+    jobs = [
+        partial(out.words, merged, parts, types),
+        partial(out.postings, merged, parts, live),
+        partial(out.rows, merged, parts[0], code),
+    ]
+    # Two at a time: most of their time is writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
-
-
-def _write_rows(
-    out: _SegmentOutput,
-    merged: _MergeOrder,
-    like: Segment,
-    code: CompactCode | None,
-) -> None:
-    """Write everything except postings and text index."""
-    if code is not None:
-        vectors = merged.column(lambda part: part.vectors)
-        modalities = merged.column(lambda part: part.modality)
-        out.compact(len(merged), code, zip(vectors, modalities, strict=True))
-    out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
-    dtype = like.vectors.dtype
-    width = like.vectors.shape[1]
-    out.array("vectors", dtype, (len(merged), width), merged.column(lambda part: part.vectors))
-    for name in like.texts:
-        out.strings(name, merged.strings(name))
-    if like.concepts is not None:
-        out.concepts(like.concepts, merged)
+    fs.sync(folder)
+    return out.files, merged.moved
 
 
 class _MergeOrder:
@@ -363,17 +279,14 @@ class _MergeOrder:
 
     def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         self._parts = parts
-        kept = [
-            np.arange(len(part)) if alive is None else np.flatnonzero(alive)
-            for part, alive in zip(parts, live, strict=True)
-        ]
+        kept = [rows_of(alive, len(part)) for part, alive in zip(parts, live, strict=True)]
         keys = [
             key
             for part, rows in zip(parts, kept, strict=True)
             for key in part.texts["ids"].take(rows)
         ]
         # Python's sort is fastest on concatenated sorted runs.
-        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
         self._row = np.concatenate(kept)[order]
         place = np.empty(len(order), np.int64)
@@ -437,53 +350,58 @@ class _MergeOrder:
             for part, moved in zip(self._parts, self.moved, strict=True):
                 indptr, rows, weights = part.postings.lists(first, last)
                 key = moved[rows]
-                kept = None if moved.min(initial=0) == 0 else key >= 0
+                kept = key >= 0
                 key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
-                keys.append(key if kept is None else key[kept])
-                frequencies.append(weights if kept is None else weights[kept])
+                keys.append(key[kept])
+                frequencies.append(weights[kept])
             key = np.concatenate(keys)
             order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
             yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
 class _SegmentOutput(Output):
-    def compact(
-        self,
-        n: int,
-        code: CompactCode,
-        blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]],
-    ) -> None:
-        """Write the compact codes of n vectors, of which blocks are given with their modalities."""
+    def rows(self, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
+        """Write everything except postings and text index."""
+        n = len(merged)
+        if code is not None:
+            self.compact(merged, code)
+        self.array("modality", np.uint8, (n,), merged.column(lambda part: part.modality))
+        vectors = merged.column(lambda part: part.vectors)
+        self.array("vectors", like.vectors.dtype, (n, like.vectors.shape[1]), vectors)
+        for name in like.texts:
+            self.strings(name, merged.strings(name))
+        if like.concepts is not None:
+            self.concepts(like.concepts, merged)
+
+    def compact(self, merged: _MergeOrder, code: CompactCode) -> None:
+        n = len(merged)
         scales = [np.empty(0, np.float32)]
 
         def encode_blocks() -> Iterator[NDArray[np.uint8]]:
-            for vectors, modality in blocks:
-                for first in range(0, len(vectors), BLOCK):
-                    span = slice(first, first + BLOCK)
-                    rows = code.encode(vectors[span], modality[span])
-                    scales.append(rows.scales)
-                    yield rows.codes
+            vectors = merged.column(lambda part: part.vectors)
+            modalities = merged.column(lambda part: part.modality)
+            for block, modality in zip(vectors, modalities, strict=True):
+                rows = code.encode(block, modality)
+                scales.append(rows.scales)
+                yield rows.codes
 
         self.array("compact", np.uint8, (n, code.width), encode_blocks())
         self.array("compact_scales", np.float32, (n,), scales)
 
     def concepts(self, first: StoredConcepts, merged: _MergeOrder) -> None:
-        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:
-            return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
+        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[NDArray[Any]]:
+            sets = merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
+            return (values for values, _ in sets)
 
         lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        total = int(offsets[-1])
         self.array("concept_offsets", np.int64, offsets.shape, [offsets])
-        shape = int(offsets[-1]), first.values.shape[1]
-        self.array(
-            "concepts",
-            first.values.dtype,
-            shape,
-            (values for values, _ in column(lambda sets: sets.values)),
-        )
+        values = column(lambda sets: sets.values)
+        self.array("concepts", first.values.dtype, (total, first.values.shape[1]), values)
         if first.scales is not None:
-            scales = (values for values, _ in column(lambda sets: sets.scales))
-            self.array("concept_scales", np.float32, shape[:1], scales)
+            scales = column(lambda sets: sets.scales)
+            self.array("concept_scales", np.float32, (total,), scales)
 
     def postings(
         self,
@@ -521,9 +439,19 @@ class _SegmentOutput(Output):
         starts = offsets_of(lengths).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
-    def words(self, make: Callable[[Path], bool]) -> None:
+    def words(
+        self,
+        merged: _MergeOrder,
+        parts: Sequence[Segment],
+        types: Mapping[str, FieldType],
+    ) -> None:
         path = self.folder / "words.sqlite"
-        if make(path):
+        sources: list[TextStore | text_store_writer.ItemWords | None] = []
+        for part in parts:
+            sources.append(part.words)
+            if part.words is None and (types or part.counts["text"]):
+                sources[-1] = text_store_writer.ItemWords(part.all_items(), types)
+        if text_store_writer.merge(path, sources, merged.moved, len(merged), types):
             fs.adopt(path)
             self.files[path.name] = (path.stat().st_size, sha256(path))
 
@@ -543,11 +471,9 @@ def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
 def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
     """Return the positions of all entries of the sets of ascending rows, as a slice if possible."""
     run = _run(rows)
-    return (
-        slice(offsets[run.start], offsets[run.stop])
-        if isinstance(run, slice)
-        else _places(offsets, rows)
-    )
+    if isinstance(run, slice):
+        return slice(offsets[run.start], offsets[run.stop])
+    return _places(offsets, rows)
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:

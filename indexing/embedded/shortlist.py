@@ -7,8 +7,6 @@ be read.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,10 +15,6 @@ from boc.rerank.compact import CompactCode
 from .live_segments import LiveSegment, Snapshot
 
 LEAST = 20_000  # items from which an index has a shortlist; the vectors of fewer are in the cache
-# vectors read per hit at least, and as many as for ten hits, so that fewer hits are the first of
-# these
-PER_HIT = 5
-SHARE = 0.05  # of the candidates whose vectors are read at least
 
 
 class Shortlist:
@@ -43,12 +37,6 @@ class Shortlist:
             return None
         return cls(code)
 
-    @staticmethod
-    def size(depth: int, k: int) -> int:
-        """Return how many of ``depth`` candidates are kept for k hits: a twentieth, and five per
-        hit at least."""
-        return min(depth, max(PER_HIT * max(k, 10), math.ceil(SHARE * depth)))
-
     def estimates(
         self,
         query: NDArray[np.float32],
@@ -56,8 +44,6 @@ class Shortlist:
         rows: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         compact = part.segment.compact
-        return (
-            np.empty(0, np.float32)
-            if compact is None
-            else self.code.estimates(query, compact, rows)
-        )
+        if compact is None:  # of a part without rows
+            return np.empty(0, np.float32)
+        return self.code.estimates(query, compact, rows)

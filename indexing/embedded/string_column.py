@@ -29,7 +29,7 @@ class Strings:
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Strings:
-        encoded = [value.encode("utf-8") for value in values]
+        encoded = [value.encode() for value in values]
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
 

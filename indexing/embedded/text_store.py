@@ -93,10 +93,9 @@ class TextStore:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
         n, gaps, frequencies = entries[0]
         rows = self._check_rows(np.cumsum(_unpack(gaps, len(gaps) // n), dtype=np.int64))
-        return rows, _unpack(frequencies, len(frequencies) // n) if frequencies else np.ones(
-            n,
-            np.uint8,
-        )
+        if not frequencies:
+            return rows, np.ones(n, np.uint8)
+        return rows, _unpack(frequencies, len(frequencies) // n)
 
     def vocabulary(self) -> dict[str, int]:
         """Return the number of rows with each word."""
@@ -181,9 +180,10 @@ class TextStore:
         return spans.get(condition.op, (below, upto))
 
     def _stop(self, field: int, op: str, value: bytes | float) -> int:
-        sql = f"SELECT stop FROM edges WHERE field = ? AND value {op} ? ORDER BY value DESC LIMIT 1"
-        entries = self._read(sql, (field, value))
-        return int(entries[0][0]) if entries else 0
+        last = (
+            f"SELECT stop FROM edges WHERE field = ? AND value {op} ? ORDER BY value DESC LIMIT 1"
+        )
+        return int(self._read(f"SELECT ifnull(({last}), 0)", (field, value))[0][0])
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         try:

@@ -1,8 +1,8 @@
-"""Writes the text and metadata index of a segment, from its items or by merging those of other
-segments.
+"""Writes the text and metadata index of a segment, by merging those of items in memory and of
+other segments.
 
-The format is described in ``text_store``. Both ways give the same bytes, if equal values are
-written in the same way.
+The format is described in ``text_store``. Both give the same bytes, if equal values are written in
+the same way.
 """
 
 import sqlite3
@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -97,13 +97,8 @@ class ItemWords:
 
     def vocabulary(self) -> dict[str, int]:
         """Return the frequency of each word."""
-        return dict(
-            zip(
-                self._words,
-                np.bincount(self._ranks, minlength=len(self._words)).tolist(),
-                strict=True,
-            ),
-        )
+        frequencies = np.bincount(self._ranks, minlength=len(self._words))
+        return dict(zip(self._words, frequencies.tolist(), strict=True))
 
     def lists(self, first: str, last: str) -> _WordPostings:
         """Return the posting lists of the words from ``first`` to ``last``."""
@@ -131,28 +126,6 @@ class ItemWords:
         )
 
 
-def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
-    """Write the file of ``items`` with fields of ``types``; return False if there is nothing to
-    write.
-
-    Same items, same bytes, not yet synced. BackendError if it cannot be written, or an integer
-    exceeds 64 bits.
-    """
-    source = ItemWords(items, types)
-    counts = source.vocabulary()
-    words = list(counts)
-    lists = (
-        source.lists(words[a], words[b - 1])
-        for a, b in spans(np.array(list(counts.values())), OCCURRENCES)
-    )
-    return _store(
-        path,
-        lists,
-        source.lengths,
-        {name: source.values(name) for name in _filter_fields(types)},
-    )
-
-
 def merge(
     path: Path,
     parts: Sequence[TextStore | ItemWords | None],
@@ -164,8 +137,8 @@ def merge(
     nothing to write.
 
     ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is
-    a part without words or values. BackendError if the file cannot be written, or for an integer
-    beyond 64 bits.
+    a part without words or values. Same items, same bytes, not yet synced. BackendError if the file
+    cannot be written, or for an integer beyond 64 bits.
     """
     sources = [
         (part, places) for part, places in zip(parts, moved, strict=True) if part is not None
@@ -174,20 +147,7 @@ def merge(
     for part, places in sources:
         kept = places >= 0
         lengths[places[kept]] = part.lengths[kept]
-    return _store(
-        path,
-        _merge_lists(sources),
-        lengths,
-        {name: _merged_values(sources, name) for name in _filter_fields(types)},
-    )
-
-
-def _store(
-    path: Path,
-    lists: Iterable[_WordPostings],
-    lengths: Ints,
-    fields: Mapping[str, _Values],
-) -> bool:
+    fields = {name: _merged_values(sources, name) for name in _filter_fields(types)}
     if not lengths.any() and not any(len(field.rows) for field in fields.values()):
         return False
     try:
@@ -197,16 +157,13 @@ def _store(
             file.execute("BEGIN")
             for table in _TABLES:
                 file.execute(f"CREATE TABLE {table}")
-            for some in lists:
+            for some in _merge_lists(sources):
                 file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _rows_of(some))
             file.execute("INSERT INTO lengths VALUES (?)", (pack(lengths, int(lengths.max())),))
             for number, (name, (values, rows, stops)) in enumerate(fields.items()):
-                data = pack(rows, len(lengths) - 1)
+                data = pack(rows, n - 1)
                 file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
-                edges = (
-                    (number, value, stop)
-                    for value, stop in zip(values, stops.tolist(), strict=True)
-                )
+                edges = zip(repeat(number), values, stops.tolist(), strict=False)
                 file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
             file.execute("COMMIT")
     except OverflowError as error:

@@ -239,7 +239,7 @@ class EmbeddedWriter(_Writing):
         )
 
     def _known_ids(self, ids: Sequence[str]) -> list[str]:
-        asked = np.array([hash(key) for key in ids], dtype=np.int64)
+        asked = np.array([hash(key) for key in ids], np.int64)
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
         near[near] = self._hashes[places[near]] == asked[near]

@@ -1,16 +1,17 @@
 """Searching an index on a server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
-from time import monotonic, perf_counter
-from typing import Literal, TypeAlias
+from time import monotonic
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
+from boc.plan import SERVER, Plan, Statistics, make_plan
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
@@ -23,13 +24,8 @@ from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
 CANDIDATES = 4096  # hits with vectors per request
-CHOICE = 10  # candidates of a hit: among fewer that share a term the right one may be missing
-FAR = 4  # times fewer than usual share a term with a query far from them
-PATIENCE = 16  # times slower than usual a query may be for the right hits
-LASTING = 60  # seconds that the number of items that pass a filter is kept
-Plan: TypeAlias = Literal["terms", "scan", "fill"]
-"""How candidates are found: those that share a term with the query; all items that pass; or both,
-those first."""
+Matches: TypeAlias = tuple[Sequence[Json], int]
+"""Some hits of a query, and the number of all items that match it."""
 BY_ID = attrgetter("item.id")
 BY_SCORE = attrgetter("score")
 
@@ -49,17 +45,13 @@ class ServerEngine(Contents):
         self._reranks = (
             generation.state.unit
         )  # whether the server re-ranks candidates, and not this process
-        self._quick = min(
-            self._vectors.quick // generation.manifest.identity.dim,
-            requests.WINDOW,
-        )  # items
-        self._holders = generation.manifest.postings / self._n_terms  # items of a term
+        self.costs = SERVER._replace(quick=self._vectors.quick)
         self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         modality = request.modality
         rescore = request.rescore
-        stages = Stages() if stages is None else stages
+        stages = stages or Stages()
         check_request(request, self.manifest, self.generation.name)
         if request.words is not None:
             self._check_words()
@@ -92,56 +84,33 @@ class ServerEngine(Contents):
             scores[i, : len(hits)] = [hit.score for hit in hits]
         return ids, scores
 
+    def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
+        """Return what a plan is made from; the number of items that pass is kept for a minute."""
+        manifest = self.generation.manifest
+        passing = self._passing(modality, tuple(filters), int(monotonic() / 60))
+        list_length = manifest.postings / self._n_terms
+        total = sum(manifest.items.values())
+        return Statistics(passing, total, list_length, manifest.identity.dim)
+
+    def _plan(self, request: SearchRequest) -> Plan:
+        costs = self.costs
+        if not self._reranked(request):
+            # Vectors come here, so that all are compared only where they are few.
+            costs = costs._replace(patience=0, unscored=False)
+        return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
+
     def _hits(self, request: SearchRequest, stages: Stages) -> list[list[Hit]]:
         """Return the hits of each query, found again where its terms have too few candidates."""
-        plan, passing = self._plan(request)
+        plan = self._plan(request)
         answers = self._answers(request, range(len(request)), plan, stages)
-        few = [
-            i
-            for i, (_, matched) in enumerate(answers)
-            if self._are_few(request, i, matched, passing)
-        ]
+        lengths = np.diff(request.queries.indptr).tolist()
+        few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
         if few:
-            for i, answer in zip(
-                few,
-                self._answers(request, few, self._other(request, passing), stages),
-                strict=True,
-            ):
+            again = self._answers(request, few, plan._replace(way=plan.otherwise), stages)
+            for i, answer in zip(few, again, strict=True):
                 answers[i] = answer
+        stages.plan = plan.way_of(len(few), len(answers))
         return [hits for hits, _ in answers]
-
-    def _plan(self, request: SearchRequest) -> tuple[Plan, int]:
-        """Return how to find candidates, and how many items pass; 0 if the plan stays whatever it
-        finds."""
-        if not request.planned or request.rescore is None:
-            return "terms", 0
-        passing = self._passing(
-            request.modality,
-            tuple(request.filters),
-            int(monotonic() / LASTING),
-        )
-        return ("terms", passing) if passing > self._quick else ("scan", 0)
-
-    def _are_few(self, request: SearchRequest, i: int, matched: int, passing: int) -> bool:
-        """Return whether query i shares terms with so few of the ``passing`` items that others may
-        be nearer.
-
-        So it is, too, where a filter leaves a much smaller share of such items than of all: the
-        rest is far from the query, and its nearest items need not share a term.
-        """
-        if not passing or matched < min(request.k, CHOICE * request.most, passing):
-            return bool(passing)
-        usual = self._sharing(request, i) * passing / max(1, sum(self.manifest.items.values()))
-        return bool(request.filters) and FAR * matched < usual
-
-    def _sharing(self, request: SearchRequest, i: int) -> float:
-        """Return how many items usually share a term with a query of as many terms as query i."""
-        indptr = request.queries.indptr
-        return int(indptr[i + 1] - indptr[i]) * self._holders
-
-    def _other(self, request: SearchRequest, passing: int) -> Plan:
-        """Return how to find candidates of a query whose terms find too few."""
-        return "scan" if self._reranked(request) and passing <= PATIENCE * self._quick else "fill"
 
     def _count(self, modality: Modality | None, filters: Sequence[Filter], period: int) -> int:
         return self._total(requests.search_body(None, 0, modality, filters, layout=self._layout))
@@ -157,15 +126,13 @@ class ServerEngine(Contents):
         )
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
-        """Return how many candidates of query i are re-ranked. All that share a term, where they
-        are quickly compared: without the scores of terms that costs less than the best of them."""
-        if plan == "scan":
+        """Return how many candidates of query i are re-ranked, ``RANKED`` for all that match."""
+        n_terms = int(np.diff(request.queries.indptr)[i])
+        if plan.way == "all" or (request.words is None and n_terms <= plan.unscored):
             return requests.RANKED
-        if not (request.planned and self._reranked(request)):
-            return request.k
-        if request.words is None and self._sharing(request, i) <= self._quick:
-            return requests.RANKED
-        return min(request.k, requests.WINDOW)
+        if request.planned and self._reranked(request):
+            return min(plan.depth, requests.WINDOW)
+        return plan.depth
 
     def _body(
         self,
@@ -184,13 +151,13 @@ class ServerEngine(Contents):
         reranked = self._reranked(request)
         if request.words is not None:
             may = requests.match_body(request.words.texts[i], request.words.weight)
-        if plan != "scan" and (
+        if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
             # Re-ranking all that match takes no scores of terms.
             unscored = reranked and may is None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
-        if plan != "terms":
+        if plan.way != "terms":
             may = must
             must = None
         elif must is None:
@@ -210,86 +177,117 @@ class ServerEngine(Contents):
     ) -> list[tuple[list[Hit], int]]:
         """Return the hits of the queries of these ``numbers``, each with the number of items that
         matched."""
-        rescore = request.rescore
-        reranked = self._reranked(request)
         depths = {i: self._depth(request, plan, i) for i in numbers}
         depth = max(depths.values(), default=1)
-        fields = self._layout.hits
-        size = BATCH
-        most = request.most if reranked else depth
-        only = self._only(request.modality) if plan == "terms" else request.modality
-        if rescore is not None and not reranked:
-            fields = self._vectors.hit_fields
-            size = max(1, CANDIDATES // depth)
-        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
+        rescore = request.rescore
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
-        for start in range(0, len(bodies), size):
-            part = list(bodies)[start : start + size]
-            begun = perf_counter()
-            searches = [bodies[i] for i in part]
-            params = {} if request.words is None else ALL_SHARDS
-            pages = self._searches.pages(searches, most, **params)
-            begun = stages.took("postings_ms", begun)
-            found = [hits for hits, _ in pages]
-            totals = [total for _, total in pages]
-            if not reranked and request.words is None:
-                self._check_exact(found)
-            if rescore is None:
-                ranked = [
-                    self._with_scores(hits, [float(hit["_score"]) for hit in hits])
-                    for hits in found
-                ]
-            elif reranked:
-                stages.rerank_ms = None
-                stages.candidates += sum(
-                    min(depths[i], total) for i, total in zip(part, totals, strict=True)
-                )
-                ranked = [self._best(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
-            else:
-                ranked = [
-                    self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)
-                ]
-                stages.candidates += sum(map(len, found))
-                begun = stages.took("rerank_ms", begun)
-                items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-                ranked = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
-            stages.took("content_ms", begun)
-            answers.update(zip(part, zip(ranked, totals, strict=True), strict=True))
+        if rescore is None:
+            pages = self._pages(request, plan, numbers, self._layout.hits, depth, BATCH, stages)
+            rank = partial(self._by_terms, request, stages)
+        elif self._reranked(request):
+            most = request.most
+            pages = self._pages(request, plan, numbers, self._layout.hits, most, BATCH, stages)
+            rank = partial(self._by_server, rescore, depths, stages)
+        else:
+            size = max(1, CANDIDATES // depth)
+            fields = self._vectors.hit_fields
+            pages = self._pages(request, plan, numbers, fields, depth, size, stages)
+            rank = partial(self._by_vectors, rescore, stages)
+        for part, matches in pages:
+            totals = [total for _, total in matches]
+            answers.update(zip(part, zip(rank(part, matches), totals, strict=True), strict=True))
         return list(answers.values())
 
-    def _best(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
-        """Return the best hits of query i by the scores of the server, which re-ranked them."""
-        scores = self._vectors.products([hit["_score"] for hit in hits], rescore.queries.vectors[i])
-        best = self._with_scores(hits, scores)
-        best.sort(key=BY_ID)
-        best.sort(key=BY_SCORE, reverse=True)
-        return best[: rescore.k]
+    def _pages(
+        self,
+        request: SearchRequest,
+        plan: Plan,
+        numbers: Sequence[int],
+        fields: Json,
+        most: int,
+        size: int,
+        stages: Stages,
+    ) -> Iterator[tuple[list[int], Sequence[Matches]]]:
+        """Yield, of ``size`` queries at a time that have a term, their numbers, and the hits of
+        each, at most ``most``, with the number of items that matched."""
+        only = self._only(request.modality) if plan.way == "terms" else request.modality
+        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
+        params = {} if request.words is None else ALL_SHARDS
+        for start in range(0, len(bodies), size):
+            part = list(bodies)[start : start + size]
+            with stages.timed("postings_ms"):
+                matches = self._searches.pages([bodies[i] for i in part], most, **params)
+            yield part, matches
 
-    def _rescore(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
-        """Return the best candidates of query i, which were fetched with their vectors; their ids
-        alone."""
-        rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-        scores = (
-            dot(rescore.queries.vectors[i], self._decode_vectors(hits))
-            if hits
-            else np.empty(0, np.float32)
-        )
-        return reorder(rows, scores, rescore.k)
+    def _by_terms(
+        self,
+        request: SearchRequest,
+        stages: Stages,
+        part: Sequence[int],
+        matches: Sequence[Matches],
+    ) -> list[list[Hit]]:
+        """Return the hits of each query by the scores of its terms."""
+        if request.words is None:
+            self._check_exact(hits for hits, _ in matches)
+        with stages.timed("content_ms"):
+            return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
+
+    def _by_server(
+        self,
+        rescore: Rescore,
+        depths: Mapping[int, int],
+        stages: Stages,
+        part: Sequence[int],
+        matches: Sequence[Matches],
+    ) -> list[list[Hit]]:
+        """Return the best hits of each query, whose candidates the server re-ranked."""
+        stages.rerank_ms = None
+        ranked = []
+        with stages.timed("content_ms"):
+            for i, (hits, total) in zip(part, matches, strict=True):
+                stages.candidates += min(depths[i], total)
+                query = rescore.queries.vectors[i]
+                best = self._with_scores(hits, self._vectors.products(_scores(hits), query))
+                best.sort(key=BY_ID)
+                best.sort(key=BY_SCORE, reverse=True)
+                ranked.append(best[: rescore.k])
+        return ranked
+
+    def _by_vectors(
+        self,
+        rescore: Rescore,
+        stages: Stages,
+        part: Sequence[int],
+        matches: Sequence[Matches],
+    ) -> list[list[Hit]]:
+        """Return the best candidates of each query, which were fetched with their vectors."""
+        self._check_exact(hits for hits, _ in matches)
+        ranked = []
+        with stages.timed("rerank_ms"):
+            for i, (hits, _) in zip(part, matches, strict=True):
+                stages.candidates += len(hits)
+                rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+                scores = np.empty(0, np.float32)
+                if hits:
+                    scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits))
+                ranked.append(reorder(rows, scores, rescore.k))
+        with stages.timed("content_ms"):
+            items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+            return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         modality = request.modality
         assert modality is not None
         near = Rescore("dot", rescore.queries, request.k) if request.planned else None
         results = self.search(replace(request, rescore=near), stages)
-        stages.candidates += 0 if request.planned else sum(map(len, results))
-        begun = perf_counter()
+        if not request.planned:
+            stages.candidates += sum(map(len, results))
         ranked = []
-        for i, hits in enumerate(results):
-            concepts = self.concepts([hit.item.id for hit in hits])
-            ranked.append(
-                reorder(hits, alignment_scores(rescore, i, concepts, modality), rescore.k),
-            )
-        stages.took("rerank_ms", begun)
+        with stages.timed("rerank_ms"):
+            for i, hits in enumerate(results):
+                concepts = self.concepts([hit.item.id for hit in hits])
+                scores = alignment_scores(rescore, i, concepts, modality)
+                ranked.append(reorder(hits, scores, rescore.k))
         return ranked
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
@@ -310,16 +308,15 @@ class ServerEngine(Contents):
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; "
                 "index unit vectors",
             )
-        plan, passing = self._plan(search)
+        plan = self._plan(search)
         fields = {"_source": self._layout.source_fields}
         body = self._body(search, 0, plan, search.modality, fields)
-        if self._are_few(
-            search,
-            0,
-            0 if body is None or not passing else self._total(body),
-            passing,
-        ):
-            body = self._body(search, 0, self._other(search, passing), search.modality, fields)
+        matched = 0
+        if body is not None and (plan.least or plan.share):
+            matched = self._total(body)
+        if plan.are_few(matched, int(search.queries.indptr[1])):
+            other = plan._replace(way=plan.otherwise)
+            body = self._body(search, 0, other, search.modality, fields)
         if body is None:
             raise BackendError(
                 "the query has no terms, so it finds nothing; ask for something else",
@@ -343,9 +340,7 @@ class ServerEngine(Contents):
         ]
         searches = [{**body, **self._layout.hits} for body in bodies]
         pages = self._searches.pages(searches, k, **ALL_SHARDS)
-        results = [
-            self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits, _ in pages
-        ]
+        results = [self._with_scores(hits, _scores(hits)) for hits, _ in pages]
         if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
@@ -412,3 +407,7 @@ class ServerEngine(Contents):
                 return [item for hit in hits for item in self._of_hits([hit])]
             document = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
             raise self._foreign(document, missing) from None
+
+
+def _scores(hits: Sequence[Json]) -> list[float]:
+    return [float(hit["_score"]) for hit in hits]

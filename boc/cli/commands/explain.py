@@ -39,7 +39,8 @@ def command(
     Prints the ten terms of largest product that query and item share. Each has its share of the
     score, its frequency in the query times that in the item, and its typical words. The products
     add up to the score of the index before re-ranking. --json adds regions and words, and the
-    cosines between them; the page of boc serve draws these.
+    cosines between them; the page of boc serve draws these. The plan of a search says whether terms
+    find its candidates, or all vectors are compared.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
@@ -50,16 +51,21 @@ def command(
             "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
         )
     from boc.explain.score import LABELLED, explain
+    from boc.plan import usual_way
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder)
     text = text_and_id[0] if image is None else None
+    plan = usual_way(searcher.index)
     explanation = explain(searcher, text_and_id[-1], text, image)
     if as_json:
         said = {"query": explanation.query.content, "content": explanation.item.content}
+        said["plan"] = plan
         click.echo(json.dumps({**said, **explanation.to_dict()}, ensure_ascii=False))
     else:
         _print(explanation, LABELLED)
+        if plan == "all":
+            click.echo("plan all: a search compares all vectors, and needs no terms", err=True)
     if explanation.missing:
         click.echo(f"terms only: {explanation.missing}", err=True)
 

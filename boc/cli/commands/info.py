@@ -69,7 +69,10 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
             "metadata",
             ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none",
         ),
-        ("re-rank", f"{facts['rerank']}, {facts['rm']:g} candidates for each hit"),
+        (
+            "re-rank",
+            f"{facts['rerank']}, {facts['rm']:g} candidates for each hit; plan {facts['plan']}",
+        ),
         ("recall", _recall(facts["recall"]) + (f"; it {DRIFT}" if facts["drifted"] else "")),
         ("bytes", _bytes(facts["bytes"], total)),
         ("encoder", facts["encoder"]),

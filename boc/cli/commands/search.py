@@ -216,6 +216,7 @@ def command(
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
+    from boc.types import Stages
 
     draw = None
     if show:
@@ -241,6 +242,7 @@ def command(
         min_confidence=min_confidence,
         collapse=collapse,
     )
+    stages = Stages()
     if form is not None:
         click.echo(searcher.request(_query(text, images, like), search_options).render(form))
         return
@@ -250,7 +252,8 @@ def command(
         answers = [("", text, searcher.search_words([text], search_options)[0])]
     else:
         title = ", ".join([*([] if text is None else [text]), *map(str, images), *like])
-        answers = [("", title, searcher.search_query(_query(text, images, like), search_options))]
+        asked = _query(text, images, like)
+        answers = [("", title, searcher.search_query(asked, search_options, stages=stages))]
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -268,11 +271,13 @@ def command(
         return
     for id, query, hits in answers:
         if as_json:
-            record = {
+            record: dict[str, Any] = {
                 **({"id": id} if id else {}),
                 "query": query,
                 "hits": [hit.to_dict() for hit in hits],
             }
+            if stages.plan:
+                record["plan"] = stages.plan
             click.echo(json.dumps(record, ensure_ascii=False))
             continue
         if paths is not None:

@@ -91,7 +91,8 @@ def test_search_output(
         query.format(home=library) for query in queries
     ]
     for answer in found:
-        assert set(answer) - {"id"} == {"query", "hits"}
+        assert set(answer) - {"id", "plan"} == {"query", "hits"}
+        assert answer.get("plan", "all") == "all"  # there are few items
         assert len(answer["hits"]) == 7
         scores = [hit["score"] for hit in answer["hits"]]
         assert scores == sorted(scores, reverse=True)
@@ -201,7 +202,7 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
     assert f"vectors {dense:.0f}, " in lines["bytes"]
-    assert lines["re-rank"] == "dot, 10 candidates for each hit"
+    assert lines["re-rank"] == "dot, 10 candidates for each hit; plan all"
 
 
 def test_indexing_again_does_nothing(home: Path) -> None:

@@ -311,7 +311,9 @@ def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
         np.arange(40_000) % 2
     ]  # some fifty searches of so many are held at a time
     centroids = Centroids(
-        Directions(*rounded(rows)), Directions(*rounded(rows[:1])), np.array([0, 40_000])
+        Directions(*rounded(rows)),
+        Directions(*rounded(rows[:1])),
+        np.array([0, 40_000]),
     )
     numbers, cosines = centroids.nearest(rows[:60], 1, 1)
     assert numbers.ravel().tolist() == [0, 1] * 30

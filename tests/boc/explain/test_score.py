@@ -304,7 +304,8 @@ def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
     assert sum(term["share"] for term in record["terms"]) == pytest.approx(1)
     assert np.array(record["alignment"]).shape == (46, 46)
     assert np.array(record["item_parts"]["boxes"]).shape == (46, 4)
-    assert record == {"query": str(image), "content": found.item.content, **found.to_dict()}
+    said = {"query": str(image), "content": found.item.content, "plan": "all"}
+    assert record == {**said, **found.to_dict()}
     assert record["weighed_by"] == "alignment"
 
 

@@ -311,7 +311,7 @@ def test_failed_segment_changes_nothing(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(merge, "write", full)
+    monkeypatch.setattr(merge, "merge", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
         def load() -> None:

@@ -14,15 +14,14 @@ from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
+from boc.plan import Plan, make_plan
 from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
-from indexing.embedded import kernel, merge, shortlist
+from indexing.embedded import engine, kernel, merge, shortlist
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
-from indexing.embedded.live_segments import masks_of
-from indexing.embedded.ranking import Ranking
 
 NATIVE = kernel._search
 pytestmark = pytest.mark.skipif(
@@ -254,14 +253,18 @@ def test_shortlist_is_independent_of_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searcher = build(tmp_path, "float16", 3, "dictionary", 1)
-    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: k))
+
+    def short(*given: Any) -> Plan:
+        return make_plan(*given)._replace(size=5)
+
+    monkeypatch.setattr(engine, "make_plan", short)
     options = {"k": 5, "rm": 30.0}
     before = answers(searcher, **options)
     EmbeddedBackend(tmp_path).compact("some")
     monkeypatch.setattr(shortlist, "LEAST", 1)
     assert answers(searcher.renew(force=True), **options) == before
-    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: depth))
-    assert answers(searcher, **options) != before  # without it, more vectors are read
+    monkeypatch.setattr(engine, "make_plan", make_plan)
+    assert answers(searcher, **options) != before  # more vectors are read
 
 
 def test_index_without_compact_codes_is_searched_and_completed(
@@ -286,14 +289,6 @@ def test_index_without_compact_codes_is_searched_and_completed(
     name = completed._parts[0].name
     backend.compact("some")
     assert backend.open("some")._parts[0].name == name  # nothing was left to do
-
-
-@given(depth=st.integers(1, 5000), k=st.integers(1, 300))
-def test_shortlist_reads_a_twentieth_and_five_per_hit(depth: int, k: int) -> None:
-    size = shortlist.Shortlist.size(depth, k)
-    assert size <= depth
-    least = max(5 * max(k, 10), depth / 20)
-    assert size == depth or least <= size < least + 1
 
 
 def test_damaged_lists_are_told(tmp_path: Path) -> None:
@@ -324,7 +319,6 @@ def test_a_search_without_budgets_has_all_hits(
     index = searcher.index
     assert isinstance(index, EmbeddedEngine)
     filters = parse_filters(colour or (), index.manifest.fields)
-    masks = masks_of(index._parts, find, filters)
     passing = {
         i.id
         for i in index.items()
@@ -332,30 +326,18 @@ def test_a_search_without_budgets_has_all_hits(
     }
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
+    options: dict[str, Any] = {"find": find, "filters": filters}
     with pytest.MonkeyPatch.context() as patch:
-        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
-        patch.setattr(index, "_ranking", lambda *conditions: ranking)
-        hits = searcher.search_vectors(
-            Embeddings("image", queries),
-            k=k,
-            find=find,
-            filters=filters,
-        )
-        fewer = searcher.search_vectors(
-            Embeddings("image", queries),
-            k=max(1, k // 2),
-            find=find,
-            filters=filters,
-        )
+        patch.setattr(index, "costs", index.costs._replace(quick=few * DIM))
+        hits = searcher.search_vectors(Embeddings("image", queries), k=k, **options)
+        fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), **options)
         for i in range(len(queries)):
             alone = Embeddings("image", queries[i : i + 1])
-            assert searcher.search_vectors(alone, k=k, find=find, filters=filters) == [hits[i]]
+            stages = Stages()
+            assert searcher.search_vectors(alone, k=k, stages=stages, **options) == [hits[i]]
+            assert stages.plan == "all" or len(passing) > few
         patch.setattr(kernel, "_search", None)
-        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
-        assert (
-            searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
-            == hits
-        )
+        assert searcher.search_vectors(Embeddings("image", queries), k=k, **options) == hits
     for i, answer in enumerate(hits):
         assert len(answer) == min(k, len(passing))
         assert {hit.id for hit in answer} <= passing
@@ -423,20 +405,29 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short = [*arrays[0][0]]
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
-            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
-    plan = NATIVE.plan(tuple(arrays), DIM, None)
+            NATIVE.parts(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
+    parts = NATIVE.parts(tuple(arrays), DIM, None)
     made = NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
     out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
-    for numbers in ((0, 1, 0, 0), (1, 0, 0, 0), (1 << 40, 1, 0, 0), (1, 1, -1, 0)):
+    good = Plan("terms", 1, 1)
+    for wrong_plan in (
+        good._replace(depth=0),
+        good._replace(size=0),
+        good._replace(depth=1 << 40),
+        good._replace(least=-1),
+        good._replace(share=-0.5),
+    ):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(plan, made, *numbers, 0.0, *out, rows, None, None, None)
+            NATIVE.best(parts, wrong_plan, out, rows, made)
+    for vectors, terms in ((None, made), (None, (np.array([0, 0]), *2 * [np.zeros(0, np.int32)]))):
+        with pytest.raises(ValueError, match="limits"):
+            NATIVE.best(parts, good._replace(way="all"), out, vectors, terms)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(plan, made, 1, 1, 0, 0, 0.0, *out, rows[:, 1:].copy(), None, None, None)
-    terms = np.zeros(2, np.int32)
-    weights = np.ones(2, np.int32)
+        NATIVE.best(parts, good, out, rows[:, 1:].copy(), made)
+    lists = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(plan, None, 1, 1, 0, 0, 0.0, *out, rows, np.array(offsets), terms, weights)
+            NATIVE.best(parts, good, out, rows, (np.array(offsets), *lists))
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(plan, None, 1, 1, 0, 0, 0.0, *out, rows, np.array([0, 2]), terms, weights[:1])
+        NATIVE.best(parts, good, out, rows, (np.array([0, 2]), lists[0], lists[1][:1]))

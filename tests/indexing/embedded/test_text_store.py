@@ -24,7 +24,7 @@ from boc.types import FieldType, Filter, Item
 from indexing.embedded import text_store_writer
 from indexing.embedded.bm25 import WordRanking, space_words, tokens
 from indexing.embedded.text_store import TextStore
-from indexing.embedded.text_store_writer import merge, write
+from indexing.embedded.text_store_writer import ItemWords, merge
 from tests.oracles import picture, sentence
 
 TYPES: dict[str, FieldType] = {
@@ -62,6 +62,10 @@ ASKED = VALUES | {
 }
 WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", "AND", "x_y"]
 SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+
+
+def write(path: Path, items: Sequence[Item], types: dict[str, FieldType]) -> bool:
+    return merge(path, [ItemWords(items, types)], [np.arange(len(items))], len(items), types)
 
 
 def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextStore:

@@ -14,7 +14,6 @@ from boc.inputs.metadata import holds
 from boc.rerank.storage import store
 from boc.types import Embeddings, Filter, Modality, Ragged, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
-from indexing.server import engine as server_engine
 from indexing.server.engine import ServerEngine
 from indexing.server.requests import dumps
 from indexing.server.vector_fields import Binary
@@ -78,9 +77,9 @@ def test_hits_are_the_right_ones(
     # nothing is ever scanned.
     for quick, patience in ((N, 1), (FEW, N), (0, 0)):
         monkeypatch.setattr(Binary, "quick", quick * DIM)
-        monkeypatch.setattr(server_engine, "PATIENCE", patience)
         index = backend.open(name)
         assert isinstance(index, ServerEngine)
+        index.costs = index.costs._replace(patience=patience)
         for k, modality, filters in CASES:
             passing = [
                 i

@@ -1,0 +1,172 @@
+"""The plan of a search: how its hits are found. All engines carry out the plans made here.
+
+Terms find candidates, which vectors rank. Comparing the query with all items that pass the
+conditions is exact instead. A search compares all where that takes no longer, and where terms find
+too few candidates: what passes a filter may lie far from the query, and then shares few terms with
+it. Budgets that a user gave by hand are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from boc.plugins import Engine
+    from boc.types import Filter, Modality, SearchRequest
+
+Way: TypeAlias = Literal["terms", "all", "fill"]
+"""How candidates are found: those that share a term with the query; all items that pass; or the
+best of both, those that share a term first."""
+
+MOST = 2**31 - 1  # items of an index
+
+
+class Costs(NamedTuple):
+    """What an engine declares about its costs.
+
+    It compares ``quick`` components of vectors in the time that terms take to find candidates of
+    recall 0.98, but at most ``window`` items, and ``patience`` times as many for the right hits.
+    Too few candidates are less than ``choice`` per hit, and under filters ``far`` times less than
+    usual. Filters that a share of the items pass take (1 / share) ** ``growth`` times as many
+    terms. ``compact``: codes of a few bits order candidates before their vectors are read.
+    ``unscored``: all that share a term are compared faster than the best of them are chosen.
+    """
+
+    quick: int
+    choice: int
+    far: int
+    patience: float = math.inf
+    window: int = MOST
+    growth: float = 0.0
+    compact: bool = False
+    unscored: bool = False
+
+
+FOLDER = Costs(2_500_000, choice=1, far=2, growth=0.3)
+SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=True)
+
+
+class Statistics(NamedTuple):
+    """What an index counts for the conditions of a request: the items ``passing``, of all
+    ``items``, the mean length of the posting list of a term, and the components of a vector."""
+
+    passing: int
+    items: int
+    list_length: float
+    dim: int
+
+
+class Plan(NamedTuple):
+    """How an engine finds the hits of each query of a request.
+
+    ``depth`` candidates are taken in the given ``way``, and the vectors of ``size`` of them are
+    read. Where fewer than ``least`` items share a term with a query, or fewer than ``share`` for
+    each of its terms, the way is ``otherwise``. Of a query of at most ``unscored`` terms all items
+    that share one are candidates.
+    """
+
+    way: Way
+    depth: int
+    size: int
+    least: int = 0
+    share: float = 0.0
+    otherwise: Way = "all"
+    unscored: float = -1.0
+
+    def way_of(self, compared: int, queries: int) -> Way:
+        """Return the way of all ``queries``, of which so many were ``compared`` otherwise, or else
+        the way that was tried first."""
+        return self.otherwise if 0 < compared == queries else self.way
+
+    def are_few(self, matching: int, n_terms: int) -> bool:
+        """Return whether so few items share one of the terms of a query that others may be
+        nearer."""
+        return matching < max(self.least, self.share * n_terms)
+
+
+def quick_items(known: Statistics, costs: Costs) -> int:
+    """Return how many items are compared as quickly as terms find candidates."""
+    return min(costs.quick // known.dim, costs.window)
+
+
+def make_plan(
+    request: SearchRequest,
+    statistics: Callable[[], Statistics],
+    costs: Costs,
+) -> Plan:
+    """Return the plan of a request. ``statistics`` are counted only if they decide."""
+    rescore = request.rescore
+    if rescore is None:
+        return Plan("terms", request.k, request.k)
+    known = statistics() if request.planned else None
+    by_vectors = rescore.metric == "dot"
+    compact = costs.compact and request.modality is not None
+    return _plan(request.k, rescore.k, by_vectors, compact, bool(request.filters), known, costs)
+
+
+@lru_cache(1000)
+def _plan(
+    depth: int,
+    k: int,
+    by_vectors: bool,
+    compact: bool,
+    filtered: bool,
+    known: Statistics | None,
+    costs: Costs,
+) -> Plan:
+    plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
+    if known is None:
+        return plan
+    quick = quick_items(known, costs)
+    # An alignment compares concept sets, which takes long: of no more items than candidates.
+    if known.passing <= (quick if by_vectors else depth):
+        return plan._replace(way="all")
+    plan = plan._replace(least=min(depth, costs.choice * min(depth, k), known.passing))
+    if filtered:
+        usual = known.list_length * known.passing / max(1, known.items)
+        plan = plan._replace(share=usual / costs.far)
+    if known.passing > costs.patience * quick:
+        plan = plan._replace(otherwise="fill")
+    if costs.unscored:
+        plan = plan._replace(unscored=quick / max(known.list_length, 1e-9))
+    return plan
+
+
+def vectors_read(depth: int, k: int) -> int:
+    """Return of how many candidates the vectors are read for k hits, where compact codes order
+    them: a twentieth, and five per hit of ten hits at least."""
+    return min(depth, max(5 * max(k, 10), math.ceil(0.05 * depth)))
+
+
+def usual_way(index: Engine) -> Way:
+    """Return how a search by vectors and without filters finds pictures, or sentences if there are
+    no pictures."""
+    known = index.statistics("image" if index.manifest.items["image"] else "text")
+    return "all" if known.passing <= quick_items(known, index.costs) else "terms"
+
+
+def candidates(k: int, rm: float, *, planned: bool) -> int:
+    """Return the number of candidates of k hits, ``rm`` per hit.
+
+    Fewer than ten hits are the first of ten, unless the budgets were given by hand.
+    """
+    return min(math.ceil(rm * max(k, 10 if planned else 1)), MOST)
+
+
+def term_growth(
+    index: Engine,
+    find: Modality,
+    filters: Sequence[Filter],
+    *,
+    planned: bool,
+) -> float:
+    """Return how many times as many terms a query takes under filters: the nearest of the items
+    that pass lie farther from it."""
+    if not planned or not filters or not index.costs.growth:
+        return 1.0
+    passing = max(1, index.statistics(find, filters).passing)
+    share = passing / index.manifest.items[find]
+    return float(2 ** (index.costs.growth * round(math.log2(1 / share))))
