@@ -22,12 +22,12 @@ from .address import Address
 from .aliases import (
     AliasState,
     Generation,
-    check_free,
-    check_live,
     check_own,
     digest_of,
     drop,
+    generation_behind,
     generations,
+    indices_of,
     live_generation,
     meta,
     publish,
@@ -108,7 +108,7 @@ class ServerWriter:
         make."""
         there = generations(self._transport, self._name)
         if not any(g.live and not g.state.attached for g in there):
-            check_free(self._transport, self._name)
+            check_own(generation_behind(self._transport, self._name))
         return there
 
     def _begin(self, generation: Generation) -> None:
@@ -418,7 +418,11 @@ class ServerEditor:
             source=source,
             **changed,
         )
-        check_live(self._transport, self._generation)
+        name = self._generation.name
+        if physical not in indices_of(self._transport, name):
+            raise BackendError(
+                f"another command has replaced {name} without what this one changed; repeat it",
+            )
         self._remember(replace(self._generation.state, state="complete"), manifest)
 
     def __exit__(
