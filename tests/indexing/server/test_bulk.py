@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
@@ -496,7 +497,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
     """Like two sets."""
     left: set[str] = set()
     ours: set[str] = set()
-    with Ledger() as ledger:
+    with closing(Ledger()) as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
             if call == "add_earlier":
@@ -522,7 +523,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
 def test_ledger_of_many() -> None:
     """More than a transaction's worth, and strays that are looked through while rows are deleted
     elsewhere."""
-    with Ledger() as ledger:
+    with closing(Ledger()) as ledger:
         ledger.add_earlier(f"{i:06d}" for i in range(20_000))
         ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
         assert ledger.has([f"{i:06d}" for i in range(5_000)])
