@@ -147,7 +147,7 @@ def loaded(transport: Transport) -> Iterator[None]:
     items = [picture(f"{i}.jpg") for i in range(N)]
     vectors = rng.standard_normal((N, DIM)).astype(np.float32)
     load.put(Rows(items, random_terms(rng, (N, TERMS), 9, 0.3), vectors / 10, None))
-    load.rows.bulk.flush()
+    load.bulk.flush()
     refresh(transport, PHYSICAL)
     transport.request("POST", f"/{PHYSICAL}/_flush")
     yield
