@@ -316,14 +316,9 @@ class ServerAttachment:
     def __enter__(self) -> ServerAttachment:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            self._bulk.__exit__(kind, error, trace)
+            self._bulk.__exit__(*raised)
         finally:
             self._ledger.close()
 

@@ -145,14 +145,18 @@ class Bulk:
     def __enter__(self) -> Bulk:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            if kind is None:
+            if raised[1] is None:
                 self.flush()
         finally:
-            self._stop.set()
-        # No request may continue in the background; an interrupt does not wait for them.
-        if kind is not None and issubclass(kind, Exception):
+            self.stop(raised[1])
+
+    def stop(self, error: object) -> None:
+        """Drop rows that are not acknowledged. No request may continue in the background after an
+        error; an interrupt does not wait for them."""
+        self._stop.set()
+        if isinstance(error, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:

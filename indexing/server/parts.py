@@ -76,11 +76,10 @@ class PartWriter(ServerWriter):
     def commit(self) -> None:
         """Say that this part is complete, and publish if all are."""
         # This part may have no items, and other processes may not have made the index yet.
-        if self._load is None:
+        if not self._begun:
             self._begin(self._create(0))
-        assert self._load is not None
-        generation = self._load.generation
-        self._load.bulk.flush()
+        generation = self.generation
+        self._bulk.flush()
         before = [part["part"] for part in self._complete()]
         state = generation.state
         marker = {
@@ -105,19 +104,14 @@ class PartWriter(ServerWriter):
             unit=all(part["unit"] for part in complete),
             concept_dim=max(dims, default=None),
         )
-        self._load.generation = replace(generation, state=state)
+        self.generation = replace(generation, state=state)
         self._publish(sum(part["items"] for part in complete))
         forget(self.transport, self.name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         # Nothing is dropped, since other processes load too.
         self._committed = True
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
 
     def _create(self, largest: int) -> Generation:
         """Return the generation that another process made, or a new one."""
@@ -159,9 +153,8 @@ class PartWriter(ServerWriter):
             time.sleep(PAUSE)
 
     def _complete(self) -> list[Json]:
-        assert self._load is not None
-        physical = self._load.generation.physical
-        self._load.shards.wait(self.address.patience)
+        physical = self.generation.physical
+        self._shards.wait(self.address.patience)
         refresh(self.transport, physical)
         markers = [f"boc:part:{number}" for number in range(1, self.count + 1)]
         body: Json = {"query": {"ids": {"values": markers}}, "size": self.count}
@@ -172,10 +165,8 @@ class PartWriter(ServerWriter):
     def _claim(self, *, again: bool) -> bool:
         """Return whether this process is to publish. Of several that end at once the first is,
         unless it died: then who loads a complete part ``again``."""
-        assert self._load is not None
-        generation = self._load.generation
         by = uuid4().hex
-        path = f"/{generation.loading_alias}/_create/{CLAIM}"
+        path = f"/{self.generation.loading_alias}/_create/{CLAIM}"
         claim = {"part": self.number, "by": by}
         try:
             self.transport.request("PUT", path, claim, require_alias="true")
@@ -184,7 +175,7 @@ class PartWriter(ServerWriter):
                 raise
             # A request that is sent again after its answer was lost meets the claim that it made
             # itself.
-            first = self.transport.request("GET", f"/{generation.physical}/_doc/{CLAIM}")
+            first = self.transport.request("GET", f"/{self.generation.physical}/_doc/{CLAIM}")
             return again or first["_source"]["by"] == by
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NoReturn
 
@@ -64,10 +64,13 @@ class ServerWriter:
     arrays: Mapping[str, NDArray[Any]]
     first_state = "loading"
 
+    generation: Generation = field(init=False, repr=False)
+    first_state = "loading"
+
     def __post_init__(self) -> None:
+        self._begun = False
         self._committed = False
         self._ledger = Ledger()
-        self._load: Load | None = None
 
     def __enter__(self) -> ServerWriter:
         self._digest = digest_of(self.manifest, self.address.layout)
@@ -84,7 +87,7 @@ class ServerWriter:
             # Without a row, the earlier load may have died during the score check.
             if next(self._ledger.strays(), None) is None:
                 drop(self.transport, left)
-                self._load = None
+                self._begun = False
         return self
 
     def _generations(self) -> list[Generation]:
@@ -101,65 +104,82 @@ class ServerWriter:
         reopen(self.transport, generation.physical)
         refresh(self.transport, generation.physical)
         self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
-        self._load = Load(self.transport, generation, self.address.patience)
+        self._load_into(generation)
+
+    def _load_into(self, generation: Generation) -> None:
+        self._begun = True
+        self.generation = generation
+        self._shards = Shards(self.transport, generation.physical)
+        self._bulk = Bulk(
+            self.transport,
+            generation.loading_alias,
+            require_alias=True,
+            patience=self.address.patience,
+            shards=self._shards,
+        )
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._ledger.has(ids)
 
     def add(self, rows: Rows) -> None:
-        known = None if self._load is None else self._load.generation.state.concept_dim
-        check_rows(self.manifest, rows, known)
+        check_rows(
+            self.manifest,
+            rows,
+            self.generation.state.concept_dim if self._begun else None,
+        )
         self._ledger.add([item.id for item in rows.items])
-        if self._load is None:
-            generation = self._create(int(rows.terms.data.max(initial=0)))
-            self._load = Load(self.transport, generation, self.address.patience)
-        self._load.put(rows)
+        if not self._begun:
+            self._load_into(self._create(int(rows.terms.data.max(initial=0))))
+        self.generation.vectors.check(rows.vectors)
+        state = self.generation.state
+        if rows.concepts is not None:
+            state = replace(state, concept_dim=rows.concepts.values.shape[1])
+        if state.unit and not is_unit(rows.vectors):
+            state = replace(state, unit=False)
+        # The state is stored before the rows that change it are sent.
+        if state != self.generation.state:
+            self.generation = replace(self.generation, state=state)
+            remember(self.transport, self.generation)
+        put_rows(self._bulk, self.generation, rows)
 
     def commit(self) -> None:
-        if self._load is None or not len(self._ledger):
+        if not (self._begun and len(self._ledger)):
             raise BackendError(
                 f"nothing was added to {self.name}; an index needs at least one item",
             )
         for stray in self._ledger.strays():
-            self._load.bulk.delete(requests.document_id(stray))
+            self._bulk.delete(requests.document_id(stray))
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
         """Merge what is loaded, and point the name to it. UnfinishedError unless it has
         ``expected`` items."""
-        assert self._load is not None
-        generation = self._load.generation
-        physical = generation.physical
-        blocks = put_arrays(self._load.bulk, self.arrays)
-        self._load.bulk.flush()
-        self._load.shards.wait(self.address.patience)
+        physical = self.generation.physical
+        blocks = put_arrays(self._bulk, self.arrays)
+        self._bulk.flush()
+        self._shards.wait(self.address.patience)
         refresh(self.transport, physical)
         items, postings, digits = counts(self.transport, physical)
         self._audit(physical, sum(items.values()), expected)
-        compact(self.transport, physical, generation.loading_alias)
+        compact(self.transport, physical, self.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self.address.replicas}
         self.transport.request("PUT", f"/{physical}/_settings", {"index": settings})
-        state = replace(generation.state, state="complete", digits=digits, blocks=blocks)
+        state = replace(self.generation.state, state="complete", digits=digits, blocks=blocks)
         manifest = replace(self.manifest, items=items, postings=postings)
-        loaded = replace(generation, manifest=manifest, state=state)
+        loaded = replace(self.generation, manifest=manifest, state=state)
         remember(self.transport, loaded)
         publish(self.transport, loaded, self._before)
         self._committed = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         # After these errors a load can be continued later.
         for_now = (KeyboardInterrupt, UnreachableError, RefusedError, UnfinishedError)
-        resumable = isinstance(error, for_now) and len(self._ledger) > 0
+        resumable = isinstance(raised[1], for_now) and len(self._ledger) > 0
         try:
-            if self._load is not None:
-                self._load.bulk.__exit__(kind or GeneratorExit, error, trace)
+            if self._begun:
+                self._bulk.stop(raised[1])
                 if not self._committed and not resumable:
-                    mine = self._load.generation.physical
+                    mine = self.generation.physical
                     present = generations(self.transport, self.name)
                     # Another load of the same contents may have published the generation meanwhile.
                     drop(self.transport, [g for g in present if g.physical == mine and not g.live])
@@ -173,7 +193,7 @@ class ServerWriter:
         vectors = chosen_field(self.address.vectors, self.transport.engine)
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
-        for field in term_fields.by_digits(chosen, largest):
+        for kind in term_fields.by_digits(chosen, largest):
             generation = Generation(
                 physical,
                 self.name,
@@ -181,7 +201,7 @@ class ServerWriter:
                 self._next,
                 False,
                 self.manifest,
-                AliasState(self.first_state, field, vectors),
+                AliasState(self.first_state, kind, vectors),
             )
             body = requests.index_body(
                 generation.strategy,
@@ -203,7 +223,7 @@ class ServerWriter:
                 # A server that does not know the mapping of the field ``vector`` says so.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
                     self._refuse_vectors()
-                lacking[field] = error.reason or error.kind
+                lacking[kind] = error.reason or error.kind
                 continue
             try:
                 clear_of_templates(self.transport, physical, body["mappings"])
@@ -218,8 +238,8 @@ class ServerWriter:
             if lack is None:
                 return generation
             drop(self.transport, [generation])
-            lacking[field] = lack
-        reasons = [f"{field} ({lack})" for field, lack in lacking.items()]
+            lacking[kind] = lack
+        reasons = [f"{kind} ({lack})" for kind, lack in lacking.items()]
         refusal = f"can hold no codes: {'; '.join(reasons)}"
         advice = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
         distinct = dict.fromkeys(lacking.values())
@@ -273,38 +293,6 @@ class ServerWriter:
                 f"{self.transport.label} holds {count} documents of {expected} that it "
                 f"acknowledged{without}; repeat the command to load what is missing",
             )
-
-
-@dataclass
-class Load:
-    """A generation that is being loaded. Its state is stored before the rows that change it are
-    sent."""
-
-    transport: Transport
-    generation: Generation
-    patience: float
-
-    def __post_init__(self) -> None:
-        self.shards = Shards(self.transport, self.generation.physical)
-        self.bulk = Bulk(
-            self.transport,
-            self.generation.loading_alias,
-            require_alias=True,
-            patience=self.patience,
-            shards=self.shards,
-        )
-
-    def put(self, rows: Rows) -> None:
-        state = self.generation.state
-        self.generation.vectors.check(rows.vectors)
-        if rows.concepts is not None:
-            state = replace(state, concept_dim=rows.concepts.values.shape[1])
-        if state.unit and not is_unit(rows.vectors):
-            state = replace(state, unit=False)
-        if state != self.generation.state:
-            self.generation = replace(self.generation, state=state)
-            remember(self.transport, self.generation)
-        put_rows(self.bulk, self.generation, rows)
 
 
 class ServerEditor:
@@ -397,13 +385,8 @@ class ServerEditor:
             )
         self._remember("complete", items=items, postings=postings, source=source, **changed)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
-        self._bulk.__exit__(kind or GeneratorExit, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._bulk.stop(raised[1])
 
     def _remember(self, state: str, **changed: Any) -> None:
         """Store the state, and what has changed in the manifest."""
