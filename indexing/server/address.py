@@ -1,8 +1,6 @@
 """The address of a cluster: hosts, how to connect to and trust them, and how indexes are made
 there."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -163,14 +161,14 @@ def _host(protocol: str, host: str, prefix: str) -> str:
 def _file(value: str) -> str:
     path = Path(value).expanduser()
     if not path.is_file():
-        raise ValueError(value)
+        raise ValueError
     return str(path)
 
 
 def _proxy(value: str) -> str:
     parts = urlsplit(f"//{value}")
     if not parts.hostname or not parts.port or parts.netloc != value or "@" in value:
-        raise ValueError(value)
+        raise ValueError
     return f"http://{value}"
 
 
@@ -178,7 +176,7 @@ def _number(least: float, kind: type[float] = float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
         if not least <= number < inf:
-            raise ValueError(value)
+            raise ValueError
         return number
 
     return read

@@ -42,7 +42,7 @@ from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import EXACT, clear_of_templates, tried_field
-from .searches import scan
+from .searches import batches, scan
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
 from .vector_fields import is_unit
@@ -86,9 +86,7 @@ class ServerAttachment:
         self._transport = transport
         self._address = address
         self.name = name
-        self._generation: Generation | None = None
-        for generation in self._attachments():
-            self._generation = generation
+        self._generation = next(reversed(self._attachments()), None)
         self._bulk = Bulk(transport, name, patience=address.patience, max_rows=1000)
         self._ledger = Ledger()
 
@@ -102,10 +100,8 @@ class ServerAttachment:
     def change(self, manifest: Manifest) -> Json:
         """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError
         if the server can add no codes, or a field is in the way."""
-        if self._generation is not None:
-            self._field = self._generation.state.field
-        else:
-            self._field = self._choose_field()
+        generation = self._generation
+        self._field = generation.state.field if generation else self._choose_field()
         present = self._mapping.get("properties", {}).get(OBJECT)
         mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)
         if present is None:
@@ -151,9 +147,8 @@ class ServerAttachment:
         refresh(self._transport, self.name)
         if self._generation is not None:
             state = self._generation.state
-            if (
-                self._physical not in state.targets
-            ):  # before the rows that are to be removed from there
+            # The target is stored before the rows that ``detach`` removes from it.
+            if self._physical not in state.targets:
                 state = replace(state, targets=(*state.targets, self._physical))
                 self._remember(replace(self._generation, state=state))
             return
@@ -189,8 +184,7 @@ class ServerAttachment:
         }
         path = f"/{self.name}/_search"
         params = {"allow_partial_search_results": "false"}
-        for start in range(0, len(places), KEYS):
-            part = list(places)[start : start + KEYS]
+        for part in batches(list(places), KEYS):
             body: Json = {"size": WINDOW, "_source": False, "track_total_hits": True}
             if key is None:
                 body |= {"query": {"ids": {"values": part}}, "docvalue_fields": [ROW]}

@@ -1,7 +1,5 @@
 """The back end of Elasticsearch and OpenSearch: the indexes of a cluster, over a ``Transport``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

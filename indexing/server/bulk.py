@@ -21,6 +21,7 @@ import orjson
 
 from boc.errors import BackendError, note
 
+from .searches import batches
 from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
@@ -412,8 +413,7 @@ class Ledger:
         """Return the ids among ``ids`` whose column ``mark`` is set."""
         result = set()
         # SQLite limits the variables of a statement.
-        for start in range(0, len(ids), 1000):
-            part = ids[start : start + 1000]
+        for part in batches(ids, 1000):
             query = f"SELECT id FROM ids WHERE {mark} AND id IN ({','.join('?' * len(part))})"
             result |= {id for (id,) in self._db.execute(query, part)}
         return result

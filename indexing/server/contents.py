@@ -1,8 +1,6 @@
 """What an index on a server holds: its items with their vectors, concept sets and terms, and the
 arrays of its code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ from .._validate import no_concepts
 from . import requests
 from .aliases import Generation
 from .binary import from_base64
-from .searches import PAGE, Searches, scan, stored_arrays
+from .searches import PAGE, Searches, batches, scan, stored_arrays
 from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
 
@@ -122,8 +120,7 @@ class Contents:
         names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
         item = {"exists": {"field": self._layout.own("modality")}}
         used = set()
-        for start in range(0, len(names), BATCH):
-            part = names[start : start + BATCH]
+        for part in batches(names, BATCH):
             bodies = []
             for name in part:
                 query = {"bool": {"filter": [item, {"exists": {"field": self._layout.meta(name)}}]}}
@@ -143,13 +140,13 @@ class Contents:
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         """Return term frequencies by queries for each term, some hundred at a time."""
-        columns = range(self._n_terms) if among is None else [int(column) for column in among]
+        columns: Sequence[int] = range(self._n_terms)
+        if among is not None:
+            columns = [int(column) for column in among]
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
         features_of: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
-        step = SAFE // digits - 1
-        for start in range(0, len(columns), step):
-            part = columns[start : start + step]
+        for part in batches(columns, SAFE // digits - 1):
             clauses = []
             for feature in self._strategy.features(part, [1] * len(part), digits):
                 ((kind, clause),) = self._strategy.clause(feature, 1).items()
@@ -157,8 +154,8 @@ class Contents:
                 named = clause[self._strategy.path] if kind == "term" else clause
                 named["_name"] = feature
                 clauses.append({kind: clause})
-            for first in range(0, len(distinct), PAGE):
-                keys = [self._layout.key(key) for key in distinct[first : first + PAGE]]
+            for page in batches(distinct, PAGE):
+                keys = [self._layout.key(key) for key in page]
                 query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
                 body = {"query": query, "size": len(keys), "_source": False}
                 body["sort"] = [{"_score": "desc"}, self._layout.order]
@@ -169,17 +166,15 @@ class Contents:
         return requests.decode_terms(rows, self._strategy.base, self._n_terms)
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        counts = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
-        for start in range(0, self._n_terms, SAFE):
-            columns = range(start, min(start + SAFE, self._n_terms))
-            filters = [
-                self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns
-            ]
-            body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
+        counts: list[int] = []
+        for part in batches(range(self._n_terms), SAFE):
+            features = [self._strategy.features([column], [1], digits) for column in part]
+            filters = {"filters": [self._strategy.query(each) for each in features]}
+            body = {"size": 0, "aggs": {"n": {"filters": filters}}}
             buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
-            counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
-        return counts
+            counts += [bucket["doc_count"] for bucket in buckets]
+        return np.array(counts, np.int64)
 
     def damaged_files(self) -> list[str]:
         """Return nothing: Lucene keeps checksums of its files."""

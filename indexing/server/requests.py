@@ -21,8 +21,6 @@ format of the vectors needs it whole. Hits show the field ``item``: for the ``_s
 a server unpacks ten blocks of documents.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -26,6 +26,7 @@ GONE = AWAY | {"search_context_missing_exception"}
 PAUSES = (0.0, 0.2, 1.0)
 """Seconds before a search is repeated after such an error: the cluster needs a moment to turn to
 another copy."""
+Value = TypeVar("Value")
 SEARCH = "_search?allow_partial_search_results=false"
 """If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 
@@ -75,11 +76,10 @@ class Searches:
         """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an
         unknown id."""
         hits: dict[str, Json] = {}
-        distinct = list(dict.fromkeys(ids))
-        for start in range(0, len(distinct), PAGE):
-            part = [key for key in map(self.layout.key, distinct[start : start + PAGE]) if key]
-            query = {"ids": {"values": part}}
-            body = {"query": query, "size": len(part), "sort": [self.layout.order], **fields}
+        for part in batches(list(dict.fromkeys(ids)), PAGE):
+            keys = [key for key in map(self.layout.key, part) if key]
+            query = {"ids": {"values": keys}}
+            body = {"query": query, "size": len(keys), "sort": [self.layout.order], **fields}
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
@@ -99,6 +99,12 @@ class Searches:
                 f"{self.target} at {self.transport.label} has become another index; open it again",
             )
         return answer
+
+
+def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
+    """Yield the parts of a sequence, each of at most ``size`` values."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def _page(answer: Json) -> tuple[list[Json], int]:

@@ -38,7 +38,8 @@ class Strategy(ABC):
     """
 
     name: str
-    base: int
+    base = 512
+    """Fields of features with weights keep 9 significant bits."""
     path = "terms"
     """The name of the field in a document."""
 
@@ -49,9 +50,9 @@ class Strategy(ABC):
         return other
 
     @property
-    @abstractmethod
     def mapping(self) -> Json:
         """The mapping of the field."""
+        return {"type": self.name}
 
     @property
     def settings(self) -> Json:
@@ -124,17 +125,7 @@ def _rows(
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
-class _Weights(Strategy):
-    """A field of features with weights, which keep 9 significant bits."""
-
-    base = 512
-
-    @property
-    def mapping(self) -> Json:
-        return {"type": self.name}
-
-
-class SparseVector(_Weights):
+class SparseVector(Strategy):
     """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms
     of low weight."""
 
@@ -148,7 +139,7 @@ class SparseVector(_Weights):
         return {"sparse_vector": body}
 
 
-class RankFeatures(_Weights):
+class RankFeatures(Strategy):
     """``rank_features``, queried with ``linear``: the default, saturation, depends on the other
     documents."""
 

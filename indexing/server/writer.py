@@ -62,14 +62,13 @@ class ServerWriter:
     name: str
     manifest: Manifest
     arrays: Mapping[str, NDArray[Any]]
-    first_state = "loading"
-
     generation: Generation = field(init=False, repr=False)
     first_state = "loading"
 
     def __post_init__(self) -> None:
         self._begun = False
         self._committed = False
+        self._concept_dim: int | None = None
         self._ledger = Ledger()
 
     def __enter__(self) -> ServerWriter:
@@ -108,6 +107,7 @@ class ServerWriter:
 
     def _load_into(self, generation: Generation) -> None:
         self._begun = True
+        self._concept_dim = generation.state.concept_dim
         self.generation = generation
         self._shards = Shards(self.transport, generation.physical)
         self._bulk = Bulk(
@@ -122,18 +122,15 @@ class ServerWriter:
         return self._ledger.has(ids)
 
     def add(self, rows: Rows) -> None:
-        check_rows(
-            self.manifest,
-            rows,
-            self.generation.state.concept_dim if self._begun else None,
-        )
+        check_rows(self.manifest, rows, self._concept_dim)
         self._ledger.add([item.id for item in rows.items])
         if not self._begun:
             self._load_into(self._create(int(rows.terms.data.max(initial=0))))
         self.generation.vectors.check(rows.vectors)
         state = self.generation.state
         if rows.concepts is not None:
-            state = replace(state, concept_dim=rows.concepts.values.shape[1])
+            self._concept_dim = rows.concepts.values.shape[1]
+            state = replace(state, concept_dim=self._concept_dim)
         if state.unit and not is_unit(rows.vectors):
             state = replace(state, unit=False)
         # The state is stored before the rows that change it are sent.
