@@ -140,9 +140,7 @@ class Contents:
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         """Return term frequencies by queries for each term, some hundred at a time."""
-        columns: Sequence[int] = range(self._n_terms)
-        if among is not None:
-            columns = [int(column) for column in among]
+        columns = range(self._n_terms) if among is None else among
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
         features_of: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
