@@ -200,7 +200,7 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
 
 def _attachment(transport: Transport, indices: Json, name: str) -> Generation | None:
     """Return what is attached to documents behind ``name``, under this name or another one of their
-    index."""
+    index. BackendError if an index was made again, and its fields of boc are others."""
     others = [name]
     for physical, entry in indices.items():
         if OBJECT in entry["mappings"].get("properties", {}):
@@ -211,19 +211,30 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
             # With rights on two aliases alone, a pattern does not find the second one.
             with suppress(RefusedError):
                 there = _parse_generations(indices_of(transport, attached_alias(each)), each)
-        live = [generation for generation in there if generation.live and generation.state.attached]
+        live = [g for g in there if g.live and g.state.attached]
         if live:
-            metadata: dict[str, FieldType] = {}
-            for entry in indices.values():
-                metadata |= _fields(entry["mappings"].get("properties", {}))
-            _check_object(live[-1], indices)
-            return replace(
-                live[-1],
-                name=name,
-                digest=live[-1].digest if each == name else "",
-                manifest=replace(live[-1].manifest, fields=metadata),
+            break
+    else:
+        return None
+    generation = live[-1]
+    dim = generation.manifest.identity.dim
+    expected = object_mapping(STRATEGIES[generation.state.field], dim)["properties"]
+    metadata: dict[str, FieldType] = {}
+    for physical, entry in indices.items():
+        properties = entry["mappings"].get("properties", {})
+        metadata |= _fields(properties)
+        present = properties.get(OBJECT, {}).get("properties", {})
+        if any(present.get(field, {}).get("type") != expected[field]["type"] for field in expected):
+            raise BackendError(
+                f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the "
+                "index was made again; "
+                f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+                "boc attach, first "
+                "with --detach",
             )
-    return None
+    manifest = replace(generation.manifest, fields=metadata)
+    digest = generation.digest if each == name else ""
+    return replace(generation, name=name, digest=digest, manifest=manifest)
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation | None:
@@ -245,25 +256,6 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
             "loads it",
         )
     return None if generation.state.attached else generation
-
-
-def _check_object(generation: Generation, indices: Json) -> None:
-    """Raise BackendError if an index with an attached code was made again, and its fields of boc
-    are others."""
-    dim = generation.manifest.identity.dim
-    expected = object_mapping(STRATEGIES[generation.state.field], dim)["properties"]
-    for physical, entry in indices.items():
-        there = entry["mappings"].get("properties", {}).get(OBJECT, {}).get("properties", {})
-        if any(
-            there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()
-        ):
-            raise BackendError(
-                f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the "
-                "index was made again; "
-                f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
-                "boc attach, first "
-                "with --detach",
-            )
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:

@@ -37,7 +37,7 @@ from boc.names import RequestForm
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
 from .address import Address
-from .binary import from_base64, raw, to_base64
+from .binary import from_base64, to_base64
 from .term_fields import DIGITS, Strategy
 from .transport import Json
 from .vector_fields import Binary, VectorField
@@ -333,8 +333,8 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     """Return the rows of concept set i as a binary field has them, after their scales if they are
     int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
-    scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
-    return to_base64(scales + raw(concepts.values[rows]))
+    scales = b"" if concepts.scales is None else concepts.scales[rows].tobytes()
+    return to_base64(scales + concepts.values[rows].tobytes())
 
 
 def rerank_body(

@@ -63,12 +63,18 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
             f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}",
         )
     digits = strategy.digits(int(terms.data.max()))
-    scores = []
+    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
+    scores: list[NDArray[np.float64]] = []
     try:
         _bulk(transport, index, [{"terms": strategy.field(document)} for document in documents])
         for query in QUERIES:
             features = strategy.features(list(query), list(query.values()), digits)
-            scores.append(_scores(transport, index, strategy.query(features), len(documents)))
+            body = {"query": strategy.query(features), "size": len(documents), "_source": False}
+            answer = transport.request("POST", f"/{index}/_search", body, **params)
+            # Documents that are not among the hits have the score 0.
+            scores.append(np.zeros(len(documents)))
+            for hit in answer["hits"]["hits"]:
+                scores[-1][int(hit["_id"].rpartition(":")[2])] = hit["_score"]
     except RefusedError as error:
         if error.status != 400:
             raise
@@ -186,17 +192,6 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
             else:
                 bulk.index(key, orjson.dumps(document))
     transport.request("POST", f"/{index}/_refresh")
-
-
-def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
-    """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
-    body = {"query": query, "size": n, "_source": False}
-    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
-    answer = transport.request("POST", f"/{index}/_search", body, **params)
-    scores = np.zeros(n)
-    for hit in answer["hits"]["hits"]:
-        scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]
-    return scores
 
 
 def _json(value: Any) -> str:

@@ -64,8 +64,27 @@ class UnfinishedError(BackendError):
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
     """Make the error for an answer with ``status`` and parsed ``body``; its message says what to
-    do."""
-    kind, reason = _cause(body)
+    do.
+
+    The reason is followed by those of its causes. The type is that of a cause that is in ``AWAY``.
+    """
+    error = body.get("error") if isinstance(body, dict) else None
+    kind = ""
+    reason = str(error or "")[:300]
+    if isinstance(error, dict):
+        first = (error.get("root_cause") or [error])[0]
+        kind = str(first.get("type", ""))
+        reason = str(first.get("reason", ""))
+        inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
+        while isinstance(inner, dict) and inner:
+            further = str(inner.get("reason") or "")
+            if further not in reason:
+                reason = ": ".join(filter(None, (reason, further)))
+            # A search may fail between its phases, where the outer error does not tell why.
+            if inner.get("type") in AWAY:
+                kind = inner["type"]
+            inner = inner.get("caused_by")
+        reason = reason[:600]
     cause = ": ".join(filter(None, (kind, reason))) or "no reason given"
     if status == 401:
         message = (
@@ -102,27 +121,6 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
     error = UnreachableError(f"no answer from {label}: {advice} ({reason})")
     error.late = late
     return error
-
-
-def _cause(body: Any) -> tuple[str, str]:
-    """Return type and reason of an error, with the reasons of its causes; the type of a cause that
-    is in ``AWAY``."""
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        return "", str(error or "")[:300]
-    causes = error.get("root_cause") or [error]
-    inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
-    kind = str(causes[0].get("type", ""))
-    reason = str(causes[0].get("reason", ""))
-    while isinstance(inner, dict) and inner:
-        further = str(inner.get("reason") or "")
-        if further not in reason:
-            reason = ": ".join(filter(None, (reason, further)))
-        # A search may fail between its phases, where the outer error does not tell why.
-        if inner.get("type") in AWAY:
-            kind = inner["type"]
-        inner = inner.get("caused_by")
-    return kind, reason[:600]
 
 
 class _JsonSerializer(JsonSerializer):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 
-from .binary import from_base64, raw, to_base64
+from .binary import from_base64, to_base64
 from .transport import Json
 
 SLACK = 1.01
@@ -157,7 +157,7 @@ class Binary(VectorField):
         return {"type": "binary", "doc_values": True}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (to_base64(raw(vector)) for vector in vectors)
+        return (to_base64(vector.tobytes()) for vector in vectors)
 
     def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32

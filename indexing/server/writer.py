@@ -34,7 +34,7 @@ from .aliases import (
     publish,
     remember,
 )
-from .binary import raw, to_base64
+from .binary import to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
 from .score_check import clear_of_templates, self_test, takes_vectors
@@ -422,7 +422,7 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     """Store the arrays of a codec as documents of their own; how many."""
     numbers = count()
     for name, array in arrays.items():
-        data = raw(array)
+        data = array.tobytes()
         # An empty array takes one document too.
         for start in range(0, max(1, len(data)), BLOCK):
             block = {"array": name, "block": to_base64(data[start : start + BLOCK])}

@@ -2,11 +2,9 @@
 are all there."""
 
 import base64
-import struct
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests, searches
-from indexing.server.binary import from_base64, raw, to_base64
+from indexing.server.binary import from_base64, to_base64
 from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
@@ -255,15 +253,6 @@ def test_base64_round_trip(data: bytes) -> None:
     assert base64.b64decode(text, validate=True) == data
     assert from_base64(text) == data
     assert from_base64(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
-
-
-@given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))
-def test_raw_is_row_major(rows: int, dtype: str) -> None:
-    array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
-    code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
-    assert raw(array) == b"".join(
-        struct.pack(code, value) for row in array.tolist() for value in row
-    )
 
 
 @given(
