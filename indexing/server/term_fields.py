@@ -79,19 +79,15 @@ class Strategy(ABC):
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """Return the features of each row with their values; digits that are 0 are left out."""
-        values = terms.data
         bounds = terms.indptr.tolist()
-        rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
-        if values.max(initial=0) < self.base:
-            return rows
-        rows = [{feature: digit for feature, digit in row.items() if digit} for row in rows]
-        for suffix in DIGITS:
-            values = values // self.base
-            if not values.any():
-                break
-            digits = _rows(terms.indices, values % self.base, bounds)
-            for row, more in zip(rows, digits, strict=True):
-                row.update({feature + suffix: digit for feature, digit in more if digit})
+        suffixes = ["", *DIGITS][: self.digits(int(terms.data.max(initial=0)))]
+        if len(suffixes) == 1:
+            return [dict(row) for row in _rows(terms.indices, terms.data, bounds)]
+        rows: list[dict[str, int]] = [{} for _ in bounds[1:]]
+        for i, suffix in enumerate(suffixes):
+            digits = _rows(terms.indices, terms.data // self.base**i % self.base, bounds)
+            for row, pairs in zip(rows, digits, strict=True):
+                row.update({feature + suffix: digit for feature, digit in pairs if digit})
         return rows
 
     def digits(self, largest: int) -> int:
