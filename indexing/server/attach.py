@@ -187,9 +187,11 @@ class ServerAttachment:
         for part in batches(list(places), KEYS):
             body: Json = {"size": WINDOW, "_source": False, "track_total_hits": True}
             if key is None:
-                body |= {"query": {"ids": {"values": part}}, "docvalue_fields": [ROW]}
+                body["query"] = {"ids": {"values": part}}
+                body["docvalue_fields"] = [ROW]
             else:
-                body |= {"query": {"terms": {key: part}}, "docvalue_fields": [ROW, key]}
+                body["query"] = {"terms": {key: part}}
+                body["docvalue_fields"] = [ROW, key]
             hits = self._transport.search(path, body, **params)["hits"]
             if hits["total"]["value"] > WINDOW:
                 raise BackendError(

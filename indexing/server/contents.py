@@ -98,7 +98,11 @@ class Contents:
 
     def items(self) -> Iterator[Item]:
         query = {"exists": {"field": self._layout.own("modality")}}
-        body = {"query": query, "sort": [self._layout.order], "_source": self._layout.source_fields}
+        body = {
+            "query": query,
+            "sort": [self._layout.order],
+            "_source": self._layout.source_fields,
+        }
         return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
@@ -123,8 +127,14 @@ class Contents:
         for part in batches(names, BATCH):
             bodies = []
             for name in part:
-                query = {"bool": {"filter": [item, {"exists": {"field": self._layout.meta(name)}}]}}
-                bodies.append({"query": query, "size": 1, "terminate_after": 1, "_source": False})
+                field = {"exists": {"field": self._layout.meta(name)}}
+                body = {
+                    "query": {"bool": {"filter": [item, field]}},
+                    "size": 1,
+                    "terminate_after": 1,
+                    "_source": False,
+                }
+                bodies.append(body)
             pages = self._searches.pages(bodies, 1)
             used |= {name for name, (hits, _) in zip(part, pages, strict=True) if hits}
         return used
@@ -154,9 +164,13 @@ class Contents:
                 clauses.append({kind: clause})
             for page in batches(distinct, PAGE):
                 keys = [self._layout.key(key) for key in page]
-                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
-                body = {"query": query, "size": len(keys), "_source": False}
-                body["sort"] = [{"_score": "desc"}, self._layout.order]
+                items = {"ids": {"values": keys}}
+                body = {
+                    "query": {"bool": {"should": clauses, "filter": [items]}},
+                    "size": len(keys),
+                    "_source": False,
+                    "sort": [{"_score": "desc"}, self._layout.order],
+                }
                 answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
                     features_of[hit["sort"][1]].update(hit.get("matched_queries", {}))

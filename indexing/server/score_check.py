@@ -69,7 +69,11 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
         _bulk(transport, index, [{"terms": strategy.field(document)} for document in documents])
         for query in QUERIES:
             features = strategy.features(list(query), list(query.values()), digits)
-            body = {"query": strategy.query(features), "size": len(documents), "_source": False}
+            body = {
+                "query": strategy.query(features),
+                "size": len(documents),
+                "_source": False,
+            }
             answer = transport.request("POST", f"/{index}/_search", body, **params)
             # Documents that are not among the hits have the score 0.
             scores.append(np.zeros(len(documents)))

@@ -79,7 +79,12 @@ class Searches:
         for part in batches(list(dict.fromkeys(ids)), PAGE):
             keys = [key for key in map(self.layout.key, part) if key]
             query = {"ids": {"values": keys}}
-            body = {"query": query, "size": len(keys), "sort": [self.layout.order], **fields}
+            body = {
+                "query": query,
+                "size": len(keys),
+                "sort": [self.layout.order],
+                **fields,
+            }
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
@@ -123,7 +128,8 @@ def stored_arrays(
     data = {name: bytearray() for name in described}
     for number in range(blocks):
         query = {"ids": {"values": [f"boc:block:{number}"]}}
-        answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
+        body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
+        answer = searches.ask(body)
         for hit in answer["hits"]["hits"]:
             if (name := hit["_source"].get("array")) in data:
                 data[name] += from_base64(hit["fields"]["block"][0])
@@ -141,7 +147,11 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
     left = sys.maxsize if k is None else k
     pit = transport.open_pit(index, "2m")
     path = f"/{SEARCH}"
-    page: Json = {**body, "track_total_hits": False, "pit": {"id": pit, "keep_alive": "2m"}}
+    page: Json = {
+        **body,
+        "track_total_hits": False,
+        "pit": {"id": pit, "keep_alive": "2m"},
+    }
     try:
         while left > 0:
             page["size"] = min(SCAN, left)
