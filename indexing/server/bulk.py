@@ -370,7 +370,8 @@ class Ledger:
     def add_earlier(self, ids: Iterable[str]) -> None:
         """Record the ids that an earlier load left on the server."""
         self._write(
-            "INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET earlier = 1", ids
+            "INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET earlier = 1",
+            ids,
         )
 
     def has(self, ids: Sequence[str]) -> bool:
