@@ -1,19 +1,14 @@
 """Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. The rest is
 ``indexing.server``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from .server.address import parse
 from .server.backend import ServerBackend
 from .server.transport import Transport
 
-STRATEGIES = (
-    "text",
-    "sparse_vector",
-    "rank_features",
-)  # best first, by bench/race/race.py --server
+STRATEGIES = ("text", "sparse_vector", "rank_features")
+"""Best first, by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
@@ -28,6 +23,9 @@ class ElasticTransport(Transport):
     engine = "elasticsearch"
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"
     pits = "_pit", "id"
+
+    def _check_product(self) -> None:
+        return
 
     def _is_product(self, headers: Mapping[str, str]) -> bool:
         return "x-elastic-product" in headers

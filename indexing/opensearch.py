@@ -1,16 +1,14 @@
 """OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. The rest is
 ``indexing.server``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
 
 from .server.address import Address, parse
 from .server.backend import ServerBackend
-from .server.transport import Json, RefusedError, Transport
+from .server.transport import RefusedError, Transport
 
-STRATEGIES = ("counted_text", "text", "rank_features")  # best first, by bench/race/race.py --server
+STRATEGIES = ("counted_text", "text", "rank_features")
+"""Best first, by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
@@ -31,25 +29,11 @@ class OpenSearchTransport(Transport):
         super().__init__(address)
         self._known = False
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | bytes | None = None,
-        **params: Any,
-    ) -> Json:
-        self._check_product()
-        return super().request(method, path, body, **params)
-
-    def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
-        self._check_product()
-        return super().search(path, body, **params)
-
     def _check_product(self) -> None:
         if self._known:
             return
         try:
-            version = super().request("GET", "/").get("version", {})
+            version = self._read("GET", "/", None, {}).get("version", {})
         except RefusedError as error:
             # A user may have rights on a few indexes only, a gateway pass some paths only: the form
             # of the error tells.

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -179,7 +179,7 @@ class Server:
         self.version: str = f"{about['engine']} {about['version']}"
         self.timed: Any = TimedTransport(backend.transport)
         self.backend: ServerBackend = backend
-        self.backend.transport = self.timed
+        self.backend.transport = cast("Transport", self.timed)
 
     def all_names(self) -> list[str]:
         """Return the names of the indexes that are raced by default."""

@@ -1,21 +1,18 @@
 """The address of a cluster: hosts, how to connect to and trust them, and how indexes are made
 there."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from boc.errors import BackendError
 
-EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
 VECTORS = ("binary", "byte")
-ORDERS = ("id", "term")
 FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 
@@ -64,19 +61,23 @@ class Address:
         """The seconds that a search waits for each host, the first time it asks them, the second,
         and the last."""
         whole = self.request_timeout
+        if len(self.hosts) == 1:
+            return (whole,)
         short = (self.search_timeout, 4 * self.search_timeout)
-        return *(wait for wait in short if wait < whole and len(self.hosts) > 1), whole
+        return *(wait for wait in short if wait < whole), whole
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:
         """The options that cannot change once an index is made."""
-        return self.field, self.vectors, self.shards, *([self.order] if self.order != "id" else [])
+        layout = self.field, self.vectors, self.shards
+        # Digests of indexes in the default order were computed without the order.
+        return layout if self.order == "id" else (*layout, self.order)
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     """Parse an address. BackendError names the part that is wrong, never a secret."""
     scheme = url.partition(":")[0].partition("+")[0]
-    example = EXAMPLE.format(scheme=scheme)
+    example = f"{scheme}+https://USER@HOST:9200?ca_certs=FILE"
     protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
     if protocol not in ("http", "https") or not separator:
         raise BackendError(
@@ -85,9 +86,8 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         )
     netloc = re.split("[/?#]", authority, maxsplit=1)[0]
     behind = authority[len(netloc) :]
-    if (
-        "@" in behind or "#" in behind or "//" in behind
-    ):  # a password may contain them, so nothing of it is shown
+    # A password may contain these characters, so nothing of it is shown.
+    if re.search("@|#|//", behind):
         raise BackendError(
             "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a "
             "password does not stand "
@@ -106,7 +106,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     parts = urlsplit(behind)
     prefix = parts.path.rstrip("/")
     try:
-        full = tuple(dict.fromkeys(_host(protocol, host, prefix) for host in hosts.split(",")))
+        full = dict.fromkeys(_host(protocol, host, prefix) for host in hosts.split(","))
     except ValueError as error:
         raise BackendError(
             f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}",
@@ -121,7 +121,6 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         except (ValueError, KeyError):
             raise BackendError(f"{name}={value} in the address: must be {rule}") from None
     password = environment.get("BOC_PASSWORD")
-    api_key = environment.get("BOC_API_KEY")
     if at and password is None:
         raise BackendError(
             f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD",
@@ -130,24 +129,24 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         raise BackendError(
             "client_key in the address needs client_cert, the file of its certificate",
         )
-    options["headers"] = _headers(environment.get("BOC_HEADERS", ""))
-    return Address(
-        full,
-        unquote(user) if at else None,
-        password if at else None,
-        None if at else api_key,
-        **options,
-    )
+    login: dict[str, Any] = {"api_key": environment.get("BOC_API_KEY")}
+    if at:
+        login = {"user": unquote(user), "password": password}
+    headers = _headers(environment.get("BOC_HEADERS", ""))
+    return Address(tuple(full), headers=headers, **login, **options)
 
 
 def _headers(lines: str) -> tuple[tuple[str, str], ...]:
     """Return names, in small letters, and values of headers, one a line."""
-    parts = [line.partition(":") for line in lines.splitlines() if line.strip()]
-    if any(not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) for name, *_ in parts):
-        raise BackendError(
-            "BOC_HEADERS holds a line that is no header; write one a line, as Name: value",
-        )
-    return tuple((name.strip().lower(), value.strip()) for name, _, value in parts)
+    headers = []
+    for line in filter(str.strip, lines.splitlines()):
+        name, _, value = map(str.strip, line.partition(":"))
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise BackendError(
+                "BOC_HEADERS holds a line that is no header; write one a line, as Name: value",
+            )
+        headers.append((name.lower(), value))
+    return tuple(headers)
 
 
 def _host(protocol: str, host: str, prefix: str) -> str:
@@ -162,29 +161,29 @@ def _host(protocol: str, host: str, prefix: str) -> str:
 def _file(value: str) -> str:
     path = Path(value).expanduser()
     if not path.is_file():
-        raise ValueError(value)
+        raise ValueError
     return str(path)
 
 
 def _proxy(value: str) -> str:
     parts = urlsplit(f"//{value}")
     if not parts.hostname or not parts.port or parts.netloc != value or "@" in value:
-        raise ValueError(value)
+        raise ValueError
     return f"http://{value}"
 
 
 def _number(least: float, kind: type[float] = float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
-        if not least <= number < float("inf"):
-            raise ValueError(value)
+        if not least <= number < inf:
+            raise ValueError
         return number
 
     return read
 
 
-def _one_of(*names: str) -> Callable[[str], str]:
-    return {name: name for name in names}.__getitem__
+def _choice(*names: str) -> tuple[str, Callable[[str], str]]:
+    return " or ".join(names), dict(zip(names, names, strict=True)).__getitem__
 
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -196,9 +195,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
     "request_timeout": ("a number of seconds above 0", _number(1e-3)),
     "search_timeout": ("a number of seconds above 0", _number(1e-3)),
-    "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
-    "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
-    "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
+    "field": _choice(*FIELDS),
+    "vectors": _choice(*VECTORS),
+    "order": _choice("id", "term"),
     "shards": ("a number from 1", _number(1, int)),
     "replicas": ("a number from 0", _number(0, int)),
     "replicas_while_loading": ("a number from 0", _number(0, int)),

@@ -32,9 +32,6 @@ from .vector_fields import VECTOR_FIELDS, VectorField
 
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
-NARROWING = {"filter", "search_routing"}
-"""The settings of an alias by which it shows a part of an index."""
-
 
 @dataclass(frozen=True)
 class AliasState:
@@ -99,17 +96,17 @@ class Generation:
     def alias(self) -> str:
         """The alias of a generation that is published: its name, unless that is an index of another
         program."""
-        return (
-            attached_alias(self.physical.rpartition("-boc-")[0])
-            if self.state.attached
-            else self.name
-        )
+        if self.state.attached:
+            return attached_alias(self.physical.rpartition("-boc-")[0])
+        return self.name
 
     @property
     def target(self) -> str:
         """The name by which items are read: one index whatever the alias is moved to, unless the
         alias narrows it."""
-        return self.name if self.state.attached or self.narrowed else self.physical
+        if self.state.attached or self.narrowed:
+            return self.name
+        return self.physical
 
     @property
     def layout(self) -> Layout:
@@ -143,7 +140,7 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 def live_generation(transport: Transport, name: str) -> Generation:
     """Return the generation that ``name`` points to. BackendError if there is none, or for an index
     of others."""
-    generation = _behind(transport, name)
+    generation = generation_behind(transport, name)
     if generation is None:
         existing = names(transport)
         there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
@@ -154,18 +151,14 @@ def live_generation(transport: Transport, name: str) -> Generation:
     return generation
 
 
-def check_free(transport: Transport, name: str) -> None:
-    """Raise BackendError if ``name`` is an index that boc did not make."""
-    check_own(_behind(transport, name))
-
-
 def check_own(generation: Generation | None) -> None:
     """Raise BackendError if the items are documents of another program, or if the name is
     borrowed."""
     if generation is None:
         return
     name = generation.name
-    if not generation.digest:  # an alias, a clone, an index that was restored or shrunk
+    # An alias, a clone, or an index that was restored or shrunk.
+    if not generation.digest:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, "
             "not changed; change it "
@@ -178,103 +171,91 @@ def check_own(generation: Generation | None) -> None:
         )
 
 
-def _behind(transport: Transport, name: str) -> Generation | None:
+def generation_behind(transport: Transport, name: str) -> Generation | None:
+    """Return the generation that ``name`` stands for. BackendError for an index that boc cannot
+    read."""
     indices = indices_of(transport, name)
-    candidates = [generation for generation in _parse_generations(indices, name) if generation.live]
-    if indices and not candidates:
-        candidates = _attachments(transport, indices, name)
-        fields = {
-            k: v
-            for entry in indices.values()
-            for k, v in _fields(entry["mappings"].get("properties", {}))
-        }
-        candidates = [
-            replace(each, manifest=replace(each.manifest, fields=fields)) for each in candidates
-        ]
-        _check_object(candidates, indices)
-    if indices and not candidates:
-        candidates = _behind_alias(transport, indices, name)
-    if indices and not candidates:
+    if not indices:
+        return None
+    generation = (
+        next((each for each in _parse_generations(indices, name)[::-1] if each.live), None)
+        or _attachment(transport, indices, name)
+        or _behind_alias(transport, indices, name)
+    )
+    if generation is None:
         raise BackendError(
             f"{name!r} at {transport.label} was not made by boc",
             "choose another name, or add a code to its documents with "
             f"<boc attach {name} FEATURES> (if it is to be a copy of an index of boc, make it "
             "with <boc copy>)",
         )
-    for each in candidates:
-        if each.shadowed:
-            raise BackendError(
-                f"{each.physical} at {transport.label} computes {', '.join(each.shadowed)} in "
-                "place of what boc wrote; "
-                'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": '
-                "null}}), or load it again",
-            )
-    return candidates[-1] if candidates else None
+    if generation.shadowed:
+        raise BackendError(
+            f"{generation.physical} at {transport.label} computes "
+            f"{', '.join(generation.shadowed)} in place of what boc wrote; "
+            'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or '
+            "load it again",
+        )
+    return generation
 
 
-def _attachments(transport: Transport, indices: Json, name: str) -> list[Generation]:
+def _attachment(transport: Transport, indices: Json, name: str) -> Generation | None:
     """Return what is attached to documents behind ``name``, under this name or another one of their
-    index."""
-    ours = {
-        each: entry
-        for each, entry in indices.items()
-        if OBJECT in entry["mappings"].get("properties", {})
-    }
-    others = (
-        other for physical, entry in ours.items() for other in (physical, *entry.get("aliases", ()))
-    )
-    for each in dict.fromkeys((name, *others)):
+    index. BackendError if an index was made again, and its fields of boc are others."""
+    others = [name]
+    for physical, entry in indices.items():
+        if OBJECT in entry["mappings"].get("properties", {}):
+            others += [physical, *entry.get("aliases", ())]
+    for each in dict.fromkeys(others):
         there = generations(transport, each)
         if not there:
-            with suppress(
-                RefusedError,
-            ):  # rights on two aliases alone: a pattern does not find the second one
+            # With rights on two aliases alone, a pattern does not find the second one.
+            with suppress(RefusedError):
                 there = _parse_generations(indices_of(transport, attached_alias(each)), each)
-        live = [generation for generation in there if generation.live and generation.state.attached]
+        live = [g for g in there if g.live and g.state.attached]
         if live:
-            return [replace(live[-1], name=name, digest=live[-1].digest if each == name else "")]
-    return []
+            break
+    else:
+        return None
+    generation = live[-1]
+    dim = generation.manifest.identity.dim
+    expected = object_mapping(STRATEGIES[generation.state.field], dim)["properties"]
+    metadata: dict[str, FieldType] = {}
+    for physical, entry in indices.items():
+        properties = entry["mappings"].get("properties", {})
+        metadata |= _fields(properties)
+        present = properties.get(OBJECT, {}).get("properties", {})
+        if any(present.get(field, {}).get("type") != expected[field]["type"] for field in expected):
+            raise BackendError(
+                f"the field {OBJECT!r} of {physical} is not mapped as it was when the code was "
+                "attached: the index was made again",
+                f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+                "<boc attach> after <boc attach --detach>",
+            )
+    manifest = replace(generation.manifest, fields=metadata)
+    digest = generation.digest if each == name else ""
+    return replace(generation, name=name, digest=digest, manifest=manifest)
 
 
-def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Generation]:
+def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation | None:
     """Return the generation behind a name that it was not made as. BackendError if there are
     several."""
     entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
-    if len(indices) > 1 and entries:
+    if not entries:
+        return None
+    if len(indices) > 1:
         raise BackendError(
             f"{name!r} stands for {len(indices)} indexes; name one: "
             f"{', '.join(sorted(indices)[:10])}",
         )
-    candidates = [
-        replace(_generation(physical, entry, name), live=True)
-        for physical, entry in entries.items()
-    ]
-    if any(each.state.state not in ("complete", "editing") for each in candidates):
+    ((physical, entry),) = entries.items()
+    generation = replace(_generation(physical, entry, name), live=True)
+    if generation.state.state not in ("complete", "editing"):
         raise BackendError(
             f"{name!r} at {transport.label} is not loaded in whole",
             "repeat the <boc index> that loads it",
         )
-    return [each for each in candidates if not each.state.attached]
-
-
-def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
-    """Raise BackendError if an index with an attached code was made again, and its fields of boc
-    are others."""
-    for each in candidates:
-        expected = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)[
-            "properties"
-        ]
-        for physical, entry in indices.items():
-            there = entry["mappings"].get("properties", {}).get(OBJECT, {}).get("properties", {})
-            if any(
-                there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()
-            ):
-                raise BackendError(
-                    f"the field {OBJECT!r} of {physical} is not mapped as it was when the code was "
-                    "attached: the index was made again",
-                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
-                    "<boc attach> after <boc attach --detach>",
-                )
+    return None if generation.state.attached else generation
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
@@ -282,9 +263,9 @@ def readable(transport: Transport, generation: Generation) -> Generation:
     BackendError if items lack their codes, which a server's own copying of documents loses."""
     if generation.state.attached:
         return generation
-    there = {"exists": {"field": "modality"}}
+    item = {"exists": {"field": "modality"}}
     lacking = [{"bool": {"must_not": {"exists": {"field": field}}}} for field in ("vector", "item")]
-    query = {"bool": {"filter": [there, {"bool": {"should": lacking}}]}}
+    query = {"bool": {"filter": [item, {"bool": {"should": lacking}}]}}
     body = {"query": query, "size": 1, "terminate_after": 1, "_source": False}
     try:
         hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
@@ -307,10 +288,8 @@ def names(transport: Transport) -> list[str]:
     """Return the names of all published indexes, sorted; closed and blocked ones refuse most
     requests, but not this."""
     result = set()
-    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all").get(
-        "indices",
-        (),
-    ):
+    answer = transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")
+    for entry in answer.get("indices", ()):
         match = PHYSICAL.fullmatch(entry["name"])
         if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", ())):
             result.add(match["name"])
@@ -323,36 +302,14 @@ def remember(transport: Transport, generation: Generation) -> None:
     transport.request("PUT", f"/{generation.physical}/_mapping", body)
 
 
-def check_live(transport: Transport, generation: Generation) -> None:
-    """Raise BackendError if the name has become that of another generation."""
-    if generation.physical not in indices_of(transport, generation.name):
-        raise BackendError(
-            f"another command has replaced {generation.name} without what this one changed; "
-            "repeat it",
-        )
-
-
-def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:
+def publish(transport: Transport, generation: Generation, before: list[Generation]) -> None:
     """Point the name to ``generation`` only, in one request."""
-    actions: list[Json] = [
-        {"remove": {"index": old.physical, "alias": old.name, "must_exist": False}}
-        for old in before
-        if old.live
-    ]
-    actions.append(
-        {
-            "remove": {
-                "index": generation.physical,
-                "alias": generation.loading_alias,
-                "must_exist": False,
-            },
-        },
-    )
-    actions.append(
-        {"add": {"index": generation.physical, "alias": generation.alias, "is_write_index": True}},
-    )
+    own = {"index": generation.physical}
+    gone = [{"index": old.physical, "alias": old.name} for old in before if old.live]
+    gone.append({**own, "alias": generation.loading_alias})
+    actions: list[Json] = [{"remove": {**each, "must_exist": False}} for each in gone]
+    actions.append({"add": {**own, "alias": generation.alias, "is_write_index": True}})
     transport.request("POST", "/_aliases", {"actions": actions})
-    return replace(generation, live=True)
 
 
 def drop(transport: Transport, unwanted: list[Generation]) -> None:
@@ -389,7 +346,8 @@ def _parse_generations(indices: Json, name: str) -> list[Generation]:
     for physical, entry in indices.items():
         match = PHYSICAL.fullmatch(physical)
         if match and match["name"] == name and "boc" in _meta_of(entry):
-            result.append(_generation(physical, entry, name, match["digest"], int(match["number"])))
+            number = int(match["number"])
+            result.append(_generation(physical, entry, name, match["digest"], number))
     return sorted(result, key=lambda generation: generation.number)
 
 
@@ -421,30 +379,26 @@ def _generation(
                 "the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
-    live = (attached_alias(name) if state.attached else name) in aliases
-    narrowed = not NARROWING.isdisjoint(aliases.get(name, ()))
-    manifest = Manifest.from_dict(own["boc"], where=physical)
     computed = () if state.attached else entry["mappings"].get("runtime", ())
-    shadowed = tuple(
-        sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}),
-    )
     settings = entry.get("settings", {}).get("index", {})
-    pipelines = tuple(
-        each
-        for each in ("default_pipeline", "final_pipeline")
-        if settings.get(each, "_none") != "_none"
-    )
     return Generation(
         physical,
         name,
         digest,
         number,
-        live,
-        manifest,
-        state,
-        narrowed,
-        shadowed,
-        pipelines,
+        live=(attached_alias(name) if state.attached else name) in aliases,
+        manifest=Manifest.from_dict(own["boc"], where=physical),
+        state=state,
+        # These settings of an alias have it show a part of the index.
+        narrowed=not {"filter", "search_routing"}.isdisjoint(aliases.get(name, ())),
+        shadowed=tuple(
+            sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}),
+        ),
+        pipelines=tuple(
+            each
+            for each in ("default_pipeline", "final_pipeline")
+            if settings.get(each, "_none") != "_none"
+        ),
     )
 
 

@@ -42,22 +42,17 @@ from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import EXACT, clear_of_templates, tried_field
-from .searches import scan
+from .searches import batches, scan
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
 from .vector_fields import is_unit
 from .writer import counts, put_arrays
 
-FIELDS = ("sparse_vector", "rank_features")
-"""How codes can be stored without settings of the index, best first."""
-KEYS = 500  # keys of documents looked up at a time
-PASSES = 5  # attempts to detach from documents that others write meanwhile
-SET = f"ctx._source.{OBJECT} = params.{OBJECT}"
-REMOVE = f"ctx._source.remove('{OBJECT}')"
+KEYS = 500
+"""Keys of documents looked up at a time."""
 ROW = ATTACHED.own("row")
-ORDER = {
-    ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"},
-}  # an alias may move to another index
+# An alias may move to another index, whose mapping lacks the field.
+ORDER = {ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"}}
 WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ORDER], "_source": False}
 
 
@@ -71,14 +66,36 @@ class ServerAttachment:
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
+        indices = indices_of(transport, name)
+        if not indices:
+            raise BackendError(
+                f"no index {name!r} at {transport.label}",
+                "<boc attach> adds to one that is there",
+            )
+        if any("data_stream" in entry for entry in indices.values()):
+            raise BackendError(
+                f"{name} is a data stream, whose documents stay as they are; attach to a _reindex "
+                "of it",
+            )
+        if len(indices) > 1:
+            listed = ", ".join(sorted(indices)[:10])
+            raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {listed}")
+        ((self._physical, entry),) = indices.items()
+        self._mapping: Json = entry.get("mappings", {})
+        if "boc" in self._mapping.get("_meta", {}):
+            raise BackendError(
+                f"{name} is an index of boc",
+                f"add to it with <boc add {name} FEATURES>",
+            )
         self._transport = transport
         self._address = address
         self.name = name
-        self._physical, self._mapping = _theirs(transport, name)
-        there = [each for each in generations(transport, name) if each.state.attached]
-        self._generation: Generation | None = there[-1] if there else None
+        self._generation = next(reversed(self._attachments()), None)
         self._bulk = Bulk(transport, name, patience=address.patience, max_rows=1000)
         self._ledger = Ledger()
+
+    def _attachments(self) -> list[Generation]:
+        return [each for each in generations(self._transport, self.name) if each.state.attached]
 
     @property
     def index(self) -> ServerEngine | None:
@@ -87,43 +104,13 @@ class ServerAttachment:
     def change(self, manifest: Manifest) -> Json:
         """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError
         if the server can add no codes, or a field is in the way."""
-        if self._generation is not None:
-            field = self._generation.state.field
-        else:
-            source = self._mapping.get("_source", {})
-            if any(
-                source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()
-            ):
-                raise BackendError(
-                    f"{self.name} keeps a part of its documents in _source, so that an update "
-                    "would lose the rest; "
-                    "make it again with a whole _source",
-                )
-            test = {
-                "script": {"source": "ctx.op = 'none'", "lang": "painless"},
-                "scripted_upsert": True,
-                "upsert": {},
-            }
-            self._transport.request(
-                "POST",
-                f"/{self.name}/_update/boc:test",
-                test,
-                routing="boc",
-            )  # writes nothing
-            results = {field: tried_field(self._transport, field) for field in FIELDS}
-            field = next((each for each, result in results.items() if result == EXACT), "")
-            if not field:
-                reasons = "; ".join(f"{each} {result}" for each, result in results.items())
-                raise BackendError(
-                    f"{self._transport.label} can add no codes to an index: {reasons}",
-                )
-        self._field = field
-        strategy = STRATEGIES[field]
-        there = self._mapping.get("properties", {}).get(OBJECT)
-        mapping = object_mapping(strategy, manifest.identity.dim)
-        if there is None:
+        generation = self._generation
+        self._field = generation.state.field if generation else self._choose_field()
+        present = self._mapping.get("properties", {}).get(OBJECT)
+        mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)
+        if present is None:
             return {"properties": {OBJECT: mapping}}
-        kinds = {each: entry.get("type") for each, entry in there.get("properties", {}).items()}
+        kinds = {each: entry.get("type") for each, entry in present.get("properties", {}).items()}
         if kinds != {each: entry["type"] for each, entry in mapping["properties"].items()}:
             raise BackendError(
                 f"{self.name} has a field {OBJECT!r} of another kind; what an earlier attachment "
@@ -132,6 +119,31 @@ class ServerAttachment:
             )
         return {}
 
+    def _choose_field(self) -> str:
+        """Return the best field type that holds codes without settings of the index, once scripts
+        of updates are known to run."""
+        source = self._mapping.get("_source", {})
+        if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
+            raise BackendError(
+                f"{self.name} keeps a part of its documents in _source, so that an update "
+                "would lose the rest; "
+                "make it again with a whole _source",
+            )
+        # This script writes nothing.
+        script = {"source": "ctx.op = 'none'", "lang": "painless"}
+        test = {"script": script, "scripted_upsert": True, "upsert": {}}
+        path = f"/{self.name}/_update/boc:test"
+        self._transport.request("POST", path, test, routing="boc")
+        results = {
+            field: tried_field(self._transport, field)
+            for field in ("sparse_vector", "rank_features")
+        }
+        for field, result in results.items():
+            if result == EXACT:
+                return field
+        reasons = "; ".join(f"{each} {result}" for each, result in results.items())
+        raise BackendError(f"{self._transport.label} can add no codes to an index: {reasons}")
+
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
         """Change the mapping, and store the code, unless it is there."""
         if change:
@@ -139,9 +151,8 @@ class ServerAttachment:
         refresh(self._transport, self.name)
         if self._generation is not None:
             state = self._generation.state
-            if (
-                self._physical not in state.targets
-            ):  # before the rows that are to be removed from there
+            # The target is stored before the rows that ``detach`` removes from it.
+            if self._physical not in state.targets:
                 state = replace(state, targets=(*state.targets, self._physical))
                 self._remember(replace(self._generation, state=state))
             return
@@ -153,26 +164,16 @@ class ServerAttachment:
             attached=True,
             targets=(self._physical,),
         )
-        fresh = Generation(
-            f"{self.name}-boc-{digest}-1",
-            self.name,
-            digest,
-            1,
-            False,
-            manifest,
-            state,
-        )
-        body = code_body(meta(manifest, state), fresh.loading_alias, self._address.replicas)
-        self._transport.request("PUT", f"/{fresh.physical}", body)
-        clear_of_templates(self._transport, fresh.physical, body["mappings"])
-        with Bulk(
-            self._transport,
-            fresh.loading_alias,
-            require_alias=True,
-            patience=self._address.patience,
-        ) as bulk:
+        physical = f"{self.name}-boc-{digest}-1"
+        fresh = Generation(physical, self.name, digest, 1, False, manifest, state)
+        alias = fresh.loading_alias
+        body = code_body(meta(manifest, state), alias, self._address.replicas)
+        self._transport.request("PUT", f"/{physical}", body)
+        clear_of_templates(self._transport, physical, body["mappings"])
+        patience = self._address.patience
+        with Bulk(self._transport, alias, require_alias=True, patience=patience) as bulk:
             blocks = put_arrays(bulk, arrays)
-        refresh(self._transport, fresh.physical)
+        refresh(self._transport, physical)
         self._remember(replace(fresh, state=replace(state, blocks=blocks)))
 
     def find(
@@ -185,16 +186,17 @@ class ServerAttachment:
         places: dict[str, list[tuple[str, str | None, str]]] = {
             item.id: [] for item in items if item.id
         }
-        ids = list(places)
-        for start in range(0, len(ids), KEYS):
-            part = ids[start : start + KEYS]
-            body: Json = {
-                "query": {"ids": {"values": part}} if key is None else {"terms": {key: part}},
-            }
-            body |= {"size": WINDOW, "_source": False, "track_total_hits": True}
-            body["docvalue_fields"] = [ROW] if key is None else [ROW, key]
-            params = {"allow_partial_search_results": "false"}
-            hits = self._transport.search(f"/{self.name}/_search", body, **params)["hits"]
+        path = f"/{self.name}/_search"
+        params = {"allow_partial_search_results": "false"}
+        for part in batches(list(places), KEYS):
+            body: Json = {"size": WINDOW, "_source": False, "track_total_hits": True}
+            if key is None:
+                body["query"] = {"ids": {"values": part}}
+                body["docvalue_fields"] = [ROW]
+            else:
+                body["query"] = {"terms": {key: part}}
+                body["docvalue_fields"] = [ROW, key]
+            hits = self._transport.search(path, body, **params)["hits"]
             if hits["total"]["value"] > WINDOW:
                 raise BackendError(
                     f"more than {WINDOW} documents have {KEYS} values of {key}; choose a rarer key",
@@ -232,19 +234,18 @@ class ServerAttachment:
         state = self._generation.state
         strategy = STRATEGIES[state.field]
         digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
-        next_state = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
-        if next_state != state:  # before the rows that it is about
-            self._remember(replace(self._generation, state=next_state))
+        state = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
+        # The state is stored before the rows that change it.
+        if state != self._generation.state:
+            self._remember(replace(self._generation, state=state))
         self._ledger.add([id for id, _ in places])
         ours = [replace(item, id=id) for (id, _), item in zip(places, items, strict=True)]
         stored = vectors.astype(self._generation.manifest.vector_dtype)
         contents = documents(strategy, self._generation.vectors, ours, terms, stored)
+        source = f"ctx._source.{OBJECT} = params.{OBJECT}"
         for (id, routing), row, document in zip(places, rows, contents, strict=True):
-            script = {
-                "source": SET,
-                "lang": "painless",
-                "params": {OBJECT: {**document, "row": row}},
-            }
+            params = {OBJECT: {**document, "row": row}}
+            script = {"source": source, "lang": "painless", "params": params}
             self._bulk.update(id, orjson.dumps({"script": script}), routing)
 
     def finish(self, source: str) -> tuple[int, list[str], list[str]]:
@@ -254,21 +255,17 @@ class ServerAttachment:
         assert self._generation is not None
         self._bulk.flush()
         refresh(self._transport, self.name)
-        lost = self._ledger.missing(
-            hit["sort"][0] for hit in scan(self._transport, self.name, WRITTEN)
-        )
+        written = scan(self._transport, self.name, WRITTEN)
+        lost = self._ledger.missing(hit["sort"][0] for hit in written)
         items, postings, _ = counts(self._transport, self.name, ATTACHED)
         gone = self._bulk.missing
         manifest = replace(self._generation.manifest, items=items, postings=postings, source=source)
-        final = replace(
-            self._generation,
-            manifest=manifest,
-            state=replace(self._generation.state, state="complete"),
-        )
+        state = replace(self._generation.state, state="complete")
+        final = replace(self._generation, manifest=manifest, state=state)
         self._remember(final)
         if not final.live:
             publish(self._transport, final, [])
-        return sum(items.values()), gone, [id for id in lost if id not in set(gone)]
+        return sum(items.values()), gone, [id for id in lost if id not in gone]
 
     def detach(self) -> Iterator[int]:
         """Remove all but the fields of the mapping, which a server cannot remove, from this index
@@ -276,43 +273,35 @@ class ServerAttachment:
 
         BackendError if other programs write documents with a code faster than it is removed.
         """
-        if self._generation is None and OBJECT not in self._mapping.get("properties", {}):
-            raise self._nothing()
-        earlier = () if self._generation is None else self._generation.state.targets
-        there = [
-            each
-            for each in earlier
-            if each != self._physical and each in indices_of(self._transport, each)
-        ]
+        nothing = BackendError(
+            f"nothing is attached to {self.name} at {self._transport.label}",
+            "<boc info> lists what is",
+        )
+        indices = [self.name]
+        if self._generation is not None:
+            for each in self._generation.state.targets:
+                if each != self._physical and each in indices_of(self._transport, each):
+                    indices.append(each)
+        elif OBJECT not in self._mapping.get("properties", {}):
+            raise nothing
         count = 0
-        for index in (self.name, *there):
+        for index in indices:
             for _ in self._remove_codes(index):
                 count += 1
                 yield count
         if self._generation is None and not count:
-            raise self._nothing()
-        drop(
-            self._transport,
-            [g for g in generations(self._transport, self.name) if g.state.attached],
-        )
-
-    def _nothing(self) -> BackendError:
-        return BackendError(
-            f"nothing is attached to {self.name} at {self._transport.label}",
-            "<boc info> lists what is",
-        )
+            raise nothing
+        drop(self._transport, self._attachments())
 
     def _remove_codes(self, index: str) -> Iterator[None]:
-        script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
-        for _ in range(PASSES):
+        source = f"ctx._source.remove('{OBJECT}')"
+        script = orjson.dumps({"script": {"source": source, "lang": "painless"}})
+        patience = self._address.patience
+        # Other programs may write documents meanwhile.
+        for _ in range(5):
             refresh(self._transport, index)
             left = False
-            with Bulk(
-                self._transport,
-                index,
-                patience=self._address.patience,
-                max_rows=1000,
-            ) as bulk:
+            with Bulk(self._transport, index, patience=patience, max_rows=1000) as bulk:
                 for hit in scan(self._transport, index, WRITTEN):
                     bulk.update(hit["_id"], script, hit.get("_routing"))
                     left = True
@@ -327,44 +316,12 @@ class ServerAttachment:
     def __enter__(self) -> ServerAttachment:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            self._bulk.__exit__(kind, error, trace)
+            self._bulk.__exit__(*raised)
         finally:
             self._ledger.close()
 
     def _remember(self, generation: Generation) -> None:
         self._generation = generation
         remember(self._transport, generation)
-
-
-def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
-    """Return the one index ``name`` of another program, and its mapping."""
-    there = indices_of(transport, name)
-    if not there:
-        raise BackendError(
-            f"no index {name!r} at {transport.label}",
-            "<boc attach> adds to one that is there",
-        )
-    if any("data_stream" in entry for entry in there.values()):
-        raise BackendError(
-            f"{name} is a data stream, whose documents stay as they are; attach to a _reindex "
-            "of it",
-        )
-    if len(there) > 1:
-        raise BackendError(
-            f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}",
-        )
-    ((physical, entry),) = there.items()
-    mapping: Json = entry.get("mappings", {})
-    if "boc" in mapping.get("_meta", {}):
-        raise BackendError(
-            f"{name} is an index of boc",
-            f"add to it with <boc add {name} FEATURES>",
-        )
-    return physical, mapping

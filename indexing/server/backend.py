@@ -1,9 +1,8 @@
 """The back end of Elasticsearch and OpenSearch: the indexes of a cluster, over a ``Transport``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,14 +23,14 @@ from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
 
 
+@dataclass
 class ServerBackend:
     """The indexes of one cluster. ``order`` lists the names of its field types for codes, best
     first."""
 
-    def __init__(self, transport: Transport, address: Address, order: Sequence[str]) -> None:
-        self.transport = transport
-        self.address = address
-        self._order = order
+    transport: Transport
+    address: Address
+    order: Sequence[str]
 
     def exists(self, name: str) -> bool:
         return any(generation.live for generation in generations(self.transport, name))
@@ -42,7 +41,7 @@ class ServerBackend:
         manifest: Manifest,
         arrays: Mapping[str, NDArray[Any]],
     ) -> ServerWriter:
-        return ServerWriter(self.transport, self.address, self._order, name, manifest, arrays)
+        return ServerWriter(self.transport, self.address, self.order, name, manifest, arrays)
 
     def create_part(
         self,
@@ -51,16 +50,14 @@ class ServerBackend:
         arrays: Mapping[str, NDArray[Any]],
         part: str,
     ) -> PartWriter:
-        number, count = shard_of(part)
         return PartWriter(
-            number,
-            count,
             self.transport,
             self.address,
-            self._order,
+            self.order,
             name,
             manifest,
             arrays,
+            *shard_of(part),
         )
 
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
@@ -98,36 +95,37 @@ class ServerBackend:
         return names(self.transport)
 
     def remove(self, name: str) -> None:
-        there = generations(self.transport, name)
-        check_own(
-            there[-1] if there else live_generation(self.transport, name),
-        )  # whose error lists the indexes
-        drop(self.transport, there)
+        present = generations(self.transport, name)
+        # The error about a missing index lists the indexes.
+        check_own(present[-1] if present else live_generation(self.transport, name))
+        drop(self.transport, present)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
         """Engine, version, and field types for codes and vectors, each tested with a small index
         that is removed; and why indexes cannot be read that are closed, blocked, lack a shard, or
         are of another version."""
+        version = "not told"
+        with suppress(RefusedError):
+            version = str(self.transport.request("GET", "/")["version"]["number"])
         about = {
             "engine": self.transport.engine,
             "address": self.transport.label,
-            "version": self._version(),
+            "version": version,
         }
-        fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
-        default = next((field for field in self._order if fields[field] == EXACT), None)
-        fields |= {} if default is None else {default: f"{EXACT}, the default"}
+        for field in term_fields.STRATEGIES:
+            about[field] = tried_field(self.transport, field)
+        for field in self.order:
+            if about[field] == EXACT:
+                about[field] = f"{EXACT}, the default"
+                break
         reasons = []
         for name in self.names():
             try:
                 self.open(name)
             except BocError as error:
-                reasons.append(f"{name} ({error.args[0]})")
-        unreadable = {"unreadable": "; ".join(reasons)} if reasons else {}
-        return {**about, **fields, "vectors": tried_vectors(self.transport), **unreadable}
-
-    def _version(self) -> str:
-        try:
-            return str(self.transport.request("GET", "/")["version"]["number"])
-        except RefusedError:
-            return "not told"
+                reasons.append(f"{name} ({error})")
+        about["vectors"] = tried_vectors(self.transport)
+        if reasons:
+            about["unreadable"] = "; ".join(reasons)
+        return about

@@ -1,15 +1,6 @@
-"""Arrays as the binary fields of documents hold them."""
+"""Bytes as the binary fields of documents hold them."""
 
 import binascii
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-
-def raw(values: NDArray[Any]) -> bytes:
-    """Return the bytes of an array, row by row."""
-    return np.ascontiguousarray(values).tobytes()
 
 
 def to_base64(data: bytes) -> str:

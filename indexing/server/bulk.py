@@ -13,83 +13,71 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
+from operator import itemgetter
 
 import orjson
 
 from boc.errors import BackendError, note
 
+from .searches import batches
 from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
-PAUSES = (0.1, 10.0)  # shortest and longest pause between attempts, in seconds
-SMALL = (
-    1 << 16
-)  # bytes; a connection lost below this size was not lost because the request was too large
-SHARD_WAIT = 5  # seconds that a server waits for the shard of a row
-NOTICE = (
-    10.0  # seconds without an answer, or a shard, after which a note says what the load waits for
-)
-PAUSE = 1.0  # seconds between two looks for a shard
+NOTICE = 10.0
+"""Seconds without an answer, or a shard, after which a note says what the load waits for."""
 
 
+@dataclass
 class Shards:
     """The shards of ``index``, with the node that each was on when it was last seen.
     Thread-safe."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        index: str,
-        *,
-        notice: float = NOTICE,
-        pause: float = PAUSE,
-    ) -> None:
-        self._transport = transport
-        self._index = index
-        self._notice = notice
-        self._pause = pause
-        self._seen: dict[int, str] = {}
+    transport: Transport
+    index: str
+    notice: float = NOTICE
+    pause: float = 1.0
+    seen: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self.describe_lost()
 
     def describe_lost(self) -> str:
         """Describe the shards without a living copy, and where they were; "" if there is none, or
         none is known."""
         try:
-            answer = self._transport.request("GET", f"/{self._index}/_search_shards")
-        except BackendError:  # no master, or no right to ask: what called says what is wrong
+            answer = self.transport.request("GET", f"/{self.index}/_search_shards")
+        except BackendError:
+            # No master, or no right to ask: the error of the caller says what is wrong.
             return ""
         copies = [copy for group in answer.get("shards", ()) for copy in group]
-        alive = {
-            int(copy["shard"]): str(answer["nodes"].get(copy["node"], {}).get("name", copy["node"]))
-            for copy in sorted(copies, key=lambda copy: bool(copy["primary"]))
-            if copy["state"] in ("STARTED", "RELOCATING")
-        }
-        self._seen = {**self._seen, **alive}
+        alive = {}
+        # The node of the primary copy is named, if that is alive: it comes last.
+        for copy in sorted(copies, key=itemgetter("primary")):
+            if copy["state"] in ("STARTED", "RELOCATING"):
+                node = answer["nodes"].get(copy["node"], {})
+                alive[int(copy["shard"])] = str(node.get("name", copy["node"]))
+        self.seen = {**self.seen, **alive}
         gone = [
             f"shard {shard}, last on node {node},"
-            for shard, node in self._seen.items()
+            for shard, node in self.seen.items()
             if shard not in alive
         ]
-        return (
-            f"{self._index} has no living copy of {' and of '.join(gone)} and waits for it"
-            if gone
-            else ""
-        )
+        if not gone:
+            return ""
+        return f"{self.index} has no living copy of {' and of '.join(gone)} and waits for it"
 
     def wait(self, patience: float) -> None:
         """Wait until every shard answers. UnfinishedError, naming shards and nodes, after
         ``patience`` seconds."""
         begun = noted = time.monotonic()
+        path = f"/{self.index}/_search"
         while True:
             try:
-                self._transport.request(
-                    "POST",
-                    f"/{self._index}/_search",
-                    {"size": 0},
-                    allow_partial_search_results="false",
-                )
+                params = {"allow_partial_search_results": "false"}
+                self.transport.request("POST", path, {"size": 0}, **params)
                 return
             except (RefusedError, UnreachableError) as error:
                 if isinstance(error, RefusedError) and error.status not in (500, 503):
@@ -100,12 +88,13 @@ class Shards:
                 raise UnfinishedError(
                     f"{trouble}; bring the node back, and repeat the command to go on",
                 )
-            if now - noted >= self._notice:
+            if now - noted >= self.notice:
                 note(f"the load goes on when it can: {trouble}")
                 noted = now
-            time.sleep(self._pause)
+            time.sleep(self.pause)
 
 
+@dataclass
 class Bulk:
     """Sends rows to one index: at most ``in_flight`` requests are open while the next is being
     filled.
@@ -124,62 +113,51 @@ class Bulk:
     it by an error drops rows that are not acknowledged. Not thread-safe.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        target: str,
-        *,
-        require_alias: bool = False,
-        routing: str = "",
-        max_bytes: int = 8 << 20,
-        max_rows: int = 4096,
-        in_flight: int = 2,
-        patience: float = 300.0,
-        shards: Shards | None = None,
-        pauses: tuple[float, float] = PAUSES,
-        notice: float = NOTICE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._transport = transport
-        self._target = target
-        # A row whose shard is away is answered soon, so that the others are acknowledged, and this
-        # one is told of.
-        self._params = {
-            "filter_path": "items.*.status,items.*.error",
-            "server_timeout": f"{SHARD_WAIT}s",
-        }
-        self._shards = shards
-        if require_alias:
+    transport: Transport
+    target: str
+    require_alias: bool = False
+    routing: str = ""
+    max_bytes: int = 8 << 20
+    max_rows: int = 4096
+    in_flight: int = 2
+    patience: float = 300.0
+    shards: Shards | None = None
+    pauses: tuple[float, float] = (0.1, 10.0)
+    notice: float = NOTICE
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        # A row whose shard is away is answered after five seconds, so that the others are
+        # acknowledged, and a note can name the shard.
+        self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
+        if self.require_alias:
             self._params["require_alias"] = "true"
-        if routing:
-            self._params["routing"] = routing
-        self._max_bytes = max_bytes
-        self._max_rows = max_rows
-        self._in_flight = in_flight
-        self._patience = patience
+        if self.routing:
+            self._params["routing"] = self.routing
         self._rows: dict[str, bytes] = {}
         self._bytes = 0
         self._sent: dict[Future[int], dict[str, bytes]] = {}
         self._deleted = 0
         self.missing: list[str] = []
-        self._shortest, self._longest = pauses
-        self._notice = notice
-        self._clock = clock
-        self._progress = clock()
+        self._progress = self.clock()
         self._trouble = ""
         self._stop = threading.Event()
 
     def __enter__(self) -> Bulk:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            if kind is None:
+            if raised[1] is None:
                 self.flush()
         finally:
-            self._stop.set()
-        # no request may continue in the background; an interrupt does not wait for them
-        if kind is not None and issubclass(kind, Exception):
+            self.stop(raised[1])
+
+    def stop(self, error: object) -> None:
+        """Drop rows that are not acknowledged. No request may continue in the background after an
+        error; an interrupt does not wait for them."""
+        self._stop.set()
+        if isinstance(error, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:
@@ -194,11 +172,9 @@ class Bulk:
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
         """Change a document by ``{"script": ...}``; a missing one is added to ``missing``. If
         another program writes it at the same time, the script is run again on what that wrote."""
-        head = {
-            "_id": id,
-            "retry_on_conflict": 3,
-            **({} if routing is None else {"routing": routing}),
-        }
+        head: Json = {"_id": id, "retry_on_conflict": 3}
+        if routing is not None:
+            head["routing"] = routing
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
@@ -207,29 +183,29 @@ class Bulk:
 
         A delete whose first answer was lost removes nothing when repeated, and is not counted.
         """
-        if self._rows:
-            self._dispatch()
-        self._settle(1)
+        self._send_all()
         deleted = self._deleted
         self._deleted = 0
         return deleted
 
+    def _send_all(self) -> None:
+        self._dispatch()
+        self._settle(1)
+
     def _append(self, id: str, row: bytes) -> None:
         if id in self._rows or any(id in rows for rows in self._sent.values()):
-            if self._rows:
-                self._dispatch()
-            self._settle(1)
-        if self._rows and (
-            self._bytes + len(row) > self._max_bytes or len(self._rows) >= self._max_rows
-        ):
+            self._send_all()
+        elif self._bytes + len(row) > self.max_bytes or len(self._rows) >= self.max_rows:
             self._dispatch()
         self._rows[id] = row
         self._bytes += len(row)
 
     def _dispatch(self) -> None:
-        """Hand the rows to a thread as soon as a request is free. It is a daemon, so an interrupted
-        process can end."""
-        self._settle(self._in_flight)
+        """Hand the rows, if any, to a thread as soon as a request is free. It is a daemon, so an
+        interrupted process can end."""
+        if not self._rows:
+            return
+        self._settle(self.in_flight)
         future: Future[int] = Future()
         threading.Thread(target=self._run, args=(future, self._rows), daemon=True).start()
         self._sent[future] = self._rows
@@ -240,7 +216,7 @@ class Bulk:
         """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so its error
         is raised again."""
         while len(self._sent) >= room:
-            done, _ = wait(self._sent, self._notice, return_when=FIRST_COMPLETED)
+            done, _ = wait(self._sent, self.notice, return_when=FIRST_COMPLETED)
             for future in done:
                 self._deleted += future.result()
                 del self._sent[future]
@@ -253,52 +229,49 @@ class Bulk:
         except BackendError as error:
             future.set_exception(error)
         finally:
-            if (
-                not future.done()
-            ):  # a programming error, which Python reports; do not wait for this batch
+            # Python reports a programming error; nobody waits for this batch.
+            if not future.done():
                 future.set_exception(sys.exc_info()[1])
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
         """Send rows until all are acknowledged; return how many deletes removed a document."""
         left = list(rows)
         count = 0
-        limit = self._max_bytes
-        pause = self._shortest
-        begun = self._clock()
+        limit = self.max_bytes
+        shortest, longest = self.pauses
+        pause = shortest
+        begun = self.clock()
         while left:
             fitting = takewhile(limit.__ge__, accumulate(len(rows[id]) for id in left))
             ids = left[: max(1, sum(1 for _ in fitting))]
             body = b"".join(rows[id] for id in ids)
+            again = ids
+            path = f"/{self.target}/_bulk"
             try:
-                answer = self._transport.request(
-                    "POST",
-                    f"/{self._target}/_bulk",
-                    body,
-                    **self._params,
-                )
+                answer = self.transport.request("POST", path, body, **self._params)
                 again, deleted, trouble = self._read(ids, answer)
                 count += deleted
-                limit = min(2 * limit, self._max_bytes)
+                limit = min(2 * limit, self.max_bytes)
             except UnreachableError as error:
-                again = ids
                 trouble = str(error)
-                limit = max(len(body) // 2, SMALL)
+                # A smaller request was not lost because it is too large for the server.
+                limit = max(len(body) // 2, 1 << 16)
             except RefusedError as error:
                 if error.status == 413:
-                    limit = self._shrink(ids, len(body))
+                    self._shrink(ids, len(body))
+                    limit = self.max_bytes
                     continue
                 if error.status not in LATER:
                     raise
-                again = ids
                 trouble = str(error)
             left = again + left[len(ids) :]
             if len(again) < len(ids):
-                pause = self._shortest
-                self._progress = self._clock()
+                pause = shortest
+                self._progress = self.clock()
                 self._trouble = ""
             if again:
                 self._wait(pause, max(begun, self._progress), trouble)
-                pause = min(2 * pause, self._longest)
+                pause = min(2 * pause, longest)
         return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
@@ -307,7 +280,7 @@ class Bulk:
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self._transport.label}: {len(ids)} rows were sent and {len(items)} answered; "
+                f"{self.transport.label}: {len(ids)} rows were sent and {len(items)} answered; "
                 "is this a server of "
                 f"the kind that the address says?",
             )
@@ -320,58 +293,56 @@ class Bulk:
             if error is None:
                 deleted += operation == "delete" and result["status"] == 200
                 continue
-            if operation == "update" and error.get("type") == "document_missing_exception":
+            kind = str(error.get("type"))
+            if operation == "update" and kind == "document_missing_exception":
                 self.missing.append(id)
                 continue
-            kind = str(error.get("type"))
             reason = str(error.get("reason"))
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
-            passing = result["status"] in LATER or kind in AWAY
-            if kind == "index_not_found_exception" and "require_alias" in self._params:
-                name = self._target.rpartition("-boc-")[0] or self._target
+            if kind == "index_not_found_exception" and self.require_alias:
+                name = self.target.rpartition("-boc-")[0] or self.target
                 raise BackendError(
-                    f"{self._transport.label}: another command has published, replaced or "
+                    f"{self.transport.label}: another command has published, replaced or "
                     f"removed {name} meanwhile",
-                    f"see what <boc info {name}> says, and repeat this command if that is not what "
-                    "it was to be",
+                    f"see what <boc info {name}> says, and repeat this command if that is not "
+                    "what it was to be",
                 )
-            if not passing and (operation, result["status"]) != ("update", 409):
-                message = f"{self._transport.label}: item {id!r} was refused: {kind}: {reason}"
-                raise RefusedError(message, result["status"], kind, reason)
+            status = result["status"]
+            conflict = (operation, status) == ("update", 409)
+            if not (conflict or status in LATER or kind in AWAY):
+                message = f"{self.transport.label}: item {id!r} was refused: {kind}: {reason}"
+                raise RefusedError(message, status, kind, reason)
             again.append(id)
-            trouble = f"{self._transport.label}: {kind}: {reason}"
-        if "primary shard is not active" in trouble and self._shards is not None:
-            trouble = self._shards.describe_lost() or trouble
+            trouble = f"{self.transport.label}: {kind}: {reason}"
+        if "primary shard is not active" in trouble and self.shards is not None:
+            trouble = self.shards.describe_lost() or trouble
         return again, deleted, trouble
 
-    def _shrink(self, ids: Sequence[str], size: int) -> int:
+    def _shrink(self, ids: Sequence[str], size: int) -> None:
+        """Halve ``max_bytes`` after a request of ``size`` bytes; BackendError if it was one row."""
         if len(ids) == 1:
             raise BackendError(
-                f"{self._transport.label}: item {ids[0]!r} takes {size} bytes, more than the "
+                f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the "
                 "server takes in one "
                 f"request; raise its http.max_content_length, or that of what stands before it",
             )
-        self._max_bytes = min(self._max_bytes, size // 2)
-        return self._max_bytes
+        self.max_bytes = min(self.max_bytes, size // 2)
 
     def _wait(self, pause: float, since: float, trouble: str) -> None:
         """Pause before an attempt; BackendError if ``patience`` has passed without progress since
         ``since``."""
         self._trouble = trouble
-        if self._clock() - since >= self._patience:
-            full = "read_only_allow_delete" in trouble or "read-only-allow-delete" in trouble
-            remedy = (
-                f"free disk space, clear index.blocks.read_only_allow_delete of {self._target}; "
-                if full
-                else ""
-            )
+        if self.clock() - since >= self.patience:
+            remedy = "repeat the command to go on"
+            if "read_only_allow_delete" in trouble.replace("-", "_"):
+                block = f"index.blocks.read_only_allow_delete of {self.target}"
+                remedy = f"free disk space, clear {block}; {remedy}"
             raise UnfinishedError(
-                f"no row was taken for {self._patience:.0f} seconds: {trouble}; {remedy}repeat "
-                "the command to go on",
+                f"no row was taken for {self.patience:.0f} seconds: {trouble}; {remedy}",
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
-            raise BackendError(f"{self._transport.label}: loading was stopped")
+            raise BackendError(f"{self.transport.label}: loading was stopped")
 
 
 class Ledger:
@@ -389,12 +360,6 @@ class Ledger:
             "CREATE TABLE ids (id TEXT PRIMARY KEY, earlier INT, ours INT, seen INT) WITHOUT ROWID",
         )
         self._length = 0
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self._length
@@ -435,8 +400,8 @@ class Ledger:
 
     def strays(self) -> Iterator[str]:
         """Return ids that an earlier load left and that are not part of this load, sorted."""
-        for (id,) in self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id"):
-            yield id
+        rows = self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id")
+        return (id for (id,) in rows)
 
     def missing(self, present: Iterable[str]) -> list[str]:
         """Return the first ten ids of this load that are not among ``present``."""
@@ -447,17 +412,11 @@ class Ledger:
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
         """Return the ids among ``ids`` whose column ``mark`` is set."""
-        result: set[str] = set()
-        for start in range(0, len(ids), 1000):  # SQLite limits the variables of a statement
-            part = ids[start : start + 1000]
-            places = ",".join("?" * len(part))
-            result.update(
-                id
-                for (id,) in self._db.execute(
-                    f"SELECT id FROM ids WHERE {mark} AND id IN ({places})",
-                    part,
-                )
-            )
+        result = set()
+        # SQLite limits the variables of a statement.
+        for part in batches(ids, 1000):
+            query = f"SELECT id FROM ids WHERE {mark} AND id IN ({','.join('?' * len(part))})"
+            result |= {id for (id,) in self._db.execute(query, part)}
         return result
 
     def _write(self, statement: str, ids: Iterable[str]) -> None:

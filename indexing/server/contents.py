@@ -1,8 +1,6 @@
 """What an index on a server holds: its items with their vectors, concept sets and terms, and the
 arrays of its code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,20 +15,14 @@ from .._validate import no_concepts
 from . import requests
 from .aliases import Generation
 from .binary import from_base64
-from .searches import PAGE, Searches, scan, stored_arrays
+from .searches import PAGE, Searches, batches, scan, stored_arrays
 from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
 
-BATCH = 64  # queries per request
-PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # by field
-POSTING_FILES = {
-    "doc",
-    "pos",
-    "psm",
-    "tim",
-    "tip",
-    "tmd",
-}  # suffixes of Lucene's files of posting lists
+BATCH = 64
+"""Queries per request."""
+PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
+"""Fields with the parts of an index that they belong to."""
 
 
 class Contents:
@@ -87,32 +79,30 @@ class Contents:
             raise no_concepts(self.generation.name)
         path = self._layout.own("concepts")
         hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
-        values = [hit.get("fields", {}).get(path) for hit in hits]
-        raw = [from_base64(value[0]) if value else b"" for value in values]
-        int8 = dtype == "int8"
-        lengths = [
-            len(row) // (width * np.dtype(dtype).itemsize + 4 * int8) if width else 0 for row in raw
-        ]
-        offsets = np.cumsum([0, *lengths], dtype=np.int64)
-        values = [
-            np.frombuffer(row, dtype, offset=4 * n * int8).reshape(n, width)
-            for row, n in zip(raw, lengths, strict=True)
-            if n
-        ]
-        scales = (
-            [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)]
-            if int8
-            else None
-        )
+        rows = []
+        for hit in hits:
+            values = hit.get("fields", {}).get(path)
+            rows.append(from_base64(values[0]) if values else b"")
+        # The scales of a set, float32, come before its int8 rows; float16 rows have no scales.
+        scale = 4 if dtype == "int8" else 0
+        size = max(1, scale + width * np.dtype(dtype).itemsize)
+        heads = [scale * (len(row) // size) for row in rows]
+        values = b"".join(row[head:] for row, head in zip(rows, heads, strict=True))
+        scales = b"".join(row[:head] for row, head in zip(rows, heads, strict=True))
+        offsets = np.cumsum([0, *(len(row) // size for row in rows)], dtype=np.int64)
         return StoredConcepts(
-            np.concatenate([np.empty((0, width), dtype), *values]),
+            np.frombuffer(values, dtype).reshape(offsets[-1], width),
             offsets,
-            None if scales is None else np.concatenate([np.empty(0, np.float32), *scales]),
+            np.frombuffer(scales, np.float32) if scale else None,
         )
 
     def items(self) -> Iterator[Item]:
-        there = {"exists": {"field": self._layout.own("modality")}}
-        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.source_fields}
+        query = {"exists": {"field": self._layout.own("modality")}}
+        body = {
+            "query": query,
+            "sort": [self._layout.order],
+            "_source": self._layout.source_fields,
+        }
         return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
@@ -120,17 +110,11 @@ class Contents:
         return [self._item(hit["_source"]) for hit in hits]
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        draw = {"seed": 0, "field": "_seq_no"}
-        query = {
-            "function_score": {
-                "query": {"term": {self._layout.own("modality"): modality}},
-                "random_score": draw,
-            },
-        }
-        size = min(count, requests.WINDOW)
+        items = {"term": {self._layout.own("modality"): modality}}
+        draw = {"query": items, "random_score": {"seed": 0, "field": "_seq_no"}}
         body = {
-            "query": query,
-            "size": size,
+            "query": {"function_score": draw},
+            "size": min(count, requests.WINDOW),
             "_source": False,
             "sort": [{"_score": "desc"}, self._layout.order],
         }
@@ -140,14 +124,18 @@ class Contents:
         names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
         item = {"exists": {"field": self._layout.own("modality")}}
         used = set()
-        for start in range(0, len(names), BATCH):
-            part = names[start : start + BATCH]
-            conditions = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
-            bodies = [
-                {"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1}
-                for each in conditions
-            ]
-            pages = self._searches.pages([{**body, "_source": False} for body in bodies], 1)
+        for part in batches(names, BATCH):
+            bodies = []
+            for name in part:
+                field = {"exists": {"field": self._layout.meta(name)}}
+                body = {
+                    "query": {"bool": {"filter": [item, field]}},
+                    "size": 1,
+                    "terminate_after": 1,
+                    "_source": False,
+                }
+                bodies.append(body)
+            pages = self._searches.pages(bodies, 1)
             used |= {name for name, (hits, _) in zip(part, pages, strict=True) if hits}
         return used
 
@@ -162,43 +150,43 @@ class Contents:
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         """Return term frequencies by queries for each term, some hundred at a time."""
-        columns = range(self._n_terms) if among is None else [int(column) for column in among]
+        columns = range(self._n_terms) if among is None else among
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
         features_of: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
-        step = SAFE // digits - 1
-        for start in range(0, len(columns), step):
-            part = columns[start : start + step]
-            features = self._strategy.features(part, [1] * len(part), digits)
-            clauses = [
-                _with_name(self._strategy.clause(feature, 1), feature) for feature in features
-            ]
-            for first in range(0, len(distinct), PAGE):
-                keys = [self._layout.key(key) for key in distinct[first : first + PAGE]]
-                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
-                body = {"query": query, "size": len(keys), "_source": False}
-                body["sort"] = [{"_score": "desc"}, self._layout.order]
+        for part in batches(columns, SAFE // digits - 1):
+            clauses = []
+            for feature in self._strategy.features(part, [1] * len(part), digits):
+                ((kind, clause),) = self._strategy.clause(feature, 1).items()
+                # The body of a term query lies one level deeper, below the name of the field.
+                named = clause[self._strategy.path] if kind == "term" else clause
+                named["_name"] = feature
+                clauses.append({kind: clause})
+            for page in batches(distinct, PAGE):
+                keys = [self._layout.key(key) for key in page]
+                items = {"ids": {"values": keys}}
+                body = {
+                    "query": {"bool": {"should": clauses, "filter": [items]}},
+                    "size": len(keys),
+                    "_source": False,
+                    "sort": [{"_score": "desc"}, self._layout.order],
+                }
                 answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
                     features_of[hit["sort"][1]].update(hit.get("matched_queries", {}))
-        return requests.decode_terms(
-            [features_of[key] for key in ids],
-            self._strategy.base,
-            self._n_terms,
-        )
+        rows = [features_of[key] for key in ids]
+        return requests.decode_terms(rows, self._strategy.base, self._n_terms)
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        counts = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
-        for start in range(0, self._n_terms, SAFE):
-            columns = range(start, min(start + SAFE, self._n_terms))
-            filters = [
-                self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns
-            ]
-            body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
+        counts: list[int] = []
+        for part in batches(range(self._n_terms), SAFE):
+            features = [self._strategy.features([column], [1], digits) for column in part]
+            filters = {"filters": [self._strategy.query(each) for each in features]}
+            body = {"size": 0, "aggs": {"n": {"filters": filters}}}
             buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
-            counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
-        return counts
+            counts += [bucket["doc_count"] for bucket in buckets]
+        return np.array(counts, np.int64)
 
     def damaged_files(self) -> list[str]:
         """Return nothing: Lucene keeps checksums of its files."""
@@ -230,64 +218,44 @@ class Contents:
         return self._vectors.decode(rows)
 
 
-def _with_name(clause: Json, name: str) -> Json:
-    kind, body = next(iter(clause.items()))
-    if kind == "term":
-        ((field, inner),) = body.items()
-        return {"term": {field: {**inner, "_name": name}}}
-    return {kind: {**body, "_name": name}}
-
-
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
     """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields
     alone."""
-    parts = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
-    if generation.layout.prefix:
-        return parts
-    # Not from _stats, which servers cache for some seconds.
-    answer = transport.request("GET", f"/{generation.target}/_segments")
-    copies = [
-        copy
-        for shard in answer["indices"][generation.physical]["shards"].values()
-        for copy in shard
-    ]
-    segments = [
-        s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()
-    ]
-    total = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
-    return parts | {"other": max(0, total - sum(parts.values()))}
-
-
-def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return bytes by part, from the server's analysis of its fields, or else from its files."""
     index = generation.target
     prefix = generation.layout.prefix
-    manifest = generation.manifest
+    parts = dict.fromkeys((*PARTS.values(), "other"), 0)
     try:
         # OpenSearch has no such analysis, and a user may lack the right to it.
-        answer = transport.request(
-            "POST",
-            f"/{index}/_disk_usage",
-            run_expensive_tasks="true",
-            timeout=600,
-        )
+        params: Json = {"run_expensive_tasks": "true", "timeout": 600}
+        answer = transport.request("POST", f"/{index}/_disk_usage", **params)
     except RefusedError:
-        answer = transport.request(
-            "GET",
-            f"/{index}/_stats/segments",
-            include_segment_file_sizes="true",
-        )
+        path = f"/{index}/_stats/segments"
+        answer = transport.request("GET", path, include_segment_file_sizes="true")
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-        mine = {} if prefix else files  # not told apart from those of other fields
-        postings = sum(
-            int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES
-        )
+        # The files of an attached code are those of other fields too.
+        for suffix in () if prefix else ("doc", "pos", "psm", "tim", "tip", "tmd"):
+            parts["postings"] += int(files.get(suffix, {}).get("size_in_bytes", 0))
+        manifest = generation.manifest
         row = generation.vectors.bytes(manifest.identity.dim)
-        return {"postings": postings, "vectors": row * sum(manifest.items.values())}
-    parts = dict.fromkeys(PARTS.values(), 0)
-    (fields,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
-    for path, entry in fields.items():
-        part = PARTS.get(path.removeprefix(prefix).partition(".")[0])
-        if path.startswith(prefix) and part is not None:
-            parts[part] += int(entry["total_in_bytes"])
-    return parts
+        parts["vectors"] = row * sum(manifest.items.values())
+    else:
+        (fields,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
+        for path, entry in fields.items():
+            part = PARTS.get(path.removeprefix(prefix).partition(".")[0])
+            if path.startswith(prefix) and part is not None:
+                parts[part] += int(entry["total_in_bytes"])
+    if prefix:
+        return parts
+    # Not from _stats, which servers cache for some seconds.
+    shards = transport.request("GET", f"/{index}/_segments")["indices"][generation.physical][
+        "shards"
+    ]
+    total = sum(
+        int(segment["size_in_bytes"])
+        for copies in shards.values()
+        for copy in copies
+        if copy["routing"]["primary"]
+        for segment in copy["segments"].values()
+        if segment["search"]
+    )
+    return parts | {"other": max(0, total - sum(parts.values()))}

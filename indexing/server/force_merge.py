@@ -6,9 +6,8 @@ from itertools import count
 
 from .transport import RefusedError, Transport
 
-PATIENCE = 24 * 3600.0  # timeout of a merge, in seconds
-RELEASE = 45.0  # seconds to wait for the release of copies, which a server looks at every 30
-PAUSE = 1.0  # seconds between two looks
+PATIENCE = 24 * 3600.0
+"""Timeout of a merge, in seconds."""
 PERIOD = "index.soft_deletes.retention_lease.period"
 
 
@@ -17,7 +16,7 @@ def refresh(transport: Transport, index: str) -> None:
     transport.request("POST", f"/{index}/_refresh", timeout=PATIENCE)
 
 
-def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUSE) -> None:
+def compact(transport: Transport, index: str, alias: str) -> None:
     """Merge an index into one segment per shard, without the copies that servers keep for recovery.
 
     A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It
@@ -33,11 +32,10 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
     for dummy in (*dummies, *dummies):
         transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
-    with suppress(RefusedError):  # a managed service may forbid it too
-        await_release(transport, index, pause=pause)
-    with suppress(
-        RefusedError,
-    ):  # a managed service may forbid closing an index; later merges drop the copies
+    # A managed service may forbid both steps; then later merges drop the copies.
+    with suppress(RefusedError):
+        await_release(transport, index)
+    with suppress(RefusedError):
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
     for dummy in dummies:
@@ -50,14 +48,13 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
 def one_per_shard(transport: Transport, index: str) -> list[str]:
     """Return ids of dummy documents, each of which belongs to another shard."""
     path = f"/{index}/_search_shards"
-    ids = dict[int, str]()
+    ids: dict[int, str] = {}
     total = len(transport.request("GET", path)["shards"])
-    for number in count():
-        id = f"boc:dummy:{number}"
+    numbers = count()
+    while len(ids) < total:
+        id = f"boc:dummy:{next(numbers)}"
         ((copy, *_),) = transport.request("GET", path, routing=id)["shards"]
         ids.setdefault(copy["shard"], id)
-        if len(ids) == total:
-            break
     return list(ids.values())
 
 
@@ -65,12 +62,16 @@ def await_release(
     transport: Transport,
     index: str,
     *,
-    release: float = RELEASE,
-    pause: float = PAUSE,
+    release: float = 45.0,
+    pause: float = 1.0,
 ) -> None:
-    """Wait until no shard of a long load retains operations for a replica. A server advances what
-    it retains every half minute, but if only a tenth was added since, not before half of ``PERIOD``
-    is over. That is set back in any case: an earlier load may have been killed while it waited."""
+    """Wait until no shard of a long load retains operations for a replica, at most ``release``
+    seconds.
+
+    A server advances what it retains every half minute, but if only a tenth was added since, not
+    before half of ``PERIOD`` is over. The period is set back in any case: an earlier load may have
+    been killed while it waited.
+    """
     if _retains(transport, index):
         transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
         deadline = time.monotonic() + release
@@ -81,17 +82,13 @@ def await_release(
 
 def _retains(transport: Transport, index: str) -> bool:
     """Return whether a shard retains operations from one that is not its first on."""
-    shards = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index][
-        "shards"
-    ]
-    for copies in shards.values():
-        for copy in copies:
-            leases = copy.get("retention_leases", {}).get("leases", ())
-            if any(
-                0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"] for lease in leases
-            ):
-                return True
-    return False
+    answer = transport.request("GET", f"/{index}/_stats/store", level="shards")
+    return any(
+        0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"]
+        for copies in answer["indices"][index]["shards"].values()
+        for copy in copies
+        for lease in copy.get("retention_leases", {}).get("leases", ())
+    )
 
 
 def reopen(transport: Transport, index: str) -> None:

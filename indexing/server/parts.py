@@ -12,12 +12,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
@@ -35,17 +34,17 @@ from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
 """The state of a generation while the process that made it tests its scores. The others wait."""
-TEST_PATIENCE = 60.0  # seconds after which whoever tests is given up
-PAUSE = 0.5  # seconds between two looks
-BEAT = 2.0  # seconds between two signs of life
-DEAD = 30.0  # seconds without one after which whoever learns is given up
+PAUSE = 0.5
+"""Seconds between two looks."""
 META = "boc_code"
+"""The entry of ``_meta`` of an index that holds a code."""
 CLAIM = "boc:publish"
 
 Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
 """The configuration of a code, and its arrays."""
 
 
+@dataclass
 class PartWriter(ServerWriter):
     """Loads the part ``number`` of ``count``, 1 to ``count``.
 
@@ -54,19 +53,20 @@ class PartWriter(ServerWriter):
     died is loaded by the same command, anywhere, which continues from what is there.
     """
 
+    number: int
+    count: int
     first_state = TESTING
 
-    def __init__(self, number: int, count: int, *of_whole: Any) -> None:
-        if count > requests.WINDOW:
+    def __post_init__(self) -> None:
+        if self.count > requests.WINDOW:
             raise BackendError(
-                f"{count} parts are too many, at most {requests.WINDOW} can be counted; load fewer",
+                f"{self.count} parts are too many, at most {requests.WINDOW} can be counted; load "
+                "fewer",
             )
-        super().__init__(*of_whole)
-        self._part = number
-        self._count = count
+        super().__post_init__()
 
     def __enter__(self) -> PartWriter:
-        self._digest = digest_of(self._manifest, [*self._address.layout, "parts", self._count])
+        self._digest = digest_of(self.manifest, [*self.address.layout, "parts", self.count])
         self._generations()
         generation = self._join()
         if generation is not None:
@@ -75,66 +75,51 @@ class PartWriter(ServerWriter):
 
     def commit(self) -> None:
         """Say that this part is complete, and publish if all are."""
-        if (
-            self._load is None
-        ):  # this part has no items, or another process has not made the index yet
+        # This part may have no items, and other processes may not have made the index yet.
+        if not self._begun:
             self._begin(self._create(0))
-        assert self._load is not None
-        bulk = self._load.rows.bulk
-        generation = self._load.generation
-        bulk.flush()
+        generation = self.generation
+        self._bulk.flush()
         before = [part["part"] for part in self._complete()]
         state = generation.state
         marker = {
-            "part": self._part,
+            "part": self.number,
             "items": len(self._ledger),
             "unit": state.unit,
             "concept_dim": state.concept_dim,
         }
-        self._transport.request(
-            "PUT",
-            f"/{generation.loading_alias}/_doc/{_marker(self._part)}",
-            marker,
-            require_alias="true",
-        )
+        path = f"/{generation.loading_alias}/_doc/boc:part:{self.number}"
+        self.transport.request("PUT", path, marker, require_alias="true")
         complete = self._complete()
-        if len(complete) < self._count or not self._claim(again=self._part in before):
+        if len(complete) < self.count or not self._claim(again=self.number in before):
             self._committed = True
             return
-        there = generations(self._transport, self._name)
-        drop(
-            self._transport,
-            [g for g in there if not g.live and g.physical != generation.physical],
-        )
-        self._before = [g for g in there if g.live]
+        present = generations(self.transport, self.name)
+        self._before = [g for g in present if g.live]
+        unwanted = [g for g in present if not g.live and g.physical != generation.physical]
+        drop(self.transport, unwanted)
         dims = [part["concept_dim"] for part in complete if part["concept_dim"] is not None]
         state = replace(
             state,
             unit=all(part["unit"] for part in complete),
             concept_dim=max(dims, default=None),
         )
-        self._load.generation = replace(generation, state=state)
+        self.generation = replace(generation, state=state)
         self._publish(sum(part["items"] for part in complete))
-        forget(self._transport, self._name)
+        forget(self.transport, self.name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
-        self._committed = True  # nothing is dropped, since others load too
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        # Nothing is dropped, since other processes load too.
+        self._committed = True
+        super().__exit__(*raised)
 
     def _create(self, largest: int) -> Generation:
         """Return the generation that another process made, or a new one."""
         while True:
-            # Numbered before it looks for another's: one made in between has this number, and is
-            # refused below.
-            self._number = 1 + max(
-                (g.number for g in generations(self._transport, self._name)),
-                default=0,
-            )
+            # The number is chosen before the look for another's generation: one that is made in
+            # between has this number, and is refused below.
+            present = generations(self.transport, self.name)
+            self._next = 1 + max((g.number for g in present), default=0)
             generation = self._join()
             if generation is not None:
                 return generation
@@ -145,73 +130,63 @@ class PartWriter(ServerWriter):
                     raise
                 continue
             tested = replace(generation, state=replace(generation.state, state="loading"))
-            remember(self._transport, tested)
+            remember(self.transport, tested)
             return tested
 
     def _join(self) -> Generation | None:
         """Return the generation that other processes load, once its scores are tested; None if
         there is none."""
-        deadline = time.monotonic() + TEST_PATIENCE
+        # A process that tests for longer is given up.
+        deadline = time.monotonic() + 60
         while True:
-            there = generations(self._transport, self._name)
-            live = max((g.number for g in there if g.live), default=0)
-            generation = next(
-                (g for g in reversed(there) if g.digest == self._digest and g.number > live),
-                None,
-            )
-            if generation is None or generation.state.state != TESTING:
+            present = generations(self.transport, self.name)
+            live = max((g.number for g in present if g.live), default=0)
+            ours = [g for g in present if g.digest == self._digest and g.number > live]
+            if not ours:
+                return None
+            generation = ours[-1]
+            if generation.state.state != TESTING:
                 return generation
             if time.monotonic() > deadline:
-                drop(self._transport, [generation])
+                drop(self.transport, [generation])
                 return None
             time.sleep(PAUSE)
 
     def _complete(self) -> list[Json]:
-        assert self._load is not None
-        physical = self._load.generation.physical
-        self._load.shards.wait(self._address.patience)
-        refresh(self._transport, physical)
-        markers = [_marker(number) for number in range(1, self._count + 1)]
-        body: Json = {"query": {"ids": {"values": markers}}, "size": self._count}
+        physical = self.generation.physical
+        self._shards.wait(self.address.patience)
+        refresh(self.transport, physical)
+        markers = [f"boc:part:{number}" for number in range(1, self.count + 1)]
+        body: Json = {"query": {"ids": {"values": markers}}, "size": self.count}
         params = {"allow_partial_search_results": "false"}
-        hits = self._transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
+        hits = self.transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
         return [hit["_source"] for hit in hits]
 
     def _claim(self, *, again: bool) -> bool:
         """Return whether this process is to publish. Of several that end at once the first is,
         unless it died: then who loads a complete part ``again``."""
-        assert self._load is not None
-        generation = self._load.generation
         by = uuid4().hex
-        path = f"/{generation.loading_alias}/_create/{CLAIM}"
+        path = f"/{self.generation.loading_alias}/_create/{CLAIM}"
+        claim = {"part": self.number, "by": by}
         try:
-            self._transport.request(
-                "PUT",
-                path,
-                {"part": self._part, "by": by},
-                require_alias="true",
-            )
+            self.transport.request("PUT", path, claim, require_alias="true")
         except RefusedError as error:
             if error.status != 409:
                 raise
             # A request that is sent again after its answer was lost meets the claim that it made
             # itself.
-            claim = self._transport.request("GET", f"/{generation.physical}/_doc/{CLAIM}")
-            return again or claim["_source"]["by"] == by
+            first = self.transport.request("GET", f"/{self.generation.physical}/_doc/{CLAIM}")
+            return again or first["_source"]["by"] == by
         return True
 
     def _audit(self, physical: str, count: int, expected: int) -> None:
         if count != expected:
             raise UnfinishedError(
-                f"{self._transport.label} holds {count} items, and the {self._count} parts had "
+                f"{self.transport.label} holds {count} items, and the {self.count} parts had "
                 f"{expected}: an id is in "
                 "several, or they are of other versions of the source; load them with another "
                 "number of parts",
             )
-
-
-def _marker(part: int) -> str:
-    return f"boc:part:{part}"
 
 
 def share_code(
@@ -221,8 +196,8 @@ def share_code(
     key: str,
     learn: Callable[[], Learned],
     *,
-    beat: float = BEAT,
-    dead: float = DEAD,
+    beat: float = 2.0,
+    dead: float = 30.0,
 ) -> Learned:
     """Return what ``learn`` returns, called here or by the process that asked first. ``key`` stands
     for what is learned from and how, in 12 hex digits. Who learns gives a sign of life every
@@ -231,19 +206,20 @@ def share_code(
     seen = -1
     since = time.monotonic()
     while True:
-        progress = (
-            indices_of(transport, physical)
-            .get(physical, {})
-            .get("mappings", {})
-            .get("_meta", {})
-            .get(META)
-        )
+        entry = indices_of(transport, physical).get(physical, {})
+        progress = entry.get("mappings", {}).get("_meta", {}).get(META)
         if progress is None:
             if reserve(transport, physical):
                 return _learn(transport, address, physical, learn, beat)
             continue
+        described = progress["arrays"]
         if progress["config"] is not None:
-            return progress["config"], _read(transport, physical, progress)
+            arrays = stored_arrays(transport, physical, progress["blocks"], described)
+            if {array: describe(values) for array, values in arrays.items()} != described:
+                raise BackendError(
+                    f"{transport.label}: {physical} is damaged; delete it, and repeat the command",
+                )
+            return progress["config"], arrays
         if progress["beat"] != seen:
             seen = progress["beat"]
             since = time.monotonic()
@@ -272,17 +248,8 @@ def reserve(transport: Transport, physical: str) -> bool:
     return True
 
 
-def _meta(
-    beat: int = 0,
-    config: Json | None = None,
-    arrays: Json | None = None,
-    blocks: int = 0,
-) -> Json:
-    return {META: {"beat": beat, "config": config, "arrays": arrays, "blocks": blocks}}
-
-
-def _remember(transport: Transport, physical: str, meta: Json) -> None:
-    transport.request("PUT", f"/{physical}/_mapping", {"_meta": meta})
+def _meta(beat: int = 0, **code: Any) -> Json:
+    return {META: {"beat": beat, "config": None, "arrays": None, "blocks": 0, **code}}
 
 
 def _learn(
@@ -294,55 +261,35 @@ def _learn(
 ) -> Learned:
     """Learn the code while sending heartbeats, then store it; clean up on failure."""
     stop = threading.Event()
+    path = f"/{physical}/_mapping"
 
     def send_heartbeats() -> None:
         number = 0
         while not stop.wait(beat):
             number += 1
             with suppress(BackendError):
-                _remember(transport, physical, _meta(number))
+                transport.request("PUT", path, {"_meta": _meta(number)})
 
     thread = threading.Thread(target=send_heartbeats, daemon=True)
     thread.start()
 
-    def discard() -> None:
-        with suppress(BackendError):
-            drop_index(transport, physical)
-
-    with ExitStack() as undo:
-        undo.callback(discard)
+    code: Learned | None = None
+    try:
         try:
             config, arrays = learn()
         finally:
             stop.set()
             thread.join()
-        with Bulk(
-            transport,
-            f"{physical}.load",
-            require_alias=True,
-            patience=address.patience,
-        ) as bulk:
+        alias = f"{physical}.load"
+        with Bulk(transport, alias, require_alias=True, patience=address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)
         refresh(transport, physical)
-        shapes = {array: describe(values) for array, values in arrays.items()}
-        _remember(transport, physical, _meta(0, config, shapes, blocks))
-        undo.pop_all()
-    return config, arrays
-
-
-def _read(transport: Transport, physical: str, progress: Json) -> dict[str, NDArray[Any]]:
-    """Return the arrays that another process left. BackendError if they are not those that it told
-    of."""
-    arrays: dict[str, NDArray[Any]] = stored_arrays(
-        transport,
-        physical,
-        progress["blocks"],
-        progress["arrays"],
-    )
-    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != progress[
-        "arrays"
-    ]:
-        raise BackendError(
-            f"{transport.label}: {physical} is damaged; delete it, and repeat the command",
-        )
-    return arrays
+        described = {array: describe(values) for array, values in arrays.items()}
+        learned = _meta(config=config, arrays=described, blocks=blocks)
+        transport.request("PUT", path, {"_meta": learned})
+        code = config, arrays
+        return code
+    finally:
+        if code is None:
+            with suppress(BackendError):
+                drop_index(transport, physical)

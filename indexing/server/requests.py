@@ -21,8 +21,6 @@ format of the vectors needs it whole. Hits show the field ``item``: for the ``_s
 a server unpacks ten blocks of documents.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +37,7 @@ from boc.names import RequestForm
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
 from .address import Address
-from .binary import from_base64, raw, to_base64
+from .binary import from_base64, to_base64
 from .term_fields import DIGITS, Strategy
 from .transport import Json
 from .vector_fields import Binary, VectorField
@@ -47,10 +45,10 @@ from .vector_fields import Binary, VectorField
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
 ALL = {"enabled": True, "includes": [], "excludes": []}
-LONGEST = 512  # bytes of an _id
-PACKED = 32_000  # bytes of an item in its own field; Lucene takes 32,766
-WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
-RANKED = WINDOW + 1  # candidates: all that match are ranked by their vectors
+WINDOW = 10_000
+"""Hits that a server ranks without paging (index.max_result_window), or re-ranks."""
+RANKED = WINDOW + 1
+"""Candidates, if all that match are ranked by their vectors."""
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -77,10 +75,13 @@ OWN_SETTINGS: Json = {
     "mapping.total_fields.limit": 1000,
     "mapping.depth.limit": 20,
     "mapping.ignore_malformed": False,
-    "blocks": dict.fromkeys(
-        ("read_only", "read_only_allow_delete", "read", "write", "metadata"),
-        False,
-    ),
+    "blocks": {
+        "read_only": False,
+        "read_only_allow_delete": False,
+        "read": False,
+        "write": False,
+        "metadata": False,
+    },
 }
 """Settings that a template of the cluster may set otherwise: documents are stored as they were
 sent, and found."""
@@ -90,7 +91,7 @@ SOURCE_ONLY: Json = {
 }
 """Fields of documents that no search reads, so that no template has them parsed, refused or
 copied."""
-SORTED = {"order": "asc", "missing": "_last", "mode": "min"}
+BINARY: Json = {"type": "binary", "doc_values": True}
 WORDS: Json = {
     "type": "text",
     "analyzer": "standard",
@@ -120,7 +121,9 @@ class Layout:
     @property
     def source_fields(self) -> Any:
         """What ``_source`` of a document shows of an item."""
-        return {"excludes": [self.own(name) for name in HIDDEN]} if self.prefix else ITEM
+        if self.prefix:
+            return {"excludes": [self.own(name) for name in HIDDEN]}
+        return ITEM
 
     @property
     def hits(self) -> Json:
@@ -142,10 +145,9 @@ class Layout:
 
     def item(self, source: Json) -> Item:
         """Return the item of a document. KeyError for a field that is missing."""
-        if not self.prefix:
-            own = source
-            meta = source.get("meta", {})
-        else:
+        own = source
+        meta = source.get("meta", {})
+        if self.prefix:
             own = source[OBJECT]
             meta = flat({name: value for name, value in source.items() if name != OBJECT})
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
@@ -161,17 +163,21 @@ class Layout:
 
 def pack_item(item: Item) -> str:
     """Encode an item as its own field holds it, a list; its id alone if the whole is too long."""
-    whole = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
-    return to_base64(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
+    packed = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
+    # Lucene takes 32,766 bytes.
+    if len(packed) > 32_000:
+        packed = orjson.dumps([item.id])
+    return to_base64(packed)
 
 
 def flat(source: Json, path: str = "") -> Json:
     """Return the values of nested objects by their paths, as filters name them."""
-    values = {}
+    values: Json = {}
     for name, value in source.items():
-        values.update(
-            flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value},
-        )
+        if isinstance(value, dict):
+            values |= flat(value, f"{path}{name}.")
+        else:
+            values[f"{path}{name}"] = value
     return values
 
 
@@ -183,7 +189,7 @@ ATTACHED = Layout(f"{OBJECT}.")
 def document_id(id: str) -> str:
     """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
     data = id.encode(errors="surrogatepass")
-    if id.startswith("boc:") or len(data) > LONGEST or data.decode(errors="replace") != id:
+    if id.startswith("boc:") or len(data) > 512 or data.decode(errors="replace") != id:
         return f"boc:sha256:{hashlib.sha256(data).hexdigest()}"
     return id
 
@@ -204,47 +210,46 @@ def index_body(
     Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term
     together.
     """
-    by = ["first", "id"] if order == "term" else ["id"]
-    return {
-        "settings": {
-            "number_of_shards": shards,
-            "number_of_replicas": replicas,
-            "refresh_interval": "-1",
-            **OWN_SETTINGS,
-            "sort.field": by,
-            **{f"sort.{how}": [value] * len(by) for how, value in SORTED.items()},
-            **strategy.settings,
-            **vectors.settings,
-        },
-        "mappings": {
-            "dynamic": False,
-            "_source": ALL if vectors.in_source else source_without(HIDDEN),
-            "_routing": {"required": False},
-            "_meta": state,
-            "properties": {
-                **SOURCE_ONLY,
-                "id": {"type": "keyword", "index": False},
-                "modality": {"type": "keyword"},
-                "size": {"type": "integer", "index": False},
-                "digits": {"type": "byte", "index": False},
-                **({"first": {"type": "integer", "index": False}} if order == "term" else {}),
-                "terms": strategy.mapping,
-                "vector": vectors.mapping(manifest.identity.dim),
-                "concepts": {"type": "binary", "doc_values": True},
-                "item": {"type": "binary", "doc_values": True},
-                "words": WORDS,
-                "block": {"type": "binary", "doc_values": True},
-                "meta": {
-                    "properties": {name: TYPES[kind] for name, kind in manifest.fields.items()},
-                },
-            },
-        },
+    properties = {
+        **SOURCE_ONLY,
+        **item_fields(strategy, vectors, manifest.identity.dim),
+        "concepts": BINARY,
+        "item": BINARY,
+        "words": WORDS,
+        "block": BINARY,
+        "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
     }
+    by = ["id"]
+    if order == "term":
+        by = ["first", "id"]
+        properties["first"] = unindexed("integer")
+    body = empty_body(state, properties, HIDDEN, replicas)
+    body["settings"] |= {
+        "number_of_shards": shards,
+        "refresh_interval": "-1",
+        "sort.field": by,
+        "sort.order": ["asc"] * len(by),
+        "sort.missing": ["_last"] * len(by),
+        "sort.mode": ["min"] * len(by),
+        **strategy.settings,
+        **vectors.settings,
+    }
+    if vectors.in_source:
+        body["mappings"]["_source"] = ALL
+    return body
 
 
 def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
     """Return the body that creates an index for the arrays of a code alone, with ``own`` as its
     ``_meta``."""
+    body = empty_body(own, {**SOURCE_ONLY, "block": BINARY}, ["block"], replicas)
+    return {**body, "aliases": {alias: {}}}
+
+
+def empty_body(own: Json, properties: Json, hidden: Sequence[str], replicas: int) -> Json:
+    """Return the body that creates an index with these ``properties``, of which ``hidden`` are left
+    out of ``_source``. All of ``_source`` is said, so that no template of the cluster adds to
+    it."""
     return {
         "settings": {
             "number_of_shards": 1,
@@ -254,36 +259,36 @@ def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
         },
         "mappings": {
             "dynamic": False,
-            "_source": source_without(["block"]),
+            "_source": {"enabled": True, "includes": ["*"], "excludes": hidden},
             "_routing": {"required": False},
             "_meta": own,
-            "properties": {**SOURCE_ONLY, "block": {"type": "binary", "doc_values": True}},
+            "properties": properties,
         },
-        "aliases": {alias: {}},
     }
 
 
 def object_mapping(strategy: Strategy, dim: int) -> Json:
     """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n,
     ``dim``)."""
+    fields = item_fields(strategy, Binary(), dim)
+    return {"dynamic": False, "properties": {**fields, "row": {"type": "keyword"}}}
+
+
+def item_fields(strategy: Strategy, vectors: VectorField, dim: int) -> Json:
+    """Return the mappings of the fields that every item has, whoever made its document."""
     return {
-        "dynamic": False,
-        "properties": {
-            "id": {"type": "keyword", "index": False},
-            "modality": {"type": "keyword"},
-            "row": {"type": "keyword"},
-            "size": {"type": "integer", "index": False},
-            "digits": {"type": "byte", "index": False},
-            "terms": strategy.mapping,
-            "vector": Binary().mapping(dim),
-        },
+        "id": unindexed("keyword"),
+        "modality": {"type": "keyword"},
+        "size": unindexed("integer"),
+        "digits": unindexed("byte"),
+        "terms": strategy.mapping,
+        "vector": vectors.mapping(dim),
     }
 
 
-def source_without(without: Sequence[str]) -> Json:
-    """Return the setting ``_source`` of an index, all of it, so that no template of the cluster
-    adds to it."""
-    return {"enabled": True, "includes": ["*"], "excludes": list(without)}
+def unindexed(kind: str) -> Json:
+    """Return the mapping of a field that is counted or sorted by, and never searched."""
+    return {"type": kind, "index": False}
 
 
 def documents(
@@ -295,19 +300,18 @@ def documents(
 ) -> Iterator[Json]:
     """Return the documents of items with their ``vectors``, of the dtype of the index; without
     metadata."""
-    sizes = np.diff(terms.indptr).tolist()
-    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (
-        np.diff(terms.indptr) > 0
-    )
-    rows = zip(items, strategy.documents(terms), field.values(vectors), strict=True)
-    for i, (item, features, vector) in enumerate(rows):
+    sizes = np.diff(terms.indptr)
+    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (sizes > 0)
+    columns = (items, sizes.tolist(), largest.tolist(), strategy.documents(terms))
+    rows = zip(*columns, field.values(vectors), strict=True)
+    for item, size, frequency, features, vector in rows:
         document: Json = {
             "id": item.id,
             "modality": item.modality,
             "content": item.content,
             "group": item.group,
-            "size": sizes[i],
-            "digits": strategy.digits(int(largest[i])),
+            "size": size,
+            "digits": strategy.digits(frequency),
             "vector": vector,
         }
         if features:
@@ -320,11 +324,8 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
     without terms."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
-    best = iter(
-        terms.indices[
-            np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]
-        ].tolist(),
-    )
+    order = np.lexsort((terms.indices, -terms.data, rows))
+    best = iter(terms.indices[order[terms.indptr[:-1][sizes > 0]]].tolist())
     return [next(best) if size else None for size in sizes.tolist()]
 
 
@@ -332,8 +333,8 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     """Return the rows of concept set i as a binary field has them, after their scales if they are
     int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
-    scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
-    return to_base64(scales + raw(concepts.values[rows]))
+    scales = b"" if concepts.scales is None else concepts.scales[rows].tobytes()
+    return to_base64(scales + concepts.values[rows].tobytes())
 
 
 def rerank_body(
@@ -347,9 +348,8 @@ def rerank_body(
 
     If ``candidates`` exceeds ``WINDOW``, all documents that match are.
     """
-    unsorted = {
-        name: value for name, value in body.items() if name != "sort"
-    }  # a server ignores rescore beside sort
+    # A server ignores rescore beside sort.
+    unsorted = {name: value for name, value in body.items() if name != "sort"}
     if candidates > WINDOW:
         return {**unsorted, "query": field.best(body["query"], vector, body["size"])}
     again = {"script_score": {"query": {"match_all": {}}, "script": field.script(vector)}}
@@ -367,38 +367,38 @@ def search_body(
 ) -> Json:
     """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties
     by id."""
-    conditions = [condition(f, layout) for f in filters]
-    if modality is not None:
-        conditions.append({"term": {layout.own("modality"): modality}})
-    elif query is None:
-        conditions.append({"exists": {"field": layout.own("modality")}})
-    must_not = [c["bool"]["must_not"] for c in conditions if "bool" in c]
     clauses: Json = {} if query is None else {"must": [query]}
     if extra is not None:
         clauses["should"] = [extra]
-    if conditions:
-        clauses["filter"] = [c for c in conditions if "bool" not in c]
-    if must_not:
-        clauses["must_not"] = must_not
-    whole = query if clauses == {"must": [query]} else {"bool": clauses}
+    only: list[Json] = []
+    without: list[Json] = []
+    for each in filters:
+        (without if each.op == "!=" else only).append(condition(each, layout))
+    if modality is not None:
+        only.append({"term": {layout.own("modality"): modality}})
+    elif query is None:
+        only.append({"exists": {"field": layout.own("modality")}})
+    if filters or only:
+        clauses["filter"] = only
+    if without:
+        clauses["must_not"] = without
     return {
-        "query": whole,
+        "query": query if clauses == {"must": [query]} else {"bool": clauses},
         "size": k,
         "sort": [{"_score": "desc"}, layout.order],
         "track_total_hits": True,
     }
 
 
-def condition(filter: Filter, layout: Layout = OWN) -> Json:
-    """Return the filter clause for a condition on metadata."""
+def condition(filter: Filter, layout: Layout) -> Json:
+    """Return the clause of a condition on metadata; of ``!=``, the clause that must not hold."""
     name = layout.meta(filter.field)
-    if filter.op in ("=", "!="):
-        same: Json = {"term": {name: filter.value}}
-        if filter.last is not None:
-            same = {"range": {name: {"gte": filter.value, "lte": filter.last}}}
-        return same if filter.op == "=" else {"bool": {"must_not": same}}
-    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[filter.op]
-    return {"range": {name: {bound: filter.value}}}
+    if filter.op not in ("=", "!="):
+        bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[filter.op]
+        return {"range": {name: {bound: filter.value}}}
+    if filter.last is not None:
+        return {"range": {name: {"gte": filter.value, "lte": filter.last}}}
+    return {"term": {name: filter.value}}
 
 
 def match_body(text: str, boost: float = 1.0) -> Json:
@@ -412,20 +412,20 @@ def decode_terms(
     n_terms: int,
 ) -> TermMatrix:
     """Return term frequencies from rows of {feature: value}, with digits combined."""
+    power = {"": 1} | {suffix: base ** (i + 1) for i, suffix in enumerate(DIGITS)}
     rows = []
     columns = []
     values = []
     for row, features in enumerate(rows_of_features):
         for feature, value in features.items():
             number = feature[1:].rstrip(DIGITS)
-            suffix = feature[1 + len(number) :]
             rows.append(row)
             columns.append(int(number))
-            values.append(int(value) * base ** (DIGITS.index(suffix) + 1 if suffix else 0))
+            values.append(int(value) * power[feature[1 + len(number) :]])
     shape = (len(rows_of_features), n_terms)
-    terms = sparse.coo_array((np.array(values, np.int64), (rows, columns)), shape=shape).tocsr()
+    terms = sparse.csr_array((np.array(values, np.int64), (rows, columns)), shape=shape)
     terms.sort_indices()
-    return sparse.csr_array((terms.data.astype(np.int32), terms.indices, terms.indptr), shape=shape)
+    return terms.astype(np.int32)
 
 
 def dumps(body: Json) -> bytes:
@@ -457,24 +457,23 @@ class HttpRequest:
         if form == "body":
             return body
         address = self.address
-        words = ["curl", "-sS", "-H", "'Content-Type: application/json'"]
-        if address.ca_certs is not None:
-            words += ["--cacert", shlex.quote(address.ca_certs)]
+        words = ["curl -sS -H 'Content-Type: application/json'"]
         for option, value in (
+            ("--cacert", address.ca_certs),
             ("--cert", address.client_cert),
             ("--key", address.client_key),
             ("-x", address.proxy),
         ):
-            words += [] if value is None else [option, shlex.quote(value)]
+            if value is not None:
+                words.append(f"{option} {shlex.quote(value)}")
         for name, _ in address.headers:
-            words += ["-H", f"""\"$(printf '%s' "$BOC_HEADERS" | grep -i '^ *{name} *:')\""""]
-        if (
-            not address.verify_certs and address.ssl_assert_fingerprint is None
-        ):  # curl knows no fingerprints
+            words.append(f"""-H "$(printf '%s' "$BOC_HEADERS" | grep -i '^ *{name} *:')\"""")
+        # curl knows no fingerprints.
+        if not address.verify_certs and address.ssl_assert_fingerprint is None:
             words.append("-k")
         if address.user is not None:
-            words += ["-u", shlex.quote(f"{address.user}:") + '"$BOC_PASSWORD"']
+            words.append(f'-u {shlex.quote(f"{address.user}:")}"$BOC_PASSWORD"')
         elif address.api_key is not None:
-            words += ["-H", '"Authorization: ApiKey $BOC_API_KEY"']
-        url = shlex.quote(f"{address.hosts[0]}/{self.path}")
-        return f"{' '.join(words)} {url} --data-binary @- <<'END'\n{body}\nEND"
+            words.append('-H "Authorization: ApiKey $BOC_API_KEY"')
+        words.append(shlex.quote(f"{address.hosts[0]}/{self.path}"))
+        return f"{' '.join(words)} --data-binary @- <<'END'\n{body}\nEND"

@@ -6,7 +6,7 @@ how a server can hold codes.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import filter as matching
 from typing import Any
@@ -44,9 +44,10 @@ WHY = {
     "index_options": "positions are not needed, and refuse counted words",
     "positive_score_impact": "larger frequencies would score less",
 }
-PATIENCE = 30.0  # seconds; little is lost by starting again
-EXACT = "exact"  # this field type passed its test
-ROUTING = "boc"  # sends all test documents to one shard, since pruning counts per shard
+EXACT = "exact"
+"""Said of a field type that passed its test."""
+ROUTING = "boc"
+"""Sends all test documents to one shard, since pruning counts per shard."""
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
@@ -56,34 +57,41 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     BackendError if it scores differently. Leaves no document behind on success.
     """
     terms = check_documents()
-    queries = check_queries()
     documents = list(strategy.documents(terms))
-    features = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
-    if faults := list(_mapping(transport, index, strategy)):
+    if faults := list(_faults(transport, index, strategy)):
         raise BackendError(
             f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}",
         )
-    lack = _bulk(transport, index, ({"terms": strategy.field(document)} for document in documents))
-    if lack is not None:
-        return lack
-    expected = (queries @ terms.T).toarray().astype(np.float64)
+    digits = strategy.digits(int(terms.data.max()))
+    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
+    scores: list[NDArray[np.float64]] = []
     try:
-        scores = [
-            _scores(transport, index, strategy.query(query), len(documents)) for query in features
-        ]
+        _bulk(transport, index, [{"terms": strategy.field(document)} for document in documents])
+        for query in QUERIES:
+            features = strategy.features(list(query), list(query.values()), digits)
+            body = {
+                "query": strategy.query(features),
+                "size": len(documents),
+                "_source": False,
+            }
+            answer = transport.request("POST", f"/{index}/_search", body, **params)
+            # Documents that are not among the hits have the score 0.
+            scores.append(np.zeros(len(documents)))
+            for hit in answer["hits"]["hits"]:
+                scores[-1][int(hit["_id"].rpartition(":")[2])] = hit["_score"]
     except RefusedError as error:
         if error.status != 400:
             raise
         return error.reason or error.kind
-    wrong = np.argwhere(np.array(scores) != expected)
-    if len(wrong):
-        query, row = wrong[0]
-        raise BackendError(
-            f"{transport.label} scores wrongly ({strategy.name}): test document {row} has "
-            f"{scores[query][row]:g}, not "
-            f"{expected[query, row]:g}; look for a plug-in, proxy or template that changes "
-            "queries or similarities",
-        )
+    columns = terms.toarray().T.astype(np.float64)
+    for query, results in zip(QUERIES, scores, strict=True):
+        expected = sum(weight * columns[term] for term, weight in query.items())
+        for row in np.flatnonzero(results != expected):
+            raise BackendError(
+                f"{transport.label} scores wrongly ({strategy.name}): test document {row} has "
+                f"{results[row]:g}, not {expected[row]:g}; look for a plug-in, proxy or template "
+                "that changes queries or similarities",
+            )
     _bulk(transport, index, [None] * len(documents))
     return None
 
@@ -102,19 +110,18 @@ def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
     shown = {*asked["properties"]} - {*asked["_source"]["excludes"]}
     excluded = mapping.get("_source", {}).get("excludes", ())
     hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
-    added = [f"hides {', '.join(sorted(hidden))} from _source"] if hidden else []
-    added += (
-        []
-        if mapping.get("enabled", True) in (True, "true")
-        else ["has no field read (enabled: false)"]
-    )
+    added = []
+    if hidden:
+        added.append(f"hides {', '.join(sorted(hidden))} from _source")
+    if mapping.get("enabled", True) not in (True, "true"):
+        added.append("has no field read (enabled: false)")
     added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
     if added:
         transport.request("DELETE", f"/{index}")
         raise BackendError(
             f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter "
-            "what is written; "
-            "change it (GET /_index_template, GET /_template), then repeat the command",
+            "what is written; change it (GET /_index_template, GET /_template), then repeat the "
+            "command",
         )
 
 
@@ -122,13 +129,14 @@ def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any
     """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
     missing."""
     for name, spec in asked["properties"].items():
-        there = dict(actual.get("properties", {}).get(name, {}))
+        shown = actual.get("properties", {}).get(name, {})
         where = f"{path}{name}"
+        usual = dict(spec)
         if "properties" in spec:
-            yield from _added(there, spec, f"{where}.")
-        for key, value in there.items():
-            usual = spec.get(key, "object" if key == "type" and "properties" in spec else None)
-            if key != "properties" and not _same(value, usual):
+            yield from _added(shown, spec, f"{where}.")
+            usual.setdefault("type", "object")
+        for key, value in shown.items():
+            if key != "properties" and not _same(value, usual.get(key)):
                 yield f"{where}.{key}", value
 
 
@@ -150,87 +158,44 @@ def check_documents() -> TermMatrix:
     return sparse.csr_array(rows)
 
 
-def check_queries() -> TermMatrix:
-    """Return the weights of ``QUERIES``, one row per query."""
-    rows = np.zeros((len(QUERIES), check_documents().shape[1]), np.int32)
-    for row, query in zip(rows, QUERIES, strict=True):
-        row[list(query)] = list(query.values())
-    return sparse.csr_array(rows)
-
-
-def check_features(
-    strategy: Strategy,
-    queries: TermMatrix,
-    digits: int,
-) -> Iterator[dict[str, int]]:
-    for start, stop in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
-        yield strategy.features(
-            queries.indices[start:stop].tolist(),
-            queries.data[start:stop].tolist(),
-            digits,
-        )
-
-
-def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """Yield the differences between the field and what was requested or is required."""
+def _faults(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
+    """Yield the differences between the field, or the index settings, and what was requested or is
+    required."""
     answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
-    actual = (
-        next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
-    )
+    (entry,) = answer.values()
+    actual = entry["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
     kind = actual.get("type")
     if kind != strategy.mapping["type"]:
         yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
         return
-    must = {**strategy.mapping, **MUST.get(kind, {})}
     actual.setdefault("search_analyzer", actual.get("analyzer"))
-    for name, expected in must.items():
-        if actual.get(name) != expected:
-            value = (
-                "BM25" if name == "similarity" and actual.get(name) is None else actual.get(name)
-            )
+    for name, expected in {**strategy.mapping, **MUST.get(kind, {})}.items():
+        value = actual.get(name)
+        if value != expected:
+            if name == "similarity":
+                value = value or "BM25"
             reason = f" ({WHY[name]})" if name in WHY else ""
             yield f"{name} is {_json(value)}, must be {_json(expected)}{reason}"
-    yield from _settings(transport, index, strategy)
-
-
-def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """Yield the differences between the index settings and those requested; servers answer in
-    strings."""
+    # Servers answer settings in strings.
     answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
-    actual = next(iter(answer.values()))["settings"]
+    (entry,) = answer.values()
     for name, expected in flat(strategy.settings, "index.").items():
-        if actual.get(name) != expected:
-            yield f"{name} is {_json(actual.get(name))}, must be {_json(expected)}"
+        value = entry["settings"].get(name)
+        if value != expected:
+            yield f"{name} is {_json(value)}, must be {_json(expected)}"
 
 
-def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
-    """Index test documents, or delete those that are None; return why one is rejected, or None."""
-    try:
-        with Bulk(transport, index, routing=ROUTING, patience=PATIENCE) as bulk:
-            for i, document in enumerate(documents):
-                key = f"boc:test:{i}"
-                bulk.delete(key) if document is None else bulk.index(key, orjson.dumps(document))
-    except RefusedError as error:
-        if error.status != 400:
-            raise
-        return error.reason or error.kind
+def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) -> None:
+    """Index test documents, or delete those that are None."""
+    # Little is lost by starting again: hence the short patience.
+    with Bulk(transport, index, routing=ROUTING, patience=30) as bulk:
+        for i, document in enumerate(documents):
+            key = f"boc:test:{i}"
+            if document is None:
+                bulk.delete(key)
+            else:
+                bulk.index(key, orjson.dumps(document))
     transport.request("POST", f"/{index}/_refresh")
-    return None
-
-
-def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
-    """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
-    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
-    answer = transport.request(
-        "POST",
-        f"/{index}/_search",
-        {"query": query, "size": n, "_source": False},
-        **params,
-    )
-    scores = np.zeros(n)
-    for hit in answer["hits"]["hits"]:
-        scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]
-    return scores
 
 
 def _json(value: Any) -> str:
@@ -260,10 +225,8 @@ def tried_vectors(transport: Transport) -> str:
     for field in VECTOR_FIELDS.values():
         if field.name == Binary.name:
             continue
-        with (
-            suppress(RefusedError),
-            _trial(transport, {"vector": field.mapping(2)}, field.settings) as index,
-        ):
+        properties = {"vector": field.mapping(2)}
+        with suppress(RefusedError), _trial(transport, properties, field.settings) as index:
             if takes_vectors(transport, index, field, 2):
                 formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
     return ", ".join(formats)

@@ -1,11 +1,11 @@
 """Searches of one index on a server: sent, repeated where a node stopped, and their answers
 checked."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -17,48 +17,42 @@ from .binary import from_base64
 from .requests import WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
-PAGE = 1000  # documents per request, with vectors or concepts
-SCAN = 5000  # documents per request, without vectors and concepts
-KEEP_ALIVE = "2m"
+PAGE = 1000
+"""Documents per request, with vectors or concepts."""
+SCAN = 5000
+"""Documents per request, without vectors and concepts."""
 GONE = AWAY | {"search_context_missing_exception"}
 """Errors of a search whose node stopped after finding the hits, before they were fetched."""
 PAUSES = (0.0, 0.2, 1.0)
 """Seconds before a search is repeated after such an error: the cluster needs a moment to turn to
 another copy."""
-WHOLE = {"allow_partial_search_results": False}
-"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
+Value = TypeVar("Value")
 SEARCH = "_search?allow_partial_search_results=false"
+"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 
 
+@dataclass
 class Searches:
     """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an
     alias stands for. With ``physical``, hits of another index raise BackendError. Thread-safe."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        target: str,
-        layout: Layout,
-        physical: str | None = None,
-        *,
-        pauses: Sequence[float] = PAUSES,
-    ) -> None:
-        self._physical = physical
-        self._pauses = pauses
-        self._transport = transport
-        self._target = target
-        self._layout = layout
-        self._path = f"/{target}/{SEARCH}"
+    transport: Transport
+    target: str
+    layout: Layout
+    physical: str | None = None
+    pauses: Sequence[float] = PAUSES
 
     def ask(self, body: Json, **params: Any) -> Json:
         """Return the answer to one search; ``params`` are further parameters of its URL."""
-        path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
-        return self._check(self._transport.search(path, body))
+        path = f"/{self.target}/{SEARCH}"
+        for name, value in params.items():
+            path += f"&{name}={value}"
+        return self._check(self.transport.search(path, body))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         """Return at most k hits for each body, and how many documents match, of more than
         ``WINDOW`` hits their number. Asked again if a node stopped amid the search."""
-        for pause in self._pauses:
+        for pause in self.pauses:
             try:
                 return self._pages(bodies, k, **params)
             except RefusedError as error:
@@ -69,24 +63,28 @@ class Searches:
 
     def _pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         if k > WINDOW:
-            scans = [list(scan(self._transport, self._target, body, k)) for body in bodies]
+            scans = [list(scan(self.transport, self.target, body, k)) for body in bodies]
             return [(hits, len(hits)) for hits in scans]
         if len(bodies) == 1:
             return [_page(self.ask(bodies[0], **params))]
-        head = orjson.dumps({**WHOLE, **params})
+        head = orjson.dumps({"allow_partial_search_results": False, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
-        answer = self._transport.search(f"/{self._target}/_msearch", lines)
+        answer = self.transport.search(f"/{self.target}/_msearch", lines)
         return [_page(self._check(each)) for each in answer["responses"]]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an
         unknown id."""
         hits: dict[str, Json] = {}
-        distinct = list(dict.fromkeys(ids))
-        for start in range(0, len(distinct), PAGE):
-            part = [key for key in map(self._layout.key, distinct[start : start + PAGE]) if key]
-            query = {"ids": {"values": part}}
-            body = {"query": query, "size": len(part), "sort": [self._layout.order], **fields}
+        for part in batches(list(dict.fromkeys(ids)), PAGE):
+            keys = [key for key in map(self.layout.key, part) if key]
+            query = {"ids": {"values": keys}}
+            body = {
+                "query": query,
+                "size": len(keys),
+                "sort": [self.layout.order],
+                **fields,
+            }
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
@@ -95,20 +93,23 @@ class Searches:
         """Return an answer. BackendError for an error of one search of several, and for one that
         took too long."""
         if "error" in answer:
-            raise refusal(self._transport.label, answer["status"], answer)
+            raise refusal(self.transport.label, answer["status"], answer)
         if answer.get("timed_out"):
             raise BackendError(
-                f"{self._transport.label} took too long; give it more with "
-                "?request_timeout=SECONDS",
+                f"{self.transport.label} took too long; give it more with ?request_timeout=SECONDS",
             )
-        if self._physical and any(
-            hit["_index"] != self._physical for hit in answer["hits"]["hits"]
-        ):
+        hits = answer["hits"]["hits"]
+        if self.physical and any(hit["_index"] != self.physical for hit in hits):
             raise BackendError(
-                f"{self._target} at {self._transport.label} has become another index; open it "
-                "again",
+                f"{self.target} at {self.transport.label} has become another index; open it again",
             )
         return answer
+
+
+def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
+    """Yield the parts of a sequence, each of at most ``size`` values."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def _page(answer: Json) -> tuple[list[Json], int]:
@@ -124,17 +125,17 @@ def stored_arrays(
     """Return the arrays in the blocks of the index ``physical``, without those that are not as
     ``described``."""
     searches = Searches(transport, physical, Layout())
-    data: dict[str, list[bytes]] = {name: [] for name in described}
+    data = {name: bytearray() for name in described}
     for number in range(blocks):
         query = {"ids": {"values": [f"boc:block:{number}"]}}
-        answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
+        body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
+        answer = searches.ask(body)
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"].get("array"), []).append(
-                from_base64(hit["fields"]["block"][0]),
-            )
+            if (name := hit["_source"].get("array")) in data:
+                data[name] += from_base64(hit["fields"]["block"][0])
     arrays = {}
     for name, entry in described.items():
-        flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])
+        flat = np.frombuffer(data[name], entry["dtype"])
         if flat.size == np.prod(entry["shape"], dtype=np.int64):
             arrays[name] = flat.reshape(entry["shape"])
     return arrays
@@ -143,30 +144,34 @@ def stored_arrays(
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
     """Return all hits of ``body``, or the first k, page by page at one point in time, in the order
     of ``body``."""
-    pit = transport.open_pit(index, KEEP_ALIVE)
+    left = sys.maxsize if k is None else k
+    pit = transport.open_pit(index, "2m")
+    path = f"/{SEARCH}"
+    page: Json = {
+        **body,
+        "track_total_hits": False,
+        "pit": {"id": pit, "keep_alive": "2m"},
+    }
     try:
-        after: Json = {}
-        left = k
-        path = f"/{SEARCH}"
-        while left is None or left > 0:
-            size = SCAN if left is None else min(SCAN, left)
-            here: Json = {"size": size, "track_total_hits": False}
-            here |= {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}} if path == f"/{SEARCH}" else {}
+        while left > 0:
+            page["size"] = min(SCAN, left)
             try:
-                answer = transport.request("POST", path, {**body, **here, **after})
+                answer = transport.request("POST", path, page)
             except RefusedError as error:
-                if error.status != 403 or after or "pit" not in here:
+                if error.status != 403 or "search_after" in page or "pit" not in page:
                     raise
-                path = (
-                    f"/{index}/{SEARCH}"  # rights on an alias alone do not open its points in time
-                )
+                # Rights on an alias alone do not open its points in time.
+                path = f"/{index}/{SEARCH}"
+                del page["pit"]
                 continue
             hits = answer["hits"]["hits"]
             yield from hits
-            if len(hits) < size:
+            if len(hits) < page["size"]:
                 return
             pit = answer.get("pit_id", pit)
-            after = {"search_after": hits[-1]["sort"]}
-            left = None if left is None else left - len(hits)
+            if "pit" in page:
+                page["pit"] = {"id": pit, "keep_alive": "2m"}
+            page["search_after"] = hits[-1]["sort"]
+            left -= len(hits)
     finally:
         transport.close_pit(pit)

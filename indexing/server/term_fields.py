@@ -3,9 +3,11 @@ the clause limit."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,8 +22,10 @@ EXACT = 1 << 24
 """Servers add scores as float32, where integers below this are exact."""
 SAFE = 1000
 """Clauses that every server accepts: the lowest limit is 1,024, including filters."""
-NEAR = 16  # clauses: by so much the limit may be underestimated
-DIGITS = "abcde"  # suffixes of the second and later digits: enough for an int32 in base 64
+NEAR = 16
+"""Clauses by which the limit may be underestimated."""
+DIGITS = "abcde"
+"""Suffixes of the second and later digits: enough for an int32 in base 64."""
 
 
 class Strategy(ABC):
@@ -34,7 +38,8 @@ class Strategy(ABC):
     """
 
     name: str
-    base: int
+    base = 512
+    """Fields of features with weights keep 9 significant bits."""
     path = "terms"
     """The name of the field in a document."""
 
@@ -45,9 +50,9 @@ class Strategy(ABC):
         return other
 
     @property
-    @abstractmethod
     def mapping(self) -> Json:
         """The mapping of the field."""
+        return {"type": self.name}
 
     @property
     def settings(self) -> Json:
@@ -64,11 +69,8 @@ class Strategy(ABC):
 
     def query(self, features: Mapping[str, int]) -> Json:
         """Return the query whose score is the sum over features."""
-        return {
-            "bool": {
-                "should": [self.clause(feature, weight) for feature, weight in features.items()],
-            },
-        }
+        clauses = [self.clause(feature, weight) for feature, weight in features.items()]
+        return {"bool": {"should": clauses}}
 
     def matching(self, features: Mapping[str, int]) -> Json:
         """Return the query that finds what ``query`` finds, at less cost if it may have other
@@ -77,22 +79,15 @@ class Strategy(ABC):
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """Return the features of each row with their values; digits that are 0 are left out."""
-        values = terms.data
         bounds = terms.indptr.tolist()
-        rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
-        if values.max(initial=0) < self.base:
-            return rows
-        rows = [{feature: digit for feature, digit in row.items() if digit} for row in rows]
-        for suffix in DIGITS:
-            values = values // self.base
-            if not values.any():
-                break
-            for row, more in zip(
-                rows,
-                _rows(terms.indices, values % self.base, bounds),
-                strict=True,
-            ):
-                row.update({feature + suffix: digit for feature, digit in more if digit})
+        suffixes = ["", *DIGITS][: self.digits(int(terms.data.max(initial=0)))]
+        if len(suffixes) == 1:
+            return [dict(row) for row in _rows(terms.indices, terms.data, bounds)]
+        rows: list[dict[str, int]] = [{} for _ in bounds[1:]]
+        for i, suffix in enumerate(suffixes):
+            digits = _rows(terms.indices, terms.data // self.base**i % self.base, bounds)
+            for row, pairs in zip(rows, digits, strict=True):
+                row.update({feature + suffix: digit for feature, digit in pairs if digit})
         return rows
 
     def digits(self, largest: int) -> int:
@@ -107,12 +102,11 @@ class Strategy(ABC):
     ) -> dict[str, int]:
         """Return the features of a query and their weights, where frequencies have up to ``digits``
         digits."""
-        powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
-        pairs = zip(columns, weights, strict=True)
+        powers = {suffix: self.base**i for i, suffix in enumerate(["", *DIGITS][:digits])}
         return {
             f"t{column}{suffix}": weight * power
-            for column, weight in pairs
-            for suffix, power in powers
+            for column, weight in zip(columns, weights, strict=True)
+            for suffix, power in powers.items()
         }
 
 
@@ -127,17 +121,7 @@ def _rows(
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
-class _Weights(Strategy):
-    """A field of features with weights, which keep 9 significant bits."""
-
-    base = 512
-
-    @property
-    def mapping(self) -> Json:
-        return {"type": self.name}
-
-
-class SparseVector(_Weights):
+class SparseVector(Strategy):
     """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms
     of low weight."""
 
@@ -147,12 +131,11 @@ class SparseVector(_Weights):
         return self.query({feature: weight})
 
     def query(self, features: Mapping[str, int]) -> Json:
-        return {
-            "sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False},
-        }
+        body = {"field": self.path, "query_vector": dict(features), "prune": False}
+        return {"sparse_vector": body}
 
 
-class RankFeatures(_Weights):
+class RankFeatures(Strategy):
     """``rank_features``, queried with ``linear``: the default, saturation, depends on the other
     documents."""
 
@@ -184,14 +167,11 @@ class Text(Strategy):
 
     @property
     def settings(self) -> Json:
+        words = {"type": "custom", "tokenizer": "whitespace"}
+        script = {"source": "return query.boost * doc.freq;"}
         return {
-            "analysis": {"analyzer": {"boc_words": {"type": "custom", "tokenizer": "whitespace"}}},
-            "similarity": {
-                "boc_dot": {
-                    "type": "scripted",
-                    "script": {"source": "return query.boost * doc.freq;"},
-                },
-            },
+            "analysis": {"analyzer": {"boc_words": words}},
+            "similarity": {"boc_dot": {"type": "scripted", "script": script}},
         }
 
     def field(self, features: Mapping[str, int]) -> str:
@@ -217,14 +197,10 @@ class CountedText(Text):
     @property
     def settings(self) -> Json:
         settings = super().settings
-        settings["analysis"]["filter"] = {
-            "boc_count": {"type": "delimited_term_freq", "delimiter": "|"},
-        }
-        settings["analysis"]["analyzer"]["boc_counts"] = {
-            "type": "custom",
-            "tokenizer": "whitespace",
-            "filter": ["boc_count"],
-        }
+        analysis = settings["analysis"]
+        analysis["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
+        words = analysis["analyzer"]["boc_words"]
+        analysis["analyzer"]["boc_counts"] = {**words, "filter": ["boc_count"]}
         return settings
 
     def field(self, features: Mapping[str, int]) -> str:
@@ -242,6 +218,7 @@ def by_digits(names: Sequence[str], largest: int) -> list[str]:
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
 
+@dataclass
 class ClauseBudget:
     """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server
     reports it.
@@ -250,11 +227,10 @@ class ClauseBudget:
     for messages.
     """
 
-    def __init__(self, takes: Callable[[int], bool], label: str) -> None:
-        self._takes = takes
-        self._label = label
-        self._most = SAFE
-        self._too_many: int | None = None
+    takes: Callable[[int], bool]
+    label: str
+    most: int = SAFE
+    too_many: int = sys.maxsize
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
         """Return the features that fit into a query beside ``others`` clauses: all, or the largest
@@ -264,7 +240,7 @@ class ClauseBudget:
             return dict(features)
         note(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
-            f"is what {self._label} takes",
+            f"is what {self.label} takes",
             "index again with fewer terms of a query (<--code NAME:Z/QUERY_Z>), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             level=4,
@@ -273,20 +249,18 @@ class ClauseBudget:
 
     def _limit(self, clauses: int) -> int:
         """Return how many of so many ``clauses`` the server accepts."""
-        while clauses > self._most and (
-            self._too_many is None or self._too_many - self._most > NEAR
-        ):
-            untried = self._too_many is None or clauses < self._too_many
-            attempt = clauses if untried else (self._most + (self._too_many or 0)) // 2
-            if self._takes(attempt):
-                self._most = attempt
+        while clauses > self.most and self.too_many - self.most > NEAR:
+            attempt = clauses
+            if clauses >= self.too_many:
+                attempt = (self.most + self.too_many) // 2
+            if self.takes(attempt):
+                self.most = attempt
             else:
-                self._too_many = attempt
-        return min(clauses, self._most)
+                self.too_many = attempt
+        return min(clauses, self.most)
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return the ``limit`` features of largest weight, ties to the earlier one."""
-    return {
-        each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]
-    }
+    ranked = sorted(features, key=features.__getitem__, reverse=True)
+    return {each: features[each] for each in ranked[:limit]}

@@ -5,8 +5,6 @@ It is the transport below the clients of Elasticsearch 8 and 9, without what the
 answers in a form that servers of another generation refuse.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -34,18 +32,16 @@ from .address import Address
 Json = dict[str, Any]
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
-# to a host at once; a thread that finds none waits, however long another one's request takes
-CONNECTIONS = 64
-HERE = {"localhost", "127.0.0.1", "::1"}
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that proxies, gateways and access control return too; they do not identify the product
 behind them."""
-NEXT = {  # by words of a cause
+NEXT = {
     "block_exception": "free disk space if it is short, have this block taken away",
     "cannot execute [inline] scripts": "allow scripts of updates "
     "(script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
+"""Words of a cause, and the next step."""
 AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
 """Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
 
@@ -68,9 +64,28 @@ class UnfinishedError(BackendError):
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
     """Make the error for an answer with ``status`` and parsed ``body``; its message says what to
-    do."""
-    kind, reason = _cause(body)
-    cause = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
+    do.
+
+    The reason is followed by those of its causes. The type is that of a cause that is in ``AWAY``.
+    """
+    error = body.get("error") if isinstance(body, dict) else None
+    kind = ""
+    reason = str(error or "")[:300]
+    if isinstance(error, dict):
+        first = (error.get("root_cause") or [error])[0]
+        kind = str(first.get("type", ""))
+        reason = str(first.get("reason", ""))
+        inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
+        while isinstance(inner, dict) and inner:
+            further = str(inner.get("reason") or "")
+            if further not in reason:
+                reason = ": ".join(filter(None, (reason, further)))
+            # A search may fail between its phases, where the outer error does not tell why.
+            if inner.get("type") in AWAY:
+                kind = inner["type"]
+            inner = inner.get("caused_by")
+        reason = reason[:600]
+    cause = ": ".join(filter(None, (kind, reason))) or "no reason given"
     if status == 401:
         message = (
             f"{label} does not let you in ({kind or status}); name the user in the address "
@@ -86,9 +101,9 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
-        message += "".join(
-            f"; {step}, then repeat the command" for sign, step in NEXT.items() if sign in cause
-        )
+        for sign, step in NEXT.items():
+            if sign in cause:
+                message += f"; {step}, then repeat the command"
     return RefusedError(message, status, kind, reason)
 
 
@@ -106,27 +121,6 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
     error = UnreachableError(f"no answer from {label}: {advice} ({reason})")
     error.late = late
     return error
-
-
-def _cause(body: Any) -> tuple[str, str]:
-    """Return type and reason of an error, with the reasons of its causes; the type of a cause that
-    is in ``AWAY``."""
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        return ("", str(error or "")[:300])
-    causes = error.get("root_cause") or [error]
-    inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
-    kind = str(causes[0].get("type", ""))
-    reason = str(causes[0].get("reason", ""))
-    while isinstance(inner, dict) and inner:
-        if inner.get("reason") and str(inner["reason"]) not in reason:
-            reason = ": ".join(filter(None, (reason, str(inner["reason"]))))
-        if (
-            inner.get("type") in AWAY
-        ):  # a search may fail between its phases, where the outer error does not tell why
-            kind = inner["type"]
-        inner = inner.get("caused_by")
-    return kind, reason[:600]
 
 
 class _JsonSerializer(JsonSerializer):
@@ -161,45 +155,51 @@ class Transport(ABC):
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        options: dict[str, Any] = {
+        # A thread that finds no free connection waits, however long the requests of others take.
+        options: Json = {
             "request_timeout": address.request_timeout,
-            "connections_per_node": CONNECTIONS,
+            "connections_per_node": 64,
         }
         if address.hosts[0].startswith("https"):
-            names = (
-                "ca_certs",
-                "client_cert",
-                "client_key",
-                "ssl_assert_fingerprint",
-                "verify_certs",
-            )
-            given = {name: getattr(address, name) for name in names}
-            options |= {"ssl_show_warn": False, **{k: v for k, v in given.items() if v is not None}}
-        nodes = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        proxies = {
-            (node.scheme, node.host): _proxy(address, node.scheme, node.host) for node in nodes
-        }
+            options |= {
+                "ca_certs": address.ca_certs,
+                "client_cert": address.client_cert,
+                "client_key": address.client_key,
+                "ssl_assert_fingerprint": address.ssl_assert_fingerprint,
+                "verify_certs": address.verify_certs,
+                "ssl_show_warn": False,
+            }
+        configs = [url_to_node_config(host).replace(**options) for host in address.hosts]
+        # The proxy of the environment stands between this machine and others only.
+        found = getproxies()
+        proxies: dict[str, str | None] = {}
+        for config in configs:
+            host = config.host
+            proxies[host] = address.proxy
+            if host not in {"localhost", "127.0.0.1", "::1"} and not proxy_bypass(host):
+                proxies[host] = address.proxy or found.get(config.scheme) or found.get("all")
         if any(proxies.values()) and address.ssl_assert_fingerprint is not None:
             raise BackendError(
                 "a fingerprint is not compared through a proxy; trust the server by ?ca_certs=FILE",
             )
         self._headers = headers | dict(address.headers)
         self._nodes = Nodes(
-            nodes,
+            configs,
             RequestsHttpNode if any(proxies.values()) else Urllib3HttpNode,
-            max_retries=len(nodes) - 1,  # tries each host once
+            # Each host is tried once.
+            max_retries=len(configs) - 1,
             retry_on_status=(),
-            serializers={
-                each: _JsonSerializer() for each in (JSON, NDJSON, "text/*", "application/*")
-            },
+            serializers=dict.fromkeys((JSON, NDJSON, "text/*", "application/*"), _JsonSerializer()),
             meta_header=False,
         )
         for node in self._nodes.node_pool.all():
             if isinstance(node, RequestsHttpNode):
-                proxy = proxies[node.scheme, node.host]
-                node.session.trust_env = False  # a netrc file would replace the user of the address
+                proxy = proxies[node.host]
+                # A netrc file would replace the user of the address, and a redirection would send
+                # the secrets of this host to another one.
+                node.session.trust_env = False
+                node.session.max_redirects = 0
                 node.session.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
-                node.session.max_redirects = 0  # headers may hold secrets of this host
 
     def request(
         self,
@@ -215,20 +215,16 @@ class Transport(ABC):
         the URL, and ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError,
         whose messages hold no secret.
         """
+        self._check_product()
         timeout = params.pop("timeout", None)
         if timeout is None and method == "GET":
             return self._read(method, path, body, params)
-        return self._send(
-            method,
-            path,
-            body,
-            params,
-            self.address.request_timeout if timeout is None else timeout,
-        )
+        return self._send(method, path, body, params, timeout or self.address.request_timeout)
 
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
         """POST a request that changes nothing. Like any GET, it is repeated on another host if one
         is late."""
+        self._check_product()
         return self._read("POST", path, body, params)
 
     def _read(
@@ -265,23 +261,19 @@ class Transport(ABC):
     ) -> Json:
         """Send one request; of several hosts to the next one, if a host is not reached or, with
         ``again``, late."""
-        query = {
-            "timeout" if name == "server_timeout" else name: value for name, value in params.items()
-        }
-        headers = self._headers
-        data = None
-        if body is not None:
-            headers = headers | {"content-type": NDJSON if isinstance(body, bytes) else JSON}
-            data = (
-                body
-                if isinstance(body, bytes)
-                else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-            )
+        if params:
+            path = f"{path}?{urlencode(params).replace('server_timeout=', 'timeout=')}"
+        headers = dict(self._headers)
+        if isinstance(body, bytes):
+            headers["content-type"] = NDJSON
+        elif body is not None:
+            headers["content-type"] = JSON
+            body = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         try:
             meta, answer = self._nodes.perform_request(
                 method,
-                f"{path}?{urlencode(query)}" if query else path,
-                body=data,
+                path,
+                body=body,
                 headers=HttpHeaders(headers),
                 request_timeout=timeout,
                 retry_on_timeout=again,
@@ -290,13 +282,16 @@ class Transport(ABC):
             tls = isinstance(error, TlsError)
             late = isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
-        if meta.status not in ON_THE_WAY and not self._is_product(meta.headers):
-            raise self._other_product()
-        if meta.status >= 300:
+        foreign = meta.status not in ON_THE_WAY and not self._is_product(meta.headers)
+        if meta.status >= 300 and not foreign:
             raise refusal(self.label, meta.status, answer)
-        if not isinstance(answer, dict):
+        if foreign or not isinstance(answer, dict):
             raise self._other_product()
         return answer
+
+    @abstractmethod
+    def _check_product(self) -> None:
+        """Ask what answers, once, where the answers to other requests do not tell."""
 
     def _other_product(self) -> BackendError:
         return BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
@@ -308,20 +303,11 @@ class Transport(ABC):
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id; searches of it ignore later
         writes."""
-        pit: str = self.request("POST", f"/{index}/{self.pits[0]}", keep_alive=keep_alive)[
-            self.pits[1]
-        ]
-        return pit
+        path, name = self.pits
+        answer = self.request("POST", f"/{index}/{path}", keep_alive=keep_alive)
+        return str(answer[name])
 
     def close_pit(self, pit: str) -> None:
         """Close a point in time."""
-        self.request("DELETE", f"/{self.pits[0]}", {self.pits[1]: pit})
-
-
-def _proxy(address: Address, scheme: str, host: str) -> str | None:
-    """Return the proxy on the way to a host: that of the address, or of the environment, if it is
-    another machine."""
-    if address.proxy is not None or host in HERE or proxy_bypass(host):
-        return address.proxy
-    proxies = getproxies()
-    return proxies.get(scheme) or proxies.get("all")
+        path, name = self.pits
+        self.request("DELETE", f"/{path}", {name: pit})

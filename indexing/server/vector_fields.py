@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 
-from .binary import from_base64, raw, to_base64
+from .binary import from_base64, to_base64
 from .transport import Json
 
 SLACK = 1.01
@@ -57,8 +57,8 @@ return values;
 """
 """The components of a dense_vector, as a copy: the server reuses its array for the next
 document."""
-CANDIDATES = 10_000  # the most that a knn query takes
-LARGEST = 127  # the largest component of a byte vector
+LARGEST = 127
+"""The largest component of a byte vector."""
 BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,"
 """The servers that store ``byte``, for errors."""
 
@@ -157,17 +157,15 @@ class Binary(VectorField):
         return {"type": "binary", "doc_values": True}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (to_base64(raw(vector)) for vector in vectors)
+        return (to_base64(vector.tobytes()) for vector in vectors)
 
     def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
         return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(
-            len(rows),
-            -1,
-        )
+        data = b"".join([from_base64(row[0]) for row in rows])
+        return np.frombuffer(data, self.dtype).reshape(len(rows), -1)
 
 
 class _Byte(VectorField):
@@ -193,8 +191,14 @@ class DenseByte(_Byte):
     """In Elasticsearch's dense_vector, which is searched without a graph."""
 
     def mapping(self, dim: int) -> Json:
-        flat = {"similarity": "cosine", "index_options": {"type": "flat"}}
-        return {"type": "dense_vector", "dims": dim, "element_type": "byte", "index": True, **flat}
+        return {
+            "type": "dense_vector",
+            "dims": dim,
+            "element_type": "byte",
+            "index": True,
+            "similarity": "cosine",
+            "index_options": {"type": "flat"},
+        }
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
         return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
@@ -205,12 +209,16 @@ class DenseByte(_Byte):
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all
         # of the index.
-        what = {
-            "field": self.path,
-            "query_vector": next(self.values(query[None])),
-            "filter": matching,
+        # A knn query takes 10,000 candidates at most.
+        return {
+            "knn": {
+                "field": self.path,
+                "query_vector": next(self.values(query[None])),
+                "filter": matching,
+                "k": k,
+                "num_candidates": 10_000,
+            },
         }
-        return {"knn": {**what, "k": k, "num_candidates": CANDIDATES}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         length = _length(query)
@@ -219,11 +227,8 @@ class DenseByte(_Byte):
     @property
     def hit_fields(self) -> Json:
         script = {"source": self._source(READ_DENSE)}
-        return {
-            "_source": False,
-            "stored_fields": "_none_",
-            "script_fields": {self.path: {"script": script}},
-        }
+        fields = {self.path: {"script": script}}
+        return {"_source": False, "stored_fields": "_none_", "script_fields": fields}
 
 
 class KnnByte(_Byte):
@@ -243,7 +248,8 @@ class KnnByte(_Byte):
 
     @property
     def settings(self) -> Json:
-        return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
+        # No graph is made.
+        return {"knn": True, "knn.advanced.approximate_threshold": -1}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
         return iter(quantise(vectors))
@@ -258,7 +264,8 @@ class KnnByte(_Byte):
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         length = _length(query)
-        return [(score - 1) * length for score in scores]  # a score is 1 + cosine
+        # A score is 1 + cosine.
+        return [(score - 1) * length for score in scores]
 
     @property
     def hit_fields(self) -> Json:
@@ -274,7 +281,8 @@ def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
-    return np.rint(whole).astype(np.int32, order="C")  # orjson writes contiguous rows only
+    # orjson writes contiguous rows only.
+    return np.rint(whole).astype(np.int32, order="C")
 
 
 VECTOR_FIELDS: dict[str, VectorField] = {
@@ -287,7 +295,9 @@ VECTOR_FIELDS: dict[str, VectorField] = {
 
 def chosen_field(vectors: str, engine: str) -> str:
     """Return the name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
-    return "dense_byte" if (vectors, engine) == ("byte", "elasticsearch") else vectors
+    if (vectors, engine) == ("byte", "elasticsearch"):
+        return "dense_byte"
+    return vectors
 
 
 def offset(vector: NDArray[np.float32]) -> float:
@@ -297,7 +307,8 @@ def offset(vector: NDArray[np.float32]) -> float:
 
 def _length(vector: NDArray[np.float32]) -> float:
     """Return the norm of a vector; for one, numpy's own function takes several times as long."""
-    wide = vector.astype(np.float64)  # the square of a tiny number is 0 in float32
+    # The square of a tiny number is 0 in float32.
+    wide = vector.astype(np.float64)
     return math.sqrt(wide.dot(wide))
 
 

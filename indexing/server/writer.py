@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NoReturn
 
@@ -22,18 +23,18 @@ from .address import Address
 from .aliases import (
     AliasState,
     Generation,
-    check_free,
-    check_live,
     check_own,
     digest_of,
     drop,
+    generation_behind,
     generations,
+    indices_of,
     live_generation,
     meta,
     publish,
     remember,
 )
-from .binary import raw, to_base64
+from .binary import to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
 from .score_check import clear_of_templates, self_test, takes_vectors
@@ -41,22 +42,13 @@ from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
 
-BLOCK = 3 << 20  # bytes of a codec array per document
 ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
+BLOCK = 3 << 20
+"""Bytes of a codec array per document."""
 EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_source": False}
 
 
-OF_VECTORS = ("[vector]", "dense_vector", "element_type", "knn")
-"""Words in the error of a server that does not know the mapping of the field ``vector``."""
-NEEDS = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
-REFUSES = (
-    "change what a template (GET /_index_template) or a limit of the cluster sets, then "
-    "repeat the command"
-)
-FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
-"""Errors after which a load can be continued later."""
-
-
+@dataclass
 class ServerWriter:
     """Loads a generation that no search sees, then points the name to it.
 
@@ -64,128 +56,130 @@ class ServerWriter:
     continues from there. If the caller leaves the context by another error, nothing stays.
     """
 
+    transport: Transport
+    address: Address
+    order: Sequence[str]
+    name: str
+    manifest: Manifest
+    arrays: Mapping[str, NDArray[Any]]
+    generation: Generation = field(init=False, repr=False)
     first_state = "loading"
 
-    def __init__(
-        self,
-        transport: Transport,
-        address: Address,
-        order: Sequence[str],
-        name: str,
-        manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
-    ) -> None:
-        self._transport = transport
-        self._address = address
-        self._order = [address.field] if address.field is not None else order
-        self._name = name
-        self._manifest = manifest
-        self._arrays = arrays
+    def __post_init__(self) -> None:
+        self._begun = False
         self._committed = False
+        self._concept_dim: int | None = None
         self._ledger = Ledger()
-        self._load: Load | None = None
 
     def __enter__(self) -> ServerWriter:
-        self._digest = digest_of(self._manifest, self._address.layout)
-        there = self._generations()
-        live = max((g.number for g in there if g.live), default=0)
+        self._digest = digest_of(self.manifest, self.address.layout)
+        present = self._generations()
+        self._before = [g for g in present if g.live]
+        live = max((g.number for g in self._before), default=0)
+        self._next = 1 + max((g.number for g in present), default=0)
         left = [
-            g for g in there if g.digest == self._digest and g.number > live and not g.shadowed
+            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
         ][-1:]
-        drop(self._transport, [g for g in there if g.number != live and g not in left])
-        self._before = [g for g in there if g.live]
-        self._number = max((g.number for g in there), default=0) + 1
+        drop(self.transport, [g for g in present if g.number != live and g not in left])
         for generation in left:
             self._begin(generation)
-        # no row: the earlier load may have died during the score check
-        if left and next(self._ledger.strays(), None) is None:
-            drop(self._transport, left)
-            self._load = None
+            # Without a row, the earlier load may have died during the score check.
+            if next(self._ledger.strays(), None) is None:
+                drop(self.transport, left)
+                self._begun = False
         return self
 
     def _generations(self) -> list[Generation]:
         """Return the generations of this name. BackendError if it is an index that boc did not
         make."""
-        there = generations(self._transport, self._name)
-        if not any(g.live and not g.state.attached for g in there):
-            check_free(self._transport, self._name)
-        return there
+        present = generations(self.transport, self.name)
+        if not any(g.live and not g.state.attached for g in present):
+            check_own(generation_behind(self.transport, self.name))
+        return present
 
     def _begin(self, generation: Generation) -> None:
         """Continue what is in ``generation``; an earlier load may have died while it was closed for
         merging."""
-        reopen(self._transport, generation.physical)
-        refresh(self._transport, generation.physical)
-        self._ledger.add_earlier(
-            hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING)
+        reopen(self.transport, generation.physical)
+        refresh(self.transport, generation.physical)
+        self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
+        self._load_into(generation)
+
+    def _load_into(self, generation: Generation) -> None:
+        self._begun = True
+        self._concept_dim = generation.state.concept_dim
+        self.generation = generation
+        self._shards = Shards(self.transport, generation.physical)
+        self._bulk = Bulk(
+            self.transport,
+            generation.loading_alias,
+            require_alias=True,
+            patience=self.address.patience,
+            shards=self._shards,
         )
-        self._load = Load(self._transport, generation, self._address.patience)
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._ledger.has(ids)
 
     def add(self, rows: Rows) -> None:
-        known = None if self._load is None else self._load.generation.state.concept_dim
-        check_rows(self._manifest, rows, known)
+        check_rows(self.manifest, rows, self._concept_dim)
         self._ledger.add([item.id for item in rows.items])
-        if self._load is None:
-            generation = self._create(int(rows.terms.data.max(initial=0)))
-            self._load = Load(self._transport, generation, self._address.patience)
-        self._load.put(rows)
+        if not self._begun:
+            self._load_into(self._create(int(rows.terms.data.max(initial=0))))
+        self.generation.vectors.check(rows.vectors)
+        state = self.generation.state
+        if rows.concepts is not None:
+            self._concept_dim = rows.concepts.values.shape[1]
+            state = replace(state, concept_dim=self._concept_dim)
+        if state.unit and not is_unit(rows.vectors):
+            state = replace(state, unit=False)
+        # The state is stored before the rows that change it are sent.
+        if state != self.generation.state:
+            self.generation = replace(self.generation, state=state)
+            remember(self.transport, self.generation)
+        put_rows(self._bulk, self.generation, rows)
 
     def commit(self) -> None:
-        if self._load is None or not len(self._ledger):
+        if not (self._begun and len(self._ledger)):
             raise BackendError(
-                f"nothing was added to {self._name}; an index needs at least one item",
+                f"nothing was added to {self.name}; an index needs at least one item",
             )
         for stray in self._ledger.strays():
-            self._load.rows.bulk.delete(requests.document_id(stray))
+            self._bulk.delete(requests.document_id(stray))
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
         """Merge what is loaded, and point the name to it. UnfinishedError unless it has
         ``expected`` items."""
-        assert self._load is not None
-        bulk = self._load.rows.bulk
-        physical = self._load.generation.physical
-        blocks = put_arrays(bulk, self._arrays)
-        bulk.flush()
-        self._load.shards.wait(self._address.patience)
-        refresh(self._transport, physical)
-        items, postings, digits = counts(self._transport, physical)
+        physical = self.generation.physical
+        blocks = put_arrays(self._bulk, self.arrays)
+        self._bulk.flush()
+        self._shards.wait(self.address.patience)
+        refresh(self.transport, physical)
+        items, postings, digits = counts(self.transport, physical)
         self._audit(physical, sum(items.values()), expected)
-        compact(self._transport, physical, self._load.generation.loading_alias)
-        settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
-        self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
-        loaded = replace(
-            self._load.generation,
-            manifest=replace(self._manifest, items=items, postings=postings),
-            state=replace(
-                self._load.generation.state,
-                state="complete",
-                digits=digits,
-                blocks=blocks,
-            ),
-        )
-        remember(self._transport, loaded)
-        publish(self._transport, loaded, self._before)
+        compact(self.transport, physical, self.generation.loading_alias)
+        settings = {"refresh_interval": None, "number_of_replicas": self.address.replicas}
+        self.transport.request("PUT", f"/{physical}/_settings", {"index": settings})
+        state = replace(self.generation.state, state="complete", digits=digits, blocks=blocks)
+        manifest = replace(self.manifest, items=items, postings=postings)
+        loaded = replace(self.generation, manifest=manifest, state=state)
+        remember(self.transport, loaded)
+        publish(self.transport, loaded, self._before)
         self._committed = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
-        resumable = isinstance(error, (KeyboardInterrupt, *FOR_NOW)) and len(self._ledger) > 0
+    def __exit__(self, *raised: object) -> None:
+        # After these errors a load can be continued later.
+        for_now = (KeyboardInterrupt, UnreachableError, RefusedError, UnfinishedError)
+        resumable = isinstance(raised[1], for_now) and len(self._ledger) > 0
         try:
-            if self._load is not None:
-                self._load.rows.bulk.__exit__(kind or GeneratorExit, error, trace)
+            if self._begun:
+                self._bulk.stop(raised[1])
                 if not self._committed and not resumable:
-                    mine = self._load.generation.physical
-                    there = generations(self._transport, self._name)
-                    # not what another load of the same contents has published meanwhile
-                    drop(self._transport, [g for g in there if g.physical == mine and not g.live])
+                    mine = self.generation.physical
+                    present = generations(self.transport, self.name)
+                    # Another load of the same contents may have published the generation meanwhile.
+                    drop(self.transport, [g for g in present if g.physical == mine and not g.live])
         finally:
             self._ledger.close()
 
@@ -193,63 +187,67 @@ class ServerWriter:
         """Create an empty generation with the first supported field type. BackendError if it scores
         wrongly."""
         lacking = dict[str, str]()
-        vectors = chosen_field(self._address.vectors, self._transport.engine)
-        physical = f"{self._name}-boc-{self._digest}-{self._number}"
-        for field in term_fields.by_digits(self._order, largest):
-            state = AliasState(self.first_state, field, vectors)
+        vectors = chosen_field(self.address.vectors, self.transport.engine)
+        physical = f"{self.name}-boc-{self._digest}-{self._next}"
+        chosen = [self.address.field] if self.address.field is not None else self.order
+        for kind in term_fields.by_digits(chosen, largest):
             generation = Generation(
                 physical,
-                self._name,
+                self.name,
                 self._digest,
-                self._number,
+                self._next,
                 False,
-                self._manifest,
-                state,
+                self.manifest,
+                AliasState(self.first_state, kind, vectors),
             )
-            own = meta(self._manifest, state)
             body = requests.index_body(
                 generation.strategy,
-                self._manifest,
+                self.manifest,
                 generation.vectors,
-                own,
-                shards=self._address.shards,
-                replicas=self._address.replicas_while_loading,
-                order=self._address.order,
+                meta(self.manifest, generation.state),
+                shards=self.address.shards,
+                replicas=self.address.replicas_while_loading,
+                order=self.address.order,
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:
-                created = self._transport.request("PUT", f"/{physical}", body)
+                created = self.transport.request("PUT", f"/{physical}", body)
                 if not created.get("shards_acknowledged", True):
                     self._refuse_shards(generation)
             except RefusedError as error:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
-                self._check_layout(not any(word in error.reason for word in OF_VECTORS))
-                lacking[field] = error.reason or error.kind
+                # A server that does not know the mapping of the field ``vector`` says so.
+                if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
+                    self._refuse_vectors()
+                lacking[kind] = error.reason or error.kind
                 continue
             try:
-                clear_of_templates(self._transport, physical, body["mappings"])
-                lack = self_test(self._transport, physical, generation.strategy)
-                stored = lack is not None or vectors == Binary.name
-                dim = self._manifest.identity.dim
-                self._check_layout(
-                    stored or takes_vectors(self._transport, physical, generation.vectors, dim),
-                )
+                clear_of_templates(self.transport, physical, body["mappings"])
+                lack = self_test(self.transport, physical, generation.strategy)
+                if lack is None and vectors != Binary.name:
+                    dim = self.manifest.identity.dim
+                    if not takes_vectors(self.transport, physical, generation.vectors, dim):
+                        self._refuse_vectors()
             except BackendError:
-                drop(self._transport, [generation])
+                drop(self.transport, [generation])
                 raise
             if lack is None:
                 return generation
-            drop(self._transport, [generation])
-            lacking[field] = lack
-        what = "can hold no codes"
-        advice = NEEDS
-        reasons = [f"{field} ({lack})" for field, lack in lacking.items()]
-        if len(set(lacking.values())) < len(lacking):  # no matter of the field
-            what = f"refused {physical}"
-            advice = REFUSES
-            reasons = list(dict.fromkeys(lacking.values()))
-        raise BackendError(f"{self._transport.label} {what}: {'; '.join(reasons)}; {advice}")
+            drop(self.transport, [generation])
+            lacking[kind] = lack
+        reasons = [f"{kind} ({lack})" for kind, lack in lacking.items()]
+        refusal = f"can hold no codes: {'; '.join(reasons)}"
+        advice = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
+        distinct = dict.fromkeys(lacking.values())
+        # A reason that several field types share is not about the field.
+        if len(distinct) < len(lacking):
+            refusal = f"refused {physical}: {'; '.join(distinct)}"
+            advice = (
+                "change what a template (GET /_index_template) or a limit of the cluster sets, "
+                "then repeat the command"
+            )
+        raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
     def _refuse_shards(self, generation: Generation) -> NoReturn:
         """Remove an index whose shards no node takes. BackendError with the reason, if the server
@@ -257,26 +255,27 @@ class ServerWriter:
         reason = "its reason is in GET /_cluster/allocation/explain"
         with suppress(BackendError):
             shard = {"index": generation.physical, "shard": 0, "primary": True}
-            answer = self._transport.search("/_cluster/allocation/explain", shard)
-            nodes = [
-                each
+            answer = self.transport.search("/_cluster/allocation/explain", shard)
+            reasons = dict.fromkeys(
+                each["explanation"]
                 for node in answer["node_allocation_decisions"]
                 for each in node.get("deciders", ())
-            ]
-            reason = "; ".join(dict.fromkeys(each["explanation"] for each in nodes)) or reason
-        drop(self._transport, [generation])
+            )
+            reason = "; ".join(reasons) or reason
+        drop(self.transport, [generation])
         raise BackendError(
-            f"{self._transport.label}: no node takes the shards of {generation.physical} "
+            f"{self.transport.label}: no node takes the shards of {generation.physical} "
             f"({reason[:400]}); free disk "
             "space, or change what a template of the cluster requires of nodes, then repeat the "
             "command",
         )
 
-    def _check_layout(self, fine: bool) -> None:
-        name = self._address.vectors
-        if not fine and name != Binary.name:
+    def _refuse_vectors(self) -> None:
+        """Raise BackendError if the address chose how vectors are stored."""
+        name = self.address.vectors
+        if name != Binary.name:
             raise BackendError(
-                f"{self._transport.label} does not store vectors as {name}, which {BYTE_NEEDS} "
+                f"{self.transport.label} does not store vectors as {name}, which {BYTE_NEEDS} "
                 "does; "
                 "leave out ?vectors= in the address",
             )
@@ -285,44 +284,12 @@ class ServerWriter:
         """Compare the number of documents with the number acknowledged. UnfinishedError lists
         missing ids."""
         if count != expected:
-            missing = self._ledger.missing(
-                hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING)
-            )
+            missing = self._ledger.missing(stored_ids(self.transport, physical))
+            without = f", without {', '.join(map(repr, missing))}" if missing else ""
             raise UnfinishedError(
-                f"{self._transport.label} holds {count} documents of {expected} that it "
-                "acknowledged"
-                + (f", without {', '.join(map(repr, missing))}" if missing else "")
-                + "; repeat the command to load what is missing",
+                f"{self.transport.label} holds {count} documents of {expected} that it "
+                f"acknowledged{without}; repeat the command to load what is missing",
             )
-
-
-class Load:
-    """A generation that is being loaded. Its state is stored before the rows that change it are
-    sent."""
-
-    def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
-        self._transport = transport
-        self.generation = generation
-        self.shards = Shards(transport, generation.physical)
-        self.rows = _DocumentSender(
-            transport,
-            generation,
-            generation.loading_alias,
-            patience,
-            self.shards,
-        )
-
-    def put(self, rows: Rows) -> None:
-        state = self.generation.state
-        self.generation.vectors.check(rows.vectors)
-        if rows.concepts is not None:
-            state = replace(state, concept_dim=rows.concepts.values.shape[1])
-        if state.unit and not is_unit(rows.vectors):
-            state = replace(state, unit=False)
-        if state != self.generation.state:
-            self.generation = replace(self.generation, state=state)
-            remember(self._transport, self.generation)
-        self.rows.put(rows)
 
 
 class ServerEditor:
@@ -331,7 +298,6 @@ class ServerEditor:
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
-        self._patience = address.patience
         self._generation = live_generation(transport, name)
         check_own(self._generation)
         if names := self._generation.pipelines:
@@ -341,146 +307,122 @@ class ServerEditor:
                 f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
                 f'"_none"}})',
             )
-
-    def __enter__(self) -> ServerEditor:
-        self._rows = _DocumentSender(
-            self._transport,
-            self._generation,
+        self._bulk = Bulk(
+            transport,
             self._generation.loading_alias,
-            self._patience,
+            require_alias=True,
+            patience=address.patience,
         )
         self._begun = False
+
+    def __enter__(self) -> ServerEditor:
         return self
 
     def put(self, rows: Rows) -> None:
         state = self._generation.state
         check_rows(self._generation.manifest, rows, state.concept_dim)
-        terms = rows.terms
-        vectors = rows.vectors
-        digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
-        if digits > state.digits:
+        largest = int(rows.terms.data.max(initial=0))
+        if self._generation.strategy.digits(largest) > state.digits:
             raise BackendError(
-                f"a term frequency of {terms.data.max()} is more than {self._generation.name} "
-                "was made for",
+                f"a term frequency of {largest} is more than {self._generation.name} was made for",
                 "make it again with <boc index --replace>",
             )
-        if state.unit and not is_unit(vectors):
+        if state.unit and not is_unit(rows.vectors):
             raise BackendError(
                 f"vectors longer than 1, those of {self._generation.name} are not; make it again",
             )
-        self._generation.vectors.check(vectors)
+        self._generation.vectors.check(rows.vectors)
         self._begin()
-        self._rows.put(rows)
+        put_rows(self._bulk, self._generation, rows)
 
     def delete(self, ids: Sequence[str]) -> int:
-        unwanted = list(dict.fromkeys(map(requests.document_id, ids)))
-        self._rows.bulk.flush()
-        self._check_left(unwanted)
+        unwanted = dict.fromkeys(map(requests.document_id, ids))
+        self._bulk.flush()
+        self._check_left({*unwanted})
         self._begin()
         for key in unwanted:
-            self._rows.bulk.delete(key)
-        return self._rows.bulk.flush()
+            self._bulk.delete(key)
+        return self._bulk.flush()
 
     def _begin(self) -> None:
         """Record on the server that the counts of the manifest are outdated until ``commit``."""
         if not self._begun:
-            add = {
-                "add": {
-                    "index": self._generation.physical,
-                    "alias": self._generation.loading_alias,
-                },
-            }
-            self._transport.request("POST", "/_aliases", {"actions": [add]})
+            generation = self._generation
+            add = {"index": generation.physical, "alias": generation.loading_alias}
+            self._transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
             self._begun = True
         if self._generation.state.state != "editing":
-            self._remember(replace(self._generation.state, state="editing"))
+            self._remember("editing")
 
-    def _check_left(self, unwanted: list[str]) -> None:
+    def _check_left(self, unwanted: set[str]) -> None:
         """Raise BackendError if the deletion would leave an empty index; nothing is deleted
         before."""
         index = self._generation.physical
         name = self._generation.name
         refresh(self._transport, index)
-        total = sum(counts(self._transport, index)[0].values())
-        if len(unwanted) >= total:
-            there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
-            if {requests.document_id(key) for key in there} <= set(unwanted):
+        items, _, _ = counts(self._transport, index)
+        if len(unwanted) >= sum(items.values()):
+            present = map(requests.document_id, stored_ids(self._transport, index))
+            if unwanted.issuperset(present):
                 raise BackendError(
                     f"nothing would be left in {name}",
                     f"to remove all of it: <boc delete {name} --all>",
                 )
 
     def commit(self, source: str, **changed: Any) -> None:
-        self._rows.bulk.flush()
+        self._bulk.flush()
         physical = self._generation.physical
+        name = self._generation.name
         refresh(self._transport, physical)
         items, postings, _ = counts(self._transport, physical)
-        manifest = replace(
-            self._generation.manifest,
-            items=items,
-            postings=postings,
-            source=source,
-            **changed,
-        )
-        check_live(self._transport, self._generation)
-        self._remember(replace(self._generation.state, state="complete"), manifest)
+        if physical not in indices_of(self._transport, name):
+            raise BackendError(
+                f"another command has replaced {name} without what this one changed; repeat it",
+            )
+        self._remember("complete", items=items, postings=postings, source=source, **changed)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None:
-        self._rows.bulk.__exit__(kind or GeneratorExit, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._bulk.stop(raised[1])
 
-    def _remember(self, state: AliasState, manifest: Manifest | None = None) -> None:
+    def _remember(self, state: str, **changed: Any) -> None:
+        """Store the state, and what has changed in the manifest."""
         self._generation = replace(
             self._generation,
-            state=state,
-            manifest=manifest or self._generation.manifest,
+            state=replace(self._generation.state, state=state),
+            manifest=replace(self._generation.manifest, **changed),
         )
         remember(self._transport, self._generation)
 
 
-class _DocumentSender:
-    """Sends items and their arrays to the server as documents."""
+def put_rows(bulk: Bulk, generation: Generation, rows: Rows) -> None:
+    """Send items and their arrays as documents."""
+    items, terms, vectors, concepts = rows
+    stored = round_trip(vectors, generation.manifest.vector_dtype)
+    firsts = requests.first_terms(terms)
+    documents = requests.documents(generation.strategy, generation.vectors, items, terms, stored)
+    for i, (item, document) in enumerate(zip(items, documents, strict=True)):
+        document["first"] = firsts[i]
+        if concepts is not None:
+            document["concepts"] = requests.concepts_of(concepts, i)
+        if item.fields:
+            document["meta"] = dict(item.fields)
+        if item.modality == "text":
+            document["words"] = item.content
+        document["item"] = requests.pack_item(item)
+        bulk.index(requests.document_id(item.id), requests.dumps(document))
 
-    def __init__(
-        self,
-        transport: Transport,
-        generation: Generation,
-        target: str,
-        patience: float,
-        shards: Shards | None = None,
-    ) -> None:
-        self.bulk = Bulk(transport, target, require_alias=True, patience=patience, shards=shards)
-        self._strategy = generation.strategy
-        self._vectors = generation.vectors
-        self._manifest = generation.manifest
-        self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
 
-    def put(self, rows: Rows) -> None:
-        items, terms, vectors, concepts = rows
-        stored = round_trip(vectors, self._manifest.vector_dtype)
-        firsts = requests.first_terms(terms)
-        documents = requests.documents(self._strategy, self._vectors, items, terms, stored)
-        for i, (item, document) in enumerate(zip(items, documents, strict=True)):
-            document["first"] = firsts[i]
-            if concepts is not None:
-                document["concepts"] = requests.concepts_of(concepts, i)
-            if item.fields:
-                document["meta"] = dict(item.fields)
-            if item.modality == "text":
-                document["words"] = item.content
-            document["item"] = requests.pack_item(item)
-            self.bulk.index(requests.document_id(item.id), requests.dumps(document))
+def stored_ids(transport: Transport, index: str) -> Iterator[str]:
+    """Return the ids of all items, sorted."""
+    return (hit["sort"][0] for hit in scan(transport, index, EVERYTHING))
 
 
 def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     """Store the arrays of a codec as documents of their own; how many."""
     numbers = count()
     for name, array in arrays.items():
-        data = raw(array)
+        data = array.tobytes()
+        # An empty array takes one document too.
         for start in range(0, max(1, len(data)), BLOCK):
             block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
@@ -494,24 +436,14 @@ def counts(
 ) -> tuple[dict[str, int], int, int]:
     """Items by modality, postings, and digits of the largest frequency, as the server counts
     them."""
-    body = {
-        "size": 0,
-        "aggs": {
-            "modality": {"terms": {"field": layout.own("modality")}},
-            "postings": {"sum": {"field": layout.own("size")}},
-            "digits": {"max": {"field": layout.own("digits")}},
-        },
+    aggregations = {
+        "modality": {"terms": {"field": layout.own("modality")}},
+        "postings": {"sum": {"field": layout.own("size")}},
+        "digits": {"max": {"field": layout.own("digits")}},
     }
-    answer = transport.request(
-        "POST",
-        f"/{index}/_search",
-        body,
-        allow_partial_search_results="false",
-    )
-    sums = answer["aggregations"]
-    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
-    return (
-        {m: there.get(m, 0) for m in MODALITIES},
-        int(sums["postings"]["value"]),
-        int(sums["digits"]["value"] or 1),
-    )
+    body = {"size": 0, "aggs": aggregations}
+    params = {"allow_partial_search_results": "false"}
+    sums = transport.request("POST", f"/{index}/_search", body, **params)["aggregations"]
+    sizes = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
+    items: dict[str, int] = {modality: sizes.get(modality, 0) for modality in MODALITIES}
+    return items, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)

@@ -22,13 +22,14 @@ from boc.errors import BackendError
 from boc.types import Rows
 from indexing.server.address import Address
 from indexing.server.aliases import AliasState, Generation
+from indexing.server.bulk import Bulk
 from indexing.server.contents import sizes
 from indexing.server.force_merge import compact, refresh
 from indexing.server.requests import index_body
 from indexing.server.score_check import self_test
 from indexing.server.term_fields import STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
-from indexing.server.writer import Load
+from indexing.server.writer import put_rows
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers import Server
 from tests.servers.fixtures import address
@@ -143,11 +144,11 @@ def loaded(transport: Transport) -> Iterator[None]:
     body = index_body(made.strategy, made.manifest, made.vectors, {}, shards=2)
     transport.request("PUT", f"/{PHYSICAL}", {**body, "aliases": {made.loading_alias: {}}})
     rng = np.random.default_rng(0)
-    load = Load(transport, made, 60)
+    bulk = Bulk(transport, made.loading_alias, require_alias=True, patience=60)
     items = [picture(f"{i}.jpg") for i in range(N)]
     vectors = rng.standard_normal((N, DIM)).astype(np.float32)
-    load.put(Rows(items, random_terms(rng, (N, TERMS), 9, 0.3), vectors / 10, None))
-    load.rows.bulk.flush()
+    put_rows(bulk, made, Rows(items, random_terms(rng, (N, TERMS), 9, 0.3), vectors / 10, None))
+    bulk.flush()
     refresh(transport, PHYSICAL)
     transport.request("POST", f"/{PHYSICAL}/_flush")
     yield

@@ -5,14 +5,14 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
@@ -22,6 +22,7 @@ from boc.manage.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Batch, Embeddings, Item, Modality
+from indexing.server.transport import Json
 from tests.helpers import boc
 from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
@@ -54,203 +55,180 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [made(folder / f"{seed}.h5", seed) for seed in (1, 2)]
 
 
-@pytest.fixture(scope="module")
-def queries() -> NDArray[np.float32]:
-    return random_units(9, 6, DIM)
+refused = partial(pytest.raises, BackendError)
+RUNTIME = {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}
+"""A field that is computed in place of one of boc."""
 
 
 @dataclass
 class Place:
-    """A server, and the beginning of the names of a test, all of which are removed after it."""
+    """A server, two feature files, and the beginning of the names of a test, all of which are
+    removed after it."""
 
     server: Any
     name: str
+    files: list[Path]
 
     def __post_init__(self) -> None:
         self.at = address(self.server, replicas=0, shards=2)
+        self.backend = backend(self.at)
+        self.queries = random_units(9, 6, DIM)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return self.server.request(method, path, body)
 
-    def physical(self, name: str) -> str:
-        (found,) = self.ask("GET", name)
+    def build(self, name: str = "", file: int = 0, code: str = "bits:6", **options: Any) -> None:
+        build_index(name or self.name, self.files[file], at=self.at, code=code, **options)
+
+    def add(self) -> None:
+        add_items(self.name, self.files[1], at=self.at)
+
+    def set(self, setting: str, value: object) -> None:
+        self.ask("PUT", f"{self.name}/_settings", {f"index.{setting}": value})
+
+    def reindex(self, source: str, target: str) -> Any:
+        body = {"source": {"index": source}, "dest": {"index": target}}
+        return self.ask("POST", "_reindex?refresh=true", body)
+
+    def physical(self, name: str = "") -> str:
+        (found,) = self.ask("GET", name or self.name)
         return str(found)
 
-    def move(self, alias: str, to: str) -> None:
-        actions = [
-            {"remove": {"index": "*", "alias": alias, "must_exist": False}},
-            {"add": {"index": to, "alias": alias}},
-        ]
+    def alias(self, *actions: object) -> None:
         self.ask("POST", "_aliases", {"actions": actions})
+
+    def move(self, alias: str, to: str) -> None:
+        old = {"index": "*", "alias": alias, "must_exist": False}
+        self.alias({"remove": old}, {"add": {"index": to, "alias": alias}})
+
+    def open(self, name: str = "") -> Searcher:
+        return Searcher.open(name or self.name, self.at)
+
+    def search(self, name: str = "", modality: Modality = "text") -> Any:
+        query = Embeddings(modality, self.queries)
+        answers = self.open(name).search_vectors(query, k=8, rm=2 * N)
+        return [
+            [(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits]
+            for hits in answers
+        ]
+
+    def check(self, name: str = "", hits: object = None) -> None:
+        """The index ``name`` verifies, and has these ``hits``, if they are given."""
+        assert verify(self.open(name).index, pairs=100).right
+        assert hits is None or self.search(name) == hits
+
+    def refuses_changes(self, name: str) -> None:
+        """The index is read under this name, and no command changes or removes it."""
+        before = self.ask("GET", f"*{self.name}*")
+        for change in (
+            lambda: self.backend.edit(name),
+            lambda: self.backend.compact(name),
+            lambda: self.backend.remove(name),
+            lambda: self.build(name, 1, replace=True),
+        ):
+            with refused(match="read under this name, not changed; change it under its own name"):
+                change()
+        assert self.ask("GET", f"*{self.name}*") == before
 
 
 @pytest.fixture
-def place(server: Any) -> Iterator[Place]:
-    found = Place(server, f"admin-{uuid.uuid4().hex[:10]}")
-    yield found
-    for each in found.ask("GET", f"*{found.name}*"):
-        found.ask("DELETE", each)
-
-
-def answers(
-    at: str,
-    name: str,
-    queries: NDArray[np.float32],
-    modality: Modality = "text",
-) -> list[list[tuple[str, str, float]]]:
-    found = Searcher.open(name, at).search_vectors(Embeddings(modality, queries), k=8, rm=2 * N)
-    return [
-        [(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found
-    ]
-
-
-def is_right(place: Place, name: str) -> bool:
-    return verify(backend(place.at).open(name), pairs=100).right
-
-
-def refuses_changes(place: Place, name: str, file: Path) -> None:
-    """The index is read under this name, and no command changes or removes it."""
-    before = place.ask("GET", f"*{place.name}*")
-    there = backend(place.at)
-    for change in (
-        lambda: there.edit(name),
-        lambda: there.compact(name),
-        lambda: there.remove(name),
-        lambda: build_index(name, file, at=place.at, replace=True),
-    ):
-        with pytest.raises(
-            BackendError,
-            match="read under this name, not changed; change it under its own name",
-        ):
-            change()
-    assert place.ask("GET", f"*{place.name}*") == before
+def place(server: Any, files: list[Path]) -> Iterator[Place]:
+    place = Place(server, f"admin-{uuid.uuid4().hex[:10]}", files)
+    yield place
+    for each in place.ask("GET", f"*{place.name}*"):
+        place.ask("DELETE", each)
 
 
 @pytest.mark.parametrize("code", ["dictionary", "bits:6"])
-def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32], code: str) -> None:
+def test_snapshot(place: Place, code: str) -> None:
     name = place.name
     repository = f"_snapshot/{place.name}"
-    build_index(name, files[0], at=place.at, code=code)
-    wanted = answers(place.at, name, queries)
-    physical = place.physical(name)
+    place.build(code=code)
+    wanted = place.search()
+    physical = place.physical()
     try:
         place.ask("PUT", repository, {"type": "fs", "settings": {"location": name}})
-    except RequestError as refused:  # a server that was not started here
-        pytest.skip(f"no file repository: {refused}")
+    except RequestError as error:
+        pytest.skip(f"no file repository, a server that was not started here: {error}")
     try:
-        taken = place.ask(
-            "PUT",
-            f"{repository}/one?wait_for_completion=true",
-            {"indices": f"{name}*"},
-        )
+        body = {"indices": f"{name}*"}
+        taken = place.ask("PUT", f"{repository}/one?wait_for_completion=true", body)
         assert taken["snapshot"]["state"] == "SUCCESS"
         place.ask("DELETE", physical)
-        with pytest.raises(BackendError, match="no index"):
-            backend(place.at).open(name)
+        with refused(match="no index"):
+            place.open()
         restore = f"{repository}/one/_restore?wait_for_completion=true"
         assert not place.ask("POST", restore, {"indices": physical})["snapshot"]["shards"]["failed"]
-        assert is_right(place, name)
-        assert answers(place.at, name, queries) == wanted
+        place.check(name, wanted)
         renamed = {"indices": physical, "rename_pattern": "^", "rename_replacement": "restored-"}
         place.ask("POST", restore, {**renamed, "include_aliases": False})
         other = f"restored-{physical}"
-        assert is_right(place, other)
-        assert answers(place.at, other, queries) == wanted
-        refuses_changes(place, other, files[1])
-        build_index(
-            name,
-            files[1],
-            at=place.at,
-            code=code,
-            replace=True,
-        )  # its own name is still its own
-        assert is_right(place, name)
-        assert answers(place.at, other, queries) == wanted != answers(place.at, name, queries)
+        place.check(other, wanted)
+        place.refuses_changes(other)
+        # The name of the first index is still its own.
+        place.build(name, 1, code, replace=True)
+        place.check()
+        assert place.search(other) == wanted != place.search()
     finally:
         place.ask("DELETE", f"{repository}/one")
         place.ask("DELETE", repository)
 
 
-def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
-    """The second does what a policy of index lifecycle management does: read only, one segment,
-    shrunk, its aliases moved, the first one deleted."""
+def test_clone_split_shrink(place: Place) -> None:
+    """Shrinking does what a policy of index lifecycle management does: read only, one segment,
+    shrunk, its aliases moved, the first index deleted."""
     name = place.name
-    build_index(name, files[0], at=place.at, code="dictionary")
-    wanted = answers(place.at, name, queries)
-    physical = place.physical(name)
-    place.ask("PUT", f"{name}/_settings", {"index.blocks.write": True})
-    place.ask("POST", f"{name}/_forcemerge?max_num_segments=1")
-    for how, target in (
-        ("clone", f"{name}-clone"),
-        ("split", f"{name}-split"),
-        ("shrink", f"shrink-ab1c-{physical}"),
-    ):
-        shards = {"clone": 2, "split": 4, "shrink": 1}[how]
-        place.ask(
-            "PUT",
-            f"{physical}/_{how}/{target}",
-            {"settings": {"index.number_of_shards": shards}},
-        )
-        place.ask("GET", f"_cluster/health/{target}?wait_for_status=yellow&timeout=20s")
-        assert is_right(place, target)
-        assert answers(place.at, target, queries) == wanted
-        refuses_changes(place, target, files[1])
+    place.build(code="dictionary")
+    wanted = place.search()
+    physical = place.physical()
     shrunk = f"shrink-ab1c-{physical}"
+    place.set("blocks.write", True)
+    place.ask("POST", f"{name}/_forcemerge?max_num_segments=1")
+    for how, target, shards in (
+        ("clone", f"{name}-clone", 2),
+        ("split", f"{name}-split", 4),
+        ("shrink", shrunk, 1),
+    ):
+        body = {"settings": {"index.number_of_shards": shards}}
+        place.ask("PUT", f"{physical}/_{how}/{target}", body)
+        place.ask("GET", f"_cluster/health/{target}?wait_for_status=yellow&timeout=20s")
+        place.check(target, wanted)
+        place.refuses_changes(target)
     added = [{"add": {"index": shrunk, "alias": alias}} for alias in (name, physical)]
-    place.ask("POST", "_aliases", {"actions": [{"remove_index": {"index": physical}}, *added]})
+    place.alias({"remove_index": {"index": physical}}, *added)
     for alias in (name, physical):
-        assert is_right(place, alias)
-        assert answers(place.at, alias, queries) == wanted
-        refuses_changes(place, alias, files[1])
+        place.check(alias, wanted)
+        place.refuses_changes(alias)
 
 
-def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+def test_reindex_is_refused(place: Place) -> None:
     name = place.name
-    other = f"{place.name}-other"
-    build_index(name, files[0], at=place.at, code="bits:6")
-    wanted = answers(place.at, name, queries)
+    other = f"{name}-other"
+    place.build()
+    wanted = place.search()
     (entry,) = place.ask("GET", name).values()
-    kept = {
-        key: value
-        for key, value in entry["settings"]["index"].items()
-        if key in ("sort", "similarity", "analysis")
-    }
+    settings = entry["settings"]["index"]
+    kept = {key: settings[key] for key in {"sort", "similarity", "analysis"} & settings.keys()}
     place.ask("PUT", other, {"settings": {"index": kept}, "mappings": entry["mappings"]})
-    copied = place.ask(
-        "POST",
-        "_reindex?refresh=true",
-        {"source": {"index": name}, "dest": {"index": other}},
-    )
-    assert copied["created"] >= 2 * N
-    with pytest.raises(BackendError, match=LOST):
-        Searcher.open(other, place.at)
+    assert place.reindex(name, other)["created"] >= 2 * N
+    with refused(match=LOST):
+        place.open(other)
     place.move(f"{name}-alias", other)
-    with pytest.raises(BackendError, match=LOST):
-        verify(backend(place.at).open(f"{name}-alias"))
+    with refused(match=LOST):
+        place.open(f"{name}-alias")
     place.ask("DELETE", other)
     place.ask("PUT", other)
-    place.ask(
-        "POST",
-        "_reindex?refresh=true",
-        {"source": {"index": name}, "dest": {"index": other}},
-    )
-    with pytest.raises(
-        BackendError,
-        match=r"if it is to be a copy of an index of boc, make it with boc.copy_index",
-    ):
-        Searcher.open(other, place.at)
+    place.reindex(name, other)
+    with refused(match=r"if it is to be a copy of an index of boc, make it with boc.copy_index"):
+        place.open(other)
 
     copy_index(name, f"{name}-copy", at=place.at)
-    assert is_right(place, f"{name}-copy")
-    assert answers(place.at, f"{name}-copy", queries) == wanted
-    # Some documents written again from their _source, in the index itself.
-    place.ask(
-        "POST",
-        f"{name}/_update_by_query?refresh=true",
-        {"query": {"ids": {"values": ["image/3"]}}},
-    )
-    with pytest.raises(BackendError, match=f"such as 'image/3'.*{LOST[-30:]}"):
-        Searcher.open(name, place.at)
+    place.check(f"{name}-copy", wanted)
+    # Some documents are written again from their _source, in the index itself.
+    some = {"query": {"ids": {"values": ["image/3"]}}}
+    place.ask("POST", f"{name}/_update_by_query?refresh=true", some)
+    with refused(match=f"such as 'image/3'.*{LOST[-30:]}"):
+        place.open()
 
 
 @pytest.fixture
@@ -258,19 +236,15 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
     """Have the cluster make indexes of these names with settings and mappings of its own, by a
     template of today or, ``old``, of the form before."""
 
-    def put(settings: object, mappings: object = None, *, old: bool = False) -> None:
+    def put(settings: Json, mappings: Json, *, old: bool = False) -> None:
         take_away()
-        content = {
-            "settings": {"number_of_replicas": 0, **(settings or {})},
-            "mappings": mappings or {},
-        }
-        pattern: dict[str, Any] = {"index_patterns": [f"{place.name}*"]}
-        body = (
-            {**pattern, "order": 9, **content}
-            if old
-            else {**pattern, "priority": 300, "template": content}
-        )
-        place.ask("PUT", f"{'_template' if old else '_index_template'}/{place.name}", body)
+        content = {"settings": {"number_of_replicas": 0, **settings}, "mappings": mappings}
+        body = {"index_patterns": [f"{place.name}*"]}
+        if old:
+            place.ask("PUT", f"_template/{place.name}", {**body, "order": 9, **content})
+        else:
+            body |= {"priority": 300, "template": content}
+            place.ask("PUT", f"_index_template/{place.name}", body)
 
     def take_away() -> None:
         for kind in ("_template", "_index_template"):
@@ -281,425 +255,324 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
     take_away()
 
 
-def results(place: Place, name: str, queries: NDArray[np.float32]) -> object:
-    searcher = Searcher.open(name, place.at)
-    by_words = searcher.search_words(["the text of 1"], k=20, find="text")
-    return answers(place.at, name, queries), [
-        [(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words
-    ]
+def results(place: Place, name: str = "") -> object:
+    answers = place.open(name).search_words(["the text of 1"], k=20, find="text")
+    words = [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in answers]
+    return place.search(name), words
 
 
-def test_a_template_changes_nothing(
-    place: Place,
-    files: list[Path],
-    queries: NDArray[np.float32],
-    template: Callable[..., None],
-) -> None:
-    build_index(place.name, files[0], at=place.at, code="bits:6")
-    wanted = results(place, place.name, queries)
-    computed = {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}
-    english = {"default": {"type": "english"}, "default_search": {"type": "english"}}
-    mappings: Any
-    for number, (settings, mappings) in enumerate(
-        (
-            *(({}, {each: computed}) for each in ("runtime", "derived")),
-            (
-                {},
-                {
-                    "properties": {
-                        "content": {"type": "integer"},
-                        "group": {"type": "date"},
-                        "part": {"type": "boolean"},
-                    },
-                },
-            ),
-            (
-                {},
-                {
-                    "properties": {
-                        "content": {"type": "text", "copy_to": "words"},
-                        "words": {"type": "keyword"},
-                    },
-                },
-            ),
-            (
-                {},
-                {
-                    "properties": {
-                        "modality": {"type": "keyword", "null_value": "image"},
-                        "size": {"type": "date"},
-                    },
-                },
-            ),
-            ({}, {"_source": {"includes": ["x"], "excludes": ["x"]}, "dynamic": "strict"}),
-            *(
-                (settings, {})
-                for settings in (
-                    {"index.final_pipeline": "absent"},
-                    {"index.default_pipeline": "absent"},
-                    {"analysis": {"analyzer": english}},
-                    {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
-                    {
-                        "index.sort.field": ["modality", "size"],
-                        "index.sort.missing": ["_first"] * 2,
-                    },
-                    {
-                        "index.max_result_window": 10,
-                        "index.max_rescore_window": 5,
-                        "index.max_terms_count": 3,
-                    },
-                    {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
-                    {"index.hidden": True},
-                    {"index.write.wait_for_active_shards": "2", "number_of_replicas": 1},
-                    {"index.auto_expand_replicas": "0-all", "index.mapping.ignore_malformed": True},
-                    {"index.mapping.total_fields.limit": 5, "index.mapping.depth.limit": 1},
-                    {"index.search.default_pipeline": "absent"},
-                    {
-                        f"index.blocks.{block}": True
-                        for block in ("read_only", "read", "write", "metadata")
-                    },
-                )
-            ),
-        ),
-    ):
+ENGLISH = {"default": {"type": "english"}, "default_search": {"type": "english"}}
+FIELDS: list[Json] = [
+    {
+        "content": {"type": "integer"},
+        "group": {"type": "date"},
+        "part": {"type": "boolean"},
+    },
+    {"content": {"type": "text", "copy_to": "words"}, "words": {"type": "keyword"}},
+    {"modality": {"type": "keyword", "null_value": "image"}, "size": {"type": "date"}},
+]
+MAPPINGS: list[Json] = [
+    {"runtime": RUNTIME},
+    {"derived": RUNTIME},
+    *({"properties": fields} for fields in FIELDS),
+    {"_source": {"includes": ["x"], "excludes": ["x"]}, "dynamic": "strict"},
+]
+SETTINGS: list[Json] = [
+    {"index.final_pipeline": "absent"},
+    {"index.default_pipeline": "absent"},
+    {"analysis": {"analyzer": ENGLISH}},
+    {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
+    {"index.sort.field": ["modality", "size"], "index.sort.missing": ["_first"] * 2},
+    {
+        "index.max_result_window": 10,
+        "index.max_rescore_window": 5,
+        "index.max_terms_count": 3,
+    },
+    {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
+    {"index.hidden": True},
+    {"index.write.wait_for_active_shards": "2", "number_of_replicas": 1},
+    {"index.auto_expand_replicas": "0-all", "index.mapping.ignore_malformed": True},
+    {"index.mapping.total_fields.limit": 5, "index.mapping.depth.limit": 1},
+    {"index.search.default_pipeline": "absent"},
+    {f"index.blocks.{block}": True for block in ("read_only", "read", "write", "metadata")},
+]
+
+
+def test_template_changes_nothing(place: Place, template: Callable[..., None]) -> None:
+    place.build()
+    wanted = results(place)
+    cases = [*(({}, mappings) for mappings in MAPPINGS), *((each, {}) for each in SETTINGS)]
+    for number, case in enumerate(cases):
         try:
-            template(settings, mappings)
-        except RequestError:  # it knows no such setting
+            template(*case)
+        except RequestError:
+            # The server knows no such setting.
             continue
-        for _ in range(2):  # the second time nothing is left to do
-            build_index(f"{place.name}-{number}", files[0], at=place.at, code="bits:6")
-        assert f"{place.name}-{number}" in backend(place.at).names()
-        assert results(place, f"{place.name}-{number}", queries) == wanted, (settings, mappings)
-        assert is_right(place, f"{place.name}-{number}")
+        name = f"{place.name}-{number}"
+        # The second time nothing is left to do.
+        for _ in range(2):
+            place.build(name)
+        assert name in place.backend.names()
+        assert results(place, name) == wanted, case
+        place.check(name)
+
+
+WORDS = ({"index": False}, {"norms": False})
+KEYWORDS = ({"copy_to": "words"}, {"doc_values": False}, {"ignore_above": 2})
+ADDED: list[Json] = [
+    {"enabled": False},
+    {"_routing": {"required": True}},
+    {"_source": {"excludes": ["content", "arr*"]}},
+    *({"properties": {"words": {"type": "text", **more}}} for more in WORDS),
+    *({"properties": {"modality": {"type": "keyword", **more}}} for more in KEYWORDS),
+    *({"properties": {"meta": more}} for more in ({"enabled": False}, {"type": "nested"})),
+]
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_what_a_template_adds_to_fields_is_named(
+def test_additions_of_a_template_are_named(
     place: Place,
-    files: list[Path],
-    queries: NDArray[np.float32],
     template: Callable[..., None],
     *,
     old: bool,
 ) -> None:
-    """It is as without the template, or nothing is left of the load, which goes on once the
+    """The index is as without the template, or nothing is left of the load, which goes on once the
     template is gone."""
-    build_index(f"{place.name}-plain", files[0], at=place.at, code="bits:6")
-    wanted = results(place, f"{place.name}-plain", queries)
-    refused = 0
-    cases: tuple[dict[str, Any], ...] = (
-        {"enabled": False},
-        {"_routing": {"required": True}},
-        {"_source": {"excludes": ["content", "arr*"]}},
-        *(
-            {"properties": {"words": {"type": "text", **more}}}
-            for more in ({"index": False}, {"norms": False})
-        ),
-        *(
-            {"properties": {"modality": {"type": "keyword", **more}}}
-            for more in ({"copy_to": "words"}, {"doc_values": False}, {"ignore_above": 2})
-        ),
-        *({"properties": {"meta": more}} for more in ({"enabled": False}, {"type": "nested"})),
-    )
-    for mappings in cases:
+    plain = f"{place.name}-plain"
+    place.build(plain)
+    wanted = results(place, plain)
+    refusals = []
+    for mappings in ADDED:
         template({}, mappings, old=old)
-        reason = ""
         try:
-            build_index(place.name, files[0], at=place.at, code="bits:6")
+            place.build()
         except BackendError as error:
-            reason = str(error)
-        if reason:
-            refused += 1
-            words = (
-                "a template of the cluster (sets|hides|has)|refused admin-.*; change what a "
-                "template"
-            )
-            assert re.search(words, reason), (mappings, reason)
+            refusals.append(str(error))
             assert not place.ask("GET", f"{place.name}-boc-*"), mappings
-            template({})
-            build_index(place.name, files[0], at=place.at, code="bits:6")
-        assert results(place, place.name, queries) == wanted, mappings
-        backend(place.at).remove(place.name)
-    assert refused
+            template({}, {})
+            place.build()
+        assert results(place) == wanted, mappings
+        place.backend.remove(place.name)
+    assert refusals
+    words = "a template of the cluster (sets|hides|has)|refused admin-.*; change what a template"
+    assert [each for each in refusals if not re.search(words, each)] == []
 
 
-def test_fields_computed_later_are_named(
-    place: Place,
-    files: list[Path],
-    queries: NDArray[np.float32],
-) -> None:
-    build_index(place.name, files[0], at=place.at, code="bits:6")
-    wanted = answers(place.at, place.name, queries)
-    physical = place.physical(place.name)
-    runtime = {"runtime": {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}}
+def test_fields_computed_later_are_named(place: Place) -> None:
+    place.build()
+    wanted = place.search()
+    mapping = f"{place.physical()}/_mapping"
     if place.server.kind.engine == "opensearch":
-        with pytest.raises(RequestError):  # its derived fields take no name that is there
-            place.ask("PUT", f"{physical}/_mapping", {"derived": runtime["runtime"]})
+        # Derived fields take no name of a field that exists.
+        with pytest.raises(RequestError):
+            place.ask("PUT", mapping, {"derived": RUNTIME})
         return
-    place.ask("PUT", f"{physical}/_mapping", runtime)
-    with pytest.raises(
-        BackendError,
-        match="computes modality in place of what boc wrote; take these runtime fields",
-    ):
-        Searcher.open(place.name, place.at)
-    assert place.name in backend(place.at).about()["unreadable"]
-    place.ask("PUT", f"{physical}/_mapping", {"runtime": {"modality": None}})
-    assert answers(place.at, place.name, queries) == wanted
+    place.ask("PUT", mapping, {"runtime": RUNTIME})
+    with refused(match="computes modality in place of what boc wrote; take these runtime fields"):
+        place.open()
+    assert place.name in place.backend.about()["unreadable"]
+    place.ask("PUT", mapping, {"runtime": {"modality": None}})
+    assert place.search() == wanted
     # A load that broke off under such a field begins again.
-    place.ask("PUT", f"{physical}/_mapping", runtime)
-    place.ask("DELETE", f"{physical}/_alias/{place.name}")
-    build_index(place.name, files[0], at=place.at, code="bits:6")
-    assert answers(place.at, place.name, queries) == wanted
+    place.ask("PUT", mapping, {"runtime": RUNTIME})
+    place.ask("DELETE", f"{place.physical()}/_alias/{place.name}")
+    place.build()
+    assert place.search() == wanted
 
 
 @pytest.mark.parametrize("kind", ["final_pipeline", "default_pipeline"])
-def test_a_pipeline_of_later_is_refused_before_writing(
-    place: Place,
-    files: list[Path],
-    kind: str,
-) -> None:
-    build_index(place.name, files[0], at=place.at, code="bits:6")
-    physical = place.physical(place.name)
-    place.ask("PUT", f"_ingest/pipeline/{place.name}", {"processors": []})
+def test_later_pipeline_is_refused_before_writing(place: Place, kind: str) -> None:
+    place.build()
+    pipeline = f"_ingest/pipeline/{place.name}"
+    place.ask("PUT", pipeline, {"processors": []})
     try:
-        place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": place.name})
-        with pytest.raises(
-            BackendError,
-            match=rf"has a {kind}, which may change what is written .*: \"_none\"}}",
-        ):
-            add_items(place.name, files[1], at=place.at)
-        assert not backend(place.at).open(place.name).is_unfinished
-        place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": "_none"})
+        place.set(kind, place.name)
+        with refused(match=rf"has a {kind}, which may change what is written .*: \"_none\"}}"):
+            place.add()
+        assert not place.open().index.is_unfinished
+        place.set(kind, "_none")
     finally:
-        place.ask("DELETE", f"_ingest/pipeline/{place.name}")
-    add_items(place.name, files[1], at=place.at)
-    assert is_right(place, place.name)
+        place.ask("DELETE", pipeline)
+    place.add()
+    place.check()
 
 
 @pytest.mark.parametrize("trouble", ["metadata", "read", "close"])
-def test_one_index_in_trouble_costs_itself_only(
-    place: Place,
-    files: list[Path],
-    trouble: str,
-) -> None:
+def test_trouble_of_one_index_costs_that_index_only(place: Place, trouble: str) -> None:
     other = f"{place.name}-other"
-    for name in (place.name, other):
-        build_index(name, files[0], at=place.at, code="bits:6")
-    physical = place.physical(place.name)
-    there = backend(place.at)
+    place.build()
+    place.build(other)
+    physical = place.physical()
+    block = f"{physical}/_settings", {f"index.blocks.{trouble}": True}
+    free = f"{physical}/_settings", {f"index.blocks.{trouble}": None}
     if trouble == "close":
         place.ask("POST", f"{physical}/_close")
     else:
-        place.ask("PUT", f"{physical}/_settings", {f"index.blocks.{trouble}": True})
+        place.ask("PUT", *block)
     try:
-        assert {place.name, other} <= {*there.names()}
-        unreadable = there.about()["unreadable"]
-        assert re.search(
-            rf"\b{place.name} \(.*(closed; open it|have this block taken away)",
-            unreadable,
-        )
+        assert {place.name, other} <= {*place.backend.names()}
+        unreadable = place.backend.about()["unreadable"]
+        words = rf"\b{place.name} \(.*(closed; open it|have this block taken away)"
+        assert re.search(words, unreadable)
         assert other not in unreadable
-        assert is_right(place, other)
+        place.check(other)
         assert other in boc("info", "--at", place.at).output
-        with pytest.raises(BackendError, match="no index"):
-            there.open(f"{place.name}-absent")
-        build_index(f"{place.name}-new", files[0], at=place.at, code="bits:6")
+        with refused(match="no index"):
+            place.open(f"{place.name}-absent")
+        place.build(f"{place.name}-new")
     finally:
         if trouble == "close":
             place.ask("POST", f"{physical}/_open")
         else:
-            place.ask("PUT", f"{physical}/_settings", {f"index.blocks.{trouble}": None})
-    assert is_right(place, place.name)
-    assert place.name not in there.about().get("unreadable", "")
+            place.ask("PUT", *free)
+    place.check()
+    assert place.name not in place.backend.about().get("unreadable", "")
 
 
-def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Path]) -> None:
+def test_template_that_forbids_the_index_is_named(place: Place) -> None:
     path = f"_index_template/{place.name}"
     pattern = {"index_patterns": [f"{place.name}*"], "priority": 300}
     place.ask("PUT", path, {**pattern, "data_stream": {}})
-    with pytest.raises(
-        BackendError,
-        match=r"refused admin-.*data streams only.*change what a template \(GET",
-    ):
-        build_index(place.name, files[0], at=place.at)
-    if (
-        place.server.kind.engine == "opensearch"
-    ):  # the other archive lacks the module of data streams
-        place.ask("PUT", f"_data_stream/{place.name}")
-        with pytest.raises(
-            BackendError,
-            match="is a data stream, whose documents stay as they are; attach to a _re",
-        ):
-            attach(place.name, files[:1], at=place.at)
-        place.ask("DELETE", f"_data_stream/{place.name}")
+    with refused(match=r"refused admin-.*data streams only.*change what a template \(GET"):
+        place.build()
+    # The archive of Elasticsearch lacks the module of data streams.
+    if place.server.kind.engine == "opensearch":
+        stream = f"_data_stream/{place.name}"
+        place.ask("PUT", stream)
+        with refused(match="is a data stream, whose documents stay as they are; attach to a _re"):
+            attach(place.name, place.files[:1], at=place.at)
+        place.ask("DELETE", stream)
     place.ask("DELETE", path)
-    build_index(place.name, files[0], at=place.at)
-    assert is_right(place, place.name)
+    place.build()
+    place.check()
 
 
-def test_a_rollover_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
-    build_index(place.name, files[0], at=place.at)
+def test_refusal_after_a_rollover_names_the_next_step(place: Place) -> None:
+    place.build()
     place.ask("POST", f"{place.name}/_rollover/{place.name}-other")
-    assert is_right(place, place.name)
-    with pytest.raises(
-        BackendError,
-        match=r"more than one write index.*; take the alias from the other index",
-    ):
-        build_index(place.name, files[1], at=place.at, replace=True)
+    place.check()
+    with refused(match=r"more than one write index.*; take the alias from the other index"):
+        place.build(file=1, replace=True)
     place.ask("DELETE", f"{place.name}-other")
-    build_index(place.name, files[1], at=place.at, replace=True)
-    assert is_right(place, place.name)
+    place.build(file=1, replace=True)
+    place.check()
 
 
-def test_a_block_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
-    build_index(place.name, files[0], at=place.at)
-    physical = place.physical(place.name)
-    place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": True})
-    with pytest.raises(
-        BackendError,
-        match=r"read-only.* have this block taken away, then repeat the command",
-    ):
-        add_items(place.name, files[1], at=place.at)
-    assert is_right(place, place.name)
-    place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": None})
-    add_items(place.name, files[1], at=place.at)
-    assert is_right(place, place.name)
+def test_refusal_of_a_blocked_index_names_the_next_step(place: Place) -> None:
+    place.build()
+    place.set("blocks.read_only", True)
+    with refused(match=r"read-only.* have this block taken away, then repeat the command"):
+        place.add()
+    place.check()
+    place.set("blocks.read_only", None)
+    place.add()
+    place.check()
 
 
 @pytest.mark.slow
-def test_shards_that_no_node_takes_are_told(
-    place: Place,
-    files: list[Path],
-    template: Callable[[object], None],
-) -> None:
-    place.ask("PUT", f"{place.name}-lacks-a-node", {"settings": {"number_of_replicas": 9}})
-    template({"index.routing.allocation.require.data": "hot"})
-    with pytest.raises(
-        BackendError,
-        match=r"no node takes the shards of .* \(.*require.*then repeat the command",
-    ):
-        build_index(place.name, files[0], at=place.at)
-    place.ask("DELETE", f"{place.name}-lacks-a-node")
+def test_shards_without_a_node_are_named(place: Place, template: Callable[..., None]) -> None:
+    lacking = f"{place.name}-lacks-a-node"
+    place.ask("PUT", lacking, {"settings": {"number_of_replicas": 9}})
+    template({"index.routing.allocation.require.data": "hot"}, {})
+    with refused(match=r"no node takes the shards of .* \(.*require.*then repeat the command"):
+        place.build()
+    place.ask("DELETE", lacking)
     assert place.ask("GET", f"*{place.name}*") == {}
 
 
-def test_a_filtered_alias_shows_what_it_shows(
-    place: Place,
-    files: list[Path],
-    queries: NDArray[np.float32],
-    tmp_path: Path,
-) -> None:
-    name = place.name
+def test_filtered_alias_shows_its_items_only(place: Place, tmp_path: Path) -> None:
     alias = f"{place.name}-public"
-    rows = [f"{modality}/{i},t{i % 3}" for modality in ("image", "text") for i in range(N)]
-    (tmp_path / "tags.csv").write_text("\n".join(["id,tag", *rows]))
-    build_index(name, files[0], at=place.at, metadata=tmp_path / "tags.csv")
-    shown = {f"{modality}/{i}" for modality in ("image", "text") for i in range(1, N, 3)}
-    add = {"index": place.physical(name), "alias": alias, "filter": {"term": {"meta.tag": "t1"}}}
-    place.ask("POST", "_aliases", {"actions": [{"add": add}]})
-    searcher = Searcher.open(alias, place.at)
-    assert sum(searcher.index.manifest.items.values()) == len(shown)
-    assert {item.id for item in searcher.index.items()} == shown
-    assert set(searcher.index.sample(50, "image")) <= shown
+    second = f"{place.name}-two"
+    tags = {f"{modality}/{i}": f"t{i % 3}" for modality in MODALITIES for i in range(N)}
+    rows = ["id,tag", *(f"{id},{tag}" for id, tag in tags.items())]
+    (tmp_path / "tags.csv").write_text("\n".join(rows))
+    place.build(metadata=tmp_path / "tags.csv")
+    shown = {id for id, tag in tags.items() if tag == "t1"}
+    condition = {"term": {"meta.tag": "t1"}}
+    place.alias({"add": {"index": place.physical(), "alias": alias, "filter": condition}})
+    searcher = place.open(alias)
+    index = searcher.index
+    assert sum(index.manifest.items.values()) == len(shown)
+    assert {item.id for item in index.items()} == shown
+    assert set(index.sample(50, "image")) <= shown
     with pytest.raises(KeyError):
-        searcher.index.find(["image/0"])
-    everything = searcher.search_vectors(Embeddings("text", queries), k=N)
-    assert [{hit.id for hit in hits} for hits in everything] == [
-        {i for i in shown if i.startswith("image")},
-    ] * 6
-    assert {
-        hit.id for hits in searcher.search_words(["image"], k=N, find="image") for hit in hits
-    } <= shown
+        index.find(["image/0"])
+    query = Embeddings("text", place.queries)
+    pictures = {id for id in shown if id.startswith("image")}
+    for hits in searcher.search_vectors(query, k=N):
+        assert {hit.id for hit in hits} == pictures
+    (hits,) = searcher.search_words(["image"], k=N, find="image")
+    assert {hit.id for hit in hits} <= shown
     copy_index(alias, at=place.at, to=f"file:{tmp_path}")
     assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
-    refuses_changes(place, alias, files[1])
-    build_index(f"{name}-two", files[1], at=place.at)
-    place.move(alias, place.physical(f"{name}-two"))
-    with pytest.raises(BackendError, match="has become another index; open it again"):
-        searcher.search_vectors(Embeddings("text", queries), k=N)
+    place.refuses_changes(alias)
+    place.build(second, 1)
+    place.move(alias, place.physical(second))
+    with refused(match="has become another index; open it again"):
+        searcher.search_vectors(query, k=N)
 
 
-def test_reindex_keeps_attached_codes(
-    place: Place,
-    files: list[Path],
-    queries: NDArray[np.float32],
-) -> None:
+def test_reindex_keeps_attached_codes(place: Place) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
-    attach(name, [files[0]], at=place.at, code="bits:6")
-    found = answers(place.at, name, queries, "image")
+    attach(name, place.files[:1], at=place.at, code="bits:6")
+    hits = place.search(modality="image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
         place.ask("PUT", target, body)
-        place.ask(
-            "POST",
-            "_reindex?refresh=true",
-            {"source": {"index": first}, "dest": {"index": target}},
-        )
+        place.reindex(first, target)
     place.move(name, second)
     place.ask("DELETE", first)
-    assert is_right(place, name)
-    assert answers(place.at, name, queries, "image") == found
+    place.check()
+    assert place.search(modality="image") == hits
     place.move(name, third)
-    with pytest.raises(
-        BackendError,
-        match="the index was made again; make it with the mapping of 'boc'",
-    ):
-        Searcher.open(name, place.at)
+    with refused(match="the index was made again; make it with the mapping of 'boc'"):
+        place.open()
 
 
-def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+def test_move_of_an_alias(place: Place) -> None:
     """Who searches through it has the hits of one index or the other, whole."""
-    one, two, live = (f"{place.name}-{each}" for each in ("one", "two", "live"))
-    for name, file in zip((one, two), files, strict=True):
-        build_index(name, file, at=place.at, code="bits:6")
-    allowed = [answers(place.at, name, queries) for name in (one, two)]
+    one, two, three, live = (f"{place.name}-{each}" for each in ("one", "two", "three", "live"))
+    place.build(one)
+    place.build(two, 1)
+    allowed = [place.search(name) for name in (one, two)]
     place.move(live, place.physical(one))
     stop = threading.Event()
-    seen = list[Any]()
-    errors = list[Exception]()
 
-    def search() -> None:
+    def search() -> Iterator[int]:
         while not stop.is_set():
-            try:
-                seen.append(answers(place.at, live, queries))
-            except BackendError as error:
-                errors.append(error)
+            yield allowed.index(place.search(live))
 
     def load() -> None:
-        for file in (files[1], files[0]):
-            build_index(f"{place.name}-three", file, at=place.at, code="bits:6", replace=True)
+        for file in (1, 0):
+            place.build(three, file, replace=True)
 
-    threads = [threading.Thread(target=each) for each in (search, load)]
-    for thread in threads:
-        thread.start()
-    for i in range(20):
-        place.move(live, place.physical((two, one)[i % 2]))
-        threading.Event().wait(0.02)
-    threads[1].join()
-    stop.set()
-    threads[0].join()
-    assert not errors
-    assert {allowed.index(each) for each in seen} == {0, 1}
-    for name in (one, two, live, f"{place.name}-three"):
-        assert is_right(place, name)
-    refuses_changes(place, live, files[1])
-    place.ask(
-        "POST",
-        "_aliases",
-        {"actions": [{"add": {"index": place.physical(two), "alias": live}}]},
-    )
-    with pytest.raises(BackendError, match="stands for 2 indexes; name one"):
-        Searcher.open(live, place.at)
+    with ThreadPoolExecutor(2) as pool:
+        seen = pool.submit(lambda: set(search()))
+        loaded = pool.submit(load)
+        for i in range(20):
+            place.move(live, place.physical((two, one)[i % 2]))
+            threading.Event().wait(0.02)
+        wait([loaded])
+        stop.set()
+    loaded.result()
+    assert seen.result() == {0, 1}
+    for name in (one, two, live, three):
+        place.check(name)
+    place.refuses_changes(live)
+    place.alias({"add": {"index": place.physical(two), "alias": live}})
+    with refused(match="stands for 2 indexes; name one"):
+        place.open(live)
 
 
-def test_index_template(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+def test_index_template(place: Place) -> None:
     name = place.name
+    plain = f"{name}-plain"
     strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
-    template: dict[str, Any] = {
+    template = {
         "settings": {
             "number_of_replicas": 1,
             "refresh_interval": "30s",
@@ -717,19 +590,16 @@ def test_index_template(place: Place, files: list[Path], queries: NDArray[np.flo
         },
         "aliases": {f"{name}-all": {}},
     }
-    build_index(f"{name}-plain", files[0], at=place.at, code="dictionary")
-    place.ask(
-        "PUT",
-        f"_index_template/{name}",
-        {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template},
-    )
+    place.build(plain, code="dictionary")
+    path = f"_index_template/{name}"
+    body = {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template}
+    place.ask("PUT", path, body)
     try:
-        build_index(name, files[0], at=place.at, code="dictionary")
-        assert is_right(place, name)
-        assert answers(place.at, name, queries) == answers(place.at, f"{name}-plain", queries)
-        (mapping,) = (entry["mappings"] for entry in place.ask("GET", f"{name}/_mapping").values())
-        assert str(mapping["dynamic"]) == "false"
-        build_index(name, files[1], at=place.at, code="dictionary", replace=True)
-        assert is_right(place, name)
+        place.build(code="dictionary")
+        place.check(name, place.search(plain))
+        (entry,) = place.ask("GET", f"{name}/_mapping").values()
+        assert str(entry["mappings"]["dynamic"]) == "false"
+        place.build(file=1, code="dictionary", replace=True)
+        place.check()
     finally:
-        place.ask("DELETE", f"_index_template/{name}")
+        place.ask("DELETE", path)

@@ -3,7 +3,6 @@ killed meanwhile."""
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -21,19 +20,24 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.inputs.metadata import parse_filter
-from boc.manage.attach import attach, detach
+from boc.manage.attach import AttachReport, attach, detach
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
+from indexing.server.transport import Json
 from tests.helpers import boc
 from tests.oracles import random_units, write_features
 from tests.servers import Server
 from tests.servers.fixtures import address, kinds
 
-SERVERS = kinds("opensearch-3", "elasticsearch-9")
+ON_EACH = pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 N = 3000
 DIM = 24
-WITHOUT = 7  # items that have no document
+WITHOUT = 7
+"""Items that have no document."""
+KEYS = [f"d{i}" for i in range(N)]
+VECTORS = random_units(0, N, DIM)
+Vectors: TypeAlias = NDArray[np.float32]
 MAPPING = {
     "dynamic": "strict",
     "_meta": {"owner": "shop"},
@@ -51,7 +55,7 @@ MAPPING = {
 }
 
 
-def document(i: int) -> dict[str, Any]:
+def document(i: int) -> Json:
     """What the other program writes."""
     return {
         "sku": f"sku {i:05d}",
@@ -72,118 +76,120 @@ class Shop:
 
     server: Any
     name: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.at = address(self.server, replicas=0)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return self.server.request(method, path, body)
 
-    def make(self, settings: dict[str, Any], routed: bool = False) -> None:
-        self.ask(
-            "PUT",
-            self.name,
-            {"settings": {"number_of_replicas": 0, **settings}, "mappings": MAPPING},
-        )
-        heads = [{"_id": f"d{i}", **({"routing": f"r{i % 5}"} if routed else {})} for i in range(N)]
-        rows = [
-            f"{json.dumps({'index': head})}\n{json.dumps(document(i))}\n"
-            for i, head in enumerate(heads)
-        ]
-        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", "".join(rows).encode())[
-            "errors"
-        ]
+    def create(self, index: str, **body: object) -> None:
+        self.ask("PUT", index, {"settings": {"number_of_replicas": 0}, **body})
 
-    def sources(self) -> dict[str, dict[str, Any]]:
+    def make(self, *, shards: int = 1, routed: bool = False) -> None:
+        settings = {"number_of_replicas": 0, "number_of_shards": shards}
+        self.create(self.name, settings=settings, mappings=MAPPING)
+        rows = []
+        for i in range(N):
+            head = {"_id": f"d{i}"}
+            if routed:
+                head["routing"] = f"r{i % 5}"
+            rows += [json.dumps({"index": head}), json.dumps(document(i))]
+        body = "\n".join([*rows, ""]).encode()
+        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", body)["errors"]
+
+    def indexes(self) -> list[str]:
+        return list(self.ask("GET", f"{self.name}*"))
+
+    def sources(self) -> dict[str, Json]:
         """All documents as they are."""
         self.ask("POST", f"{self.name}/_refresh")
         body = {"size": 10_000, "sort": ["number"]}
-        return {
-            hit["_id"]: hit["_source"]
-            for hit in self.ask("POST", f"{self.name}/_search", body)["hits"]["hits"]
-        }
+        hits = self.ask("POST", f"{self.name}/_search", body)["hits"]["hits"]
+        return {hit["_id"]: hit["_source"] for hit in hits}
+
+    def count(self, field: str, name: str = "") -> int:
+        """The number of documents with a field."""
+        index = name or self.name
+        self.ask("POST", f"{index}/_refresh")
+        body = {"query": {"exists": {"field": field}}}
+        return int(self.ask("POST", f"{index}/_count", body)["count"])
 
     def view(self, i: int) -> None:
         """Change one field of a document by a partial update, as a program would that counts
         something."""
         self.ask("POST", f"{self.name}/_update/d{i}?retry_on_conflict=20", {"doc": {"views": 1}})
 
+    def features(self, keys: list[str], vectors: Vectors) -> Path:
+        items = [Item(key, "image", f"/pictures/{key}.jpg", key) for key in keys]
+        batch = Batch(items, Embeddings("image", vectors))
+        return write_features(self.folder / f"{len(keys)}.h5", batch, dtype="float16")
 
-@pytest.fixture
-def shop(server: Any) -> Iterator[Shop]:
-    found = Shop(server, f"shop-{uuid.uuid4().hex[:12]}")
-    yield found
-    for each in found.ask("GET", f"{found.name}*"):
-        found.ask("DELETE", each)
+    def attach(self, file: Path, **options: Any) -> AttachReport:
+        report = attach(self.name, [file], at=self.at, **options)
+        assert report is not None
+        return report
 
+    def open(self, name: str = "") -> Searcher:
+        return Searcher.open(name or self.name, self.at)
 
-@pytest.fixture
-def at(server: Any) -> str:
-    return address(server, replicas=0)
-
-
-@pytest.fixture(scope="module")
-def vectors() -> NDArray[np.float32]:
-    return random_units(0, N, DIM)
-
-
-def features(path: Path, keys: list[str], vectors: NDArray[np.float32]) -> Path:
-    items = [Item(key, "image", f"/pictures/{key}.jpg", key) for key in keys]
-    return write_features(path, Batch(items, Embeddings("image", vectors)), dtype="float16")
-
-
-def theirs(source: dict[str, Any]) -> str:
-    """The fields of the other program, to the byte."""
-    return json.dumps(
-        {name: value for name, value in source.items() if name not in ("boc", "views")},
-    )
-
-
-def check_searches(at: str, name: str, keys: list[str], vectors: NDArray[np.float32]) -> None:
-    """Searches with and without filters find what a product of all vectors finds, and the documents
-    with it."""
-    searcher = Searcher.open(name, at)
-    stored = vectors.astype(np.float16).astype(np.float32)
-    some: list[tuple[list[str], Callable[[int], bool]]] = [
-        ([], lambda n: True),
-        (["maker.name=Å", "number>=100", "price<300"], lambda n: n % 2 == 0 and 100 <= n < 2100),
-        (["maker.name=B", "number<12"], lambda n: n % 2 == 1 and n < 12),
-        (["added>=2025-01", "sold=false", "title.raw!=x"], lambda n: n % 10 >= 5 and n % 2 == 1),
-    ]
-    for i in (3, 50):
-        for conditions, fits in some:
-            filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    def check(self, vectors: Vectors) -> None:
+        """Searches with and without filters find what a product of all vectors finds, and the
+        documents with it."""
+        searcher = self.open()
+        stored = vectors.astype(np.float16).astype(np.float32)
+        for i in (3, 50):
             query = Embeddings("image", vectors[i : i + 1])
-            hits = searcher.search_vectors(query, k=8, filters=filters)[0]
-            order = [
-                n for n in np.argsort(-(stored @ vectors[i]), kind="stable").tolist() if fits(n)
-            ][:8]
-            assert [hit.item.id for hit in hits] == [keys[n] for n in order]
-            assert [hit.score for hit in hits] == pytest.approx(
-                (stored[order] @ vectors[i]).tolist(),
-                abs=1e-4,
-            )
-            assert [hit.item.fields["title"] for hit in hits] == [
-                document(n)["title"] for n in order
-            ]
+            ranked = np.argsort(-(stored @ vectors[i]), kind="stable").tolist()
+            for conditions, fits in FILTERS.items():
+                declared = searcher.index.manifest.fields
+                filters = [parse_filter(each, declared) for each in conditions]
+                hits = searcher.search_vectors(query, k=8, filters=filters)[0]
+                order = [n for n in ranked if fits(n)][:8]
+                scores = (stored[order] @ vectors[i]).tolist()
+                assert [hit.item.id for hit in hits] == [f"d{n}" for n in order]
+                assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-4)
+                titles = [hit.item.fields["title"] for hit in hits]
+                assert titles == [document(n)["title"] for n in order]
+        assert verify(searcher.index, pairs=200).right
 
 
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
-@pytest.mark.parametrize("how", ["by _id", "by a key, on three shards, routed"])
-def test_attach_and_detach_amid_writes(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-    how: str,
-) -> None:
-    by_key = how != "by _id"
-    shop.make({"number_of_shards": 3} if by_key else {}, routed=by_key)
-    before = shop.sources()
-    keys = [f"sku {i:05d}" if by_key else f"d{i}" for i in range(N)]
-    extra = np.ones((WITHOUT, DIM), np.float32) / np.sqrt(np.float32(DIM))
-    file = features(
-        tmp_path / "all.h5",
-        keys + [f"none {i}" for i in range(WITHOUT)],
-        np.concatenate([vectors, extra]),
-    )
+FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
+    (): lambda n: True,
+    ("maker.name=Å", "number>=100", "price<300"): lambda n: n % 2 == 0 and 100 <= n < 2100,
+    ("maker.name=B", "number<12"): lambda n: n % 2 == 1 and n < 12,
+    ("added>=2025-01", "sold=false", "title.raw!=x"): lambda n: n % 10 >= 5 and n % 2 == 1,
+}
+
+
+@pytest.fixture
+def shop(server: Any, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(server, f"shop-{uuid.uuid4().hex[:12]}", tmp_path)
+    yield shop
+    for each in shop.indexes():
+        shop.ask("DELETE", each)
+
+
+def without_code(sources: dict[str, Json]) -> dict[str, str]:
+    """The fields of the other program, to the byte."""
+    ours = ("boc", "views")
+    return {
+        id: json.dumps({name: value for name, value in source.items() if name not in ours})
+        for id, source in sources.items()
+    }
+
+
+@ON_EACH
+@pytest.mark.parametrize("by_key", [False, True], ids=["by _id", "by a key, on shards, routed"])
+def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
+    shop.make(shards=3 if by_key else 1, routed=by_key)
+    before = without_code(shop.sources())
+    missing = [f"none {i}" for i in range(WITHOUT)]
+    keys = [document(i)["sku"] for i in range(N)] if by_key else KEYS
+    extra = random_units(1, WITHOUT, DIM)
+    file = shop.features([*keys, *missing], np.concatenate([VECTORS, extra]))
+    key = "sku" if by_key else None
     stop = threading.Event()
     viewed = set[int]()
 
@@ -195,295 +201,197 @@ def test_attach_and_detach_amid_writes(
 
     program = threading.Thread(target=view)
     program.start()
-    shown: list[Any] = []
+    shown: list[Json] = []
 
-    def confirm(change: dict[str, Any]) -> bool:
+    def confirm(change: Json) -> bool:
         shown.append(change)
         return True
 
     try:
-        report = attach(
-            shop.name,
-            [file],
-            at=at,
-            code="scalar",
-            key="sku" if by_key else None,
-            confirm=confirm,
-        )
+        report = shop.attach(file, code="scalar", key=key, confirm=confirm)
     finally:
         stop.set()
         program.join()
-    assert report is not None
-    assert (report.documents, report.written, report.unchanged, report.without) == (
-        N,
-        N,
-        0,
-        WITHOUT,
-    )
-    assert report.missing == [f"none {i}" for i in range(WITHOUT)]
-    assert list(shown[0]) == ["properties"]
-    assert list(shown[0]["properties"]) == ["boc"]
+    assert (report.documents, report.written, report.unchanged) == (N, N, 0)
+    assert (report.without, report.missing) == (WITHOUT, missing)
+    assert [(list(change), list(change["properties"])) for change in shown] == [
+        (["properties"], ["boc"]),
+    ]
     after = shop.sources()
-    assert {id: theirs(source) for id, source in after.items()} == {
-        id: theirs(s) for id, s in before.items()
-    }
+    assert without_code(after) == before
     assert all("boc" in source for source in after.values())
     assert {f"d{i}" for i in viewed} == {id for id, source in after.items() if source["views"]}
-    mapping = next(iter(shop.ask("GET", f"{shop.name}/_mapping").values()))["mappings"]
-    assert mapping["_meta"] == MAPPING["_meta"]
-    assert mapping["dynamic"] == "strict"
+    (entry,) = shop.ask("GET", f"{shop.name}/_mapping").values()
+    assert entry["mappings"]["_meta"] == MAPPING["_meta"]
+    assert entry["mappings"]["dynamic"] == "strict"
 
-    check_searches(at, shop.name, [f"d{i}" for i in range(N)], vectors)
-    for i in range(0, N, 500):
-        if not by_key:
-            shop.view(i)  # a partial update keeps what is attached
+    shop.check(VECTORS)
+    # A partial update keeps what is attached.
+    for i in () if by_key else range(0, N, 500):
+        shop.view(i)
     shop.ask("POST", f"{shop.name}/_refresh")
-    check_searches(at, shop.name, [f"d{i}" for i in range(N)], vectors)
-    index = Searcher.open(shop.name, at).index
-    assert verify(index, pairs=200).right
-    assert index.manifest.items == {"image": N, "text": 0}
+    shop.check(VECTORS)
+    assert shop.open().index.manifest.items == {"image": N, "text": 0}
 
-    again = attach(shop.name, [file], at=at, key="sku" if by_key else None, confirm=lambda c: False)
-    assert again is not None
+    again = shop.attach(file, key=key, confirm=lambda change: False)
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
-    assert detach(shop.name, at=at) == N
+    assert detach(shop.name, at=shop.at) == N
     left = shop.sources()
-    assert {id: theirs(source) for id, source in left.items()} == {
-        id: theirs(s) for id, s in before.items()
-    }
+    assert without_code(left) == before
     assert not any("boc" in source for source in left.values())
-    assert list(shop.ask("GET", f"{shop.name}*")) == [shop.name]
+    assert shop.indexes() == [shop.name]
     with pytest.raises(BackendError, match="was not made by boc"):
-        Searcher.open(shop.name, at)
+        shop.open()
 
 
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_attach_continues_after_a_kill(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-) -> None:
-    shop.make({})
+@ON_EACH
+def test_attach_continues_after_a_kill(shop: Shop) -> None:
+    shop.make()
     before = shop.sources()
-    keys = [f"d{i}" for i in range(N)]
-    file = features(tmp_path / "all.h5", keys, vectors)
+    file = shop.features(KEYS, VECTORS)
 
-    def killed(*options: str, has: bool) -> None:
-        """Kill the command as soon as the first documents have a code, or no longer."""
-        line = ["attach", shop.name, *options, "--yes", "--at", at]
+    def kill(*options: str, when: Callable[[int], bool]) -> None:
+        """Kill the command ``when`` so many documents have a code."""
+        line = ["attach", shop.name, *options, "--yes", "--at", shop.at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
         process = subprocess.Popen(run, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while process.poll() is None:
-            shop.ask("POST", f"{shop.name}/_refresh")
-            found = shop.ask(
-                "POST",
-                f"{shop.name}/_count",
-                {"query": {"exists": {"field": "boc.row"}}},
-            )["count"]
-            if (found > 0) if has else (found < N):
-                process.send_signal(signal.SIGKILL)
+            if when(shop.count("boc.row")):
+                process.kill()
             time.sleep(0.01)
-        process.wait()
 
-    killed(str(file), "--code", "scalar", has=True)
-    report = attach(shop.name, [file], at=at)
-    assert report is not None
-    assert report.documents == N
-    assert report.written + report.unchanged == N
-    check_searches(at, shop.name, keys, vectors)
-    killed("--detach", has=False)
-    if "boc" in json.dumps(list(shop.ask("GET", f"{shop.name}*"))):
-        detach(shop.name, at=at)
+    kill(str(file), "--code", "scalar", when=lambda count: count > 0)
+    report = shop.attach(file)
+    assert (report.documents, report.written + report.unchanged) == (N, N)
+    shop.check(VECTORS)
+    kill("--detach", when=lambda count: count < N)
+    if "boc" in json.dumps(shop.indexes()):
+        detach(shop.name, at=shop.at)
     assert shop.sources() == before
-    assert list(shop.ask("GET", f"{shop.name}*")) == [shop.name]
+    assert shop.indexes() == [shop.name]
 
 
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_attach_again_updates(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-) -> None:
-    shop.make({})
-    keys = [f"d{i}" for i in range(N)]
-    attach(
-        shop.name,
-        [features(tmp_path / "first.h5", keys[:100], vectors[:100])],
-        at=at,
-        code="scalar",
-    )
-    turned = np.roll(vectors, 1, axis=0)
+@ON_EACH
+def test_attach_again_updates(shop: Shop) -> None:
+    shop.make()
+    shop.attach(shop.features(KEYS[:100], VECTORS[:100]), code="scalar")
     shop.ask("PUT", f"{shop.name}/_doc/d5?refresh=true", document(5))
-    newer = np.concatenate([vectors[:50], turned[50:]])
-    report = attach(shop.name, [features(tmp_path / "all.h5", keys, newer)], at=at)
-    assert report is not None
+    newer = np.concatenate([VECTORS[:50], np.roll(VECTORS, 1, axis=0)[50:]])
+    report = shop.attach(shop.features(KEYS, newer))
     assert (report.documents, report.written, report.unchanged) == (N, N - 49, 49)
-    check_searches(at, shop.name, keys, newer)
-    assert verify(Searcher.open(shop.name, at).index, pairs=200).right
+    shop.check(newer)
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_foreign_index_stays(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-) -> None:
-    shop.make({})
-    file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
+def test_foreign_index_stays(shop: Shop) -> None:
+    shop.make()
+    file = shop.features(KEYS[:50], VECTORS[:50])
+    at = ("--at", shop.at)
     mapping = shop.ask("GET", f"{shop.name}/_mapping")
-    asked = boc("attach", shop.name, file, "--at", at)  # nobody is there to answer
-    assert asked.exit_code == 1
-    assert '"boc": {' in asked.output
+    # Nobody is there to answer the question.
+    unanswered = boc("attach", shop.name, file, *at)
+    assert unanswered.exit_code == 1
+    assert '"boc": {' in unanswered.output
     assert shop.ask("GET", f"{shop.name}/_mapping") == mapping
-    assert list(shop.ask("GET", f"{shop.name}*")) == [shop.name]
-    assert boc("attach", shop.name, file, "--yes", "--at", at).exit_code == 0
+    assert shop.indexes() == [shop.name]
+    assert boc("attach", shop.name, file, "--yes", *at).exit_code == 0
     before = shop.sources()
-    assert shop.name in boc("info", "--at", at).output
-    assert "50 pictures" in boc("info", shop.name, "--at", at).output
-    for command in (
-        ("index", shop.name, file, "--replace"),
-        ("add", shop.name, file),
-        ("delete", shop.name, "d1"),
-        ("delete", shop.name, "--all"),
-        ("compact", shop.name),
+    assert shop.name in boc("info", *at).output
+    assert "50 pictures" in boc("info", shop.name, *at).output
+    other = "index of another program|was not made by boc"
+    for command, words in (
+        (("index", shop.name, file, "--replace"), other),
+        (("add", shop.name, file), other),
+        (("delete", shop.name, "d1"), other),
+        (("delete", shop.name, "--all"), other),
+        (("compact", shop.name), other),
+        (("attach", "nowhere", file), "boc attach adds to one that is there"),
     ):
-        result = boc(*command, "--at", at)
+        result = boc(*command, *at)
         assert result.exit_code == 1, command
-        assert re.search("index of another program|was not made by boc", result.output), (
-            result.output
-        )
-    result = boc("attach", "nowhere", file, "--at", at)
-    assert result.exit_code == 1
-    assert "boc attach adds to one that is there" in result.output
+        assert re.search(words, result.output), result.output
     assert shop.sources() == before
 
 
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_detach_after_an_alias_moved(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-) -> None:
-    """What an alias stood for earlier is cleaned too; another alias of the index shows what it
-    shows."""
+@ON_EACH
+def test_detach_after_an_alias_moved(shop: Shop) -> None:
+    """The indexes that an alias stood for earlier are cleaned too; another alias shows its
+    documents only."""
     art = shop.name
     one = f"{shop.name}-one"
     two = f"{shop.name}-two"
-    file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
+    few = f"{shop.name}-few"
+    file = shop.features(KEYS[:50], VECTORS[:50])
 
-    def codes(name: str) -> int:
-        shop.ask("POST", f"{name}/_refresh")
-        body = {"query": {"exists": {"field": "boc.row"}}}
-        return int(shop.ask("POST", f"{name}/_count", body)["count"])
+    def alias(*actions: object) -> None:
+        shop.ask("POST", "_aliases", {"actions": actions})
 
     for index in (one, two):
-        shop.ask(
-            "PUT",
-            index,
-            {"settings": {"number_of_replicas": 0}, "mappings": {"dynamic": False}},
-        )
+        shop.create(index, mappings={"dynamic": False})
         for i in range(50):
             shop.ask("PUT", f"{index}/_doc/d{i}", {"price": i})
     for index in (one, two):
-        actions = [
-            {"remove": {"index": "*", "alias": art, "must_exist": False}},
-            {"add": {"index": index, "alias": art}},
-        ]
-        shop.ask("POST", "_aliases", {"actions": actions})
-        attach(art, [file], at=at, code="scalar")
-    assert (codes(one), codes(two)) == (50, 50)
-    few = {
-        "add": {"index": two, "alias": f"{art}-few", "filter": {"ids": {"values": ["d1", "d2"]}}},
-    }
-    shop.ask("POST", "_aliases", {"actions": [few]})
-    for name, shown in ((f"{art}-few", 2), (two, 50)):
-        searcher = Searcher.open(name, at)
-        hits = searcher.search_vectors(Embeddings("image", vectors[:1]), k=50)[0]
-        assert (
-            len(hits)
-            == len(list(searcher.index.items()))
-            == searcher.index.manifest.items["image"]
-            == shown
-        )
-    assert detach(art, at=at) == 100
-    assert (codes(one), codes(two)) == (0, 0)
-    attach(art, [file], at=at, code="scalar")
+        old = {"index": "*", "alias": art, "must_exist": False}
+        alias({"remove": old}, {"add": {"index": index, "alias": art}})
+        shop.attach(file, code="scalar")
+    assert [shop.count("boc.row", index) for index in (one, two)] == [50, 50]
+    shown = {"ids": {"values": ["d1", "d2"]}}
+    alias({"add": {"index": two, "alias": few, "filter": shown}})
+    for name, count in ((few, 2), (two, 50)):
+        searcher = shop.open(name)
+        assert len(searcher.search_vectors(Embeddings("image", VECTORS[:1]), k=50)[0]) == count
+        assert len(list(searcher.index.items())) == count
+        assert searcher.index.manifest.items["image"] == count
+    assert detach(art, at=shop.at) == 100
+    assert [shop.count("boc.row", index) for index in (one, two)] == [0, 0]
+    shop.attach(file, code="scalar")
+    # An older boc, or an administrator, may leave the codes without the index of the attachment.
     for code in shop.ask("GET", f"{art}-boc-*"):
-        shop.ask("DELETE", code)  # what an older boc, or an administrator, left
-    assert detach(two, at=at) == 50
+        shop.ask("DELETE", code)
+    assert detach(two, at=shop.at) == 50
     with pytest.raises(BackendError, match="nothing is attached"):
-        detach(two, at=at)
+        detach(two, at=shop.at)
 
 
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@ON_EACH
 @pytest.mark.parametrize(
     "source",
     [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}],
 )
-def test_a_partial_source_is_refused(
-    shop: Shop,
-    at: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-    source: dict[str, Any],
-) -> None:
-    """An update writes a document from its _source: what that lacks would be gone."""
-    shop.ask(
-        "PUT",
-        shop.name,
-        {"settings": {"number_of_replicas": 0}, "mappings": {"_source": source}},
-    )
+def test_partial_source_is_refused(shop: Shop, source: Json) -> None:
+    """An update writes a document from its _source: fields that it lacks would be gone."""
+    shop.create(shop.name, mappings={"_source": source})
     shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
     before = shop.ask("GET", f"{shop.name}*")
-    with pytest.raises(
-        BackendError,
-        match="keeps a part of its documents in _source, so that an update would lose",
-    ):
-        attach(
-            shop.name,
-            [features(tmp_path / "one.h5", ["d0"], vectors[:1])],
-            at=at,
-            code="scalar",
-        )
+    words = "keeps a part of its documents in _source, so that an update would lose"
+    with pytest.raises(BackendError, match=words):
+        shop.attach(shop.features(["d0"], VECTORS[:1]), code="scalar")
     assert shop.ask("GET", f"{shop.name}*") == before
-    there = {"query": {"exists": {"field": "secret"}}}
-    assert shop.ask("POST", f"{shop.name}/_count", there)["count"] == 1
+    assert shop.count("secret") == 1
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["elasticsearch-9", "opensearch-3"])
-def test_a_hardened_server(
-    own: Callable[[Server], Server],
-    kind: str,
-    tmp_path: Path,
-    vectors: NDArray[np.float32],
-) -> None:
+def test_hardened_server(own: Callable[[Server], Server], kind: str, tmp_path: Path) -> None:
     """Where scripts are forbidden, and requests short, indexes work, and attaching is refused
     before it writes."""
-    hard = {
+    settings = {
         "script.allowed_types": "none",
         "http.max_content_length": "1mb",
         "action.auto_create_index": False,
+        "rest.action.multi.allow_explicit_index": False,
     }
-    node = own(
-        Server(kind, tmp_path, settings={**hard, "rest.action.multi.allow_explicit_index": False}),
-    )
-    at = address(node, replicas=0)
-    file = features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors)
-    build_index("own", file, at=at, code="bits:6")
-    hits = Searcher.open("own", at).search_vectors(Embeddings("image", vectors[:5]), k=1)
-    assert [found[0].id for found in hits] == [f"d{i}" for i in range(5)]
-    assert verify(Searcher.open("own", at).index, pairs=200).right
-    node.request("PUT", "shop", {"settings": {"number_of_replicas": 0}})
-    node.request("PUT", "shop/_doc/d0?refresh=true", {"price": 1})
-    before = node.request("GET", "shop*")
-    with pytest.raises(
-        BackendError,
-        match=r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script",
-    ):
-        attach("shop", [file], at=at, code="scalar")
-    assert node.request("GET", "shop*") == before
+    shop = Shop(own(Server(kind, tmp_path, settings=settings)), "shop", tmp_path)
+    file = shop.features(KEYS, VECTORS)
+    build_index("own", file, at=shop.at, code="bits:6")
+    searcher = shop.open("own")
+    hits = searcher.search_vectors(Embeddings("image", VECTORS[:5]), k=1)
+    assert [best.id for (best,) in hits] == KEYS[:5]
+    assert verify(searcher.index, pairs=200).right
+    shop.create("shop")
+    shop.ask("PUT", "shop/_doc/d0?refresh=true", {"price": 1})
+    before = shop.ask("GET", "shop*")
+    words = r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script"
+    with pytest.raises(BackendError, match=words):
+        shop.attach(file, code="scalar")
+    assert shop.ask("GET", "shop*") == before

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -64,20 +66,13 @@ class Server:
         self.documents: dict[str, bytes] = {}
         self.log: dict[str, list[bytes | None]] = {}
         self.sizes: list[int] = []
-        self.params: list[dict[str, Any]] = []
+        self.params: list[Json] = []
         self.acknowledged = 0
         self.parallel = 0
         self.most_parallel = 0
         self.lock = threading.Lock()
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | bytes | None = None,
-        **params: Any,
-    ) -> Json:
-        assert isinstance(body, bytes)
+    def request(self, method: str, path: str, body: bytes, **params: Any) -> Json:
         assert (method, path) == ("POST", "/photos/_bulk")
         with self.lock:
             fault = next(self.faults)
@@ -100,40 +95,32 @@ class Server:
             raise RefusedError(f"{self.label} refused", int(fault))
         if fault == "before":
             raise UnreachableError("nobody there")
-        busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
+        items = []
         with self.lock:
-            refused = (BUSY, AWAY)[len(rows) % 2]
-            items = [
-                refused if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)
-            ]
-            if fault == "after":
-                raise UnreachableError("cut off")
-            self.acknowledged += sum(
-                size(*row) for row, item in zip(rows, items, strict=True) if "error" not in item
-            )
-        return {
-            "items": [
-                {"delete" if document is None else "index": item}
-                for (_, document), item in zip(rows, items, strict=True)
-            ],
-        }
+            for i, (key, document) in enumerate(rows):
+                if fault == "items" and i % 3 == 0:
+                    item = (BUSY, AWAY)[len(rows) % 2]
+                else:
+                    item = self.do(key, document)
+                items.append({"delete" if document is None else "index": item})
+                if fault != "after" and "error" not in item:
+                    self.acknowledged += size(key, document)
+        if fault == "after":
+            raise UnreachableError("cut off")
+        return {"items": items}
 
     def do(self, key: str, document: bytes | None) -> Json:
         if document == b'"poison"':
             cause = {"type": "number_format_exception", "reason": "no number"}
-            return {
-                "status": 400,
-                "error": {
-                    "type": "mapper_parsing_exception",
-                    "reason": "failed to parse",
-                    "caused_by": cause,
-                },
-            }
+            error = {"type": "mapper_parsing_exception", "reason": "failed to parse"}
+            return {"status": 400, "error": {**error, "caused_by": cause}}
         self.log.setdefault(key, []).append(document)
-        before = self.documents.pop(key, None)
+        status = 404 if document is None else 201
+        if self.documents.pop(key, None) is not None:
+            status = 200
         if document is not None:
             self.documents[key] = document
-        return {"status": 200 if before is not None else 404 if document is None else 201}
+        return {"status": status}
 
 
 def parse(body: bytes) -> Iterator[Operation]:
@@ -145,13 +132,28 @@ def parse(body: bytes) -> Iterator[Operation]:
 
 
 def size(key: str, document: bytes | None) -> int:
-    """Of a row in a request."""
-    action = orjson.dumps({"delete" if document is None else "index": {"_id": key}})
-    return len(action) + 1 + (0 if document is None else len(document) + 1)
+    """Of a row in a request, in bytes."""
+    if document is None:
+        return len(orjson.dumps({"delete": {"_id": key}})) + 1
+    return len(orjson.dumps({"index": {"_id": key}})) + 1 + len(document) + 1
 
 
 def put(bulk: Bulk, key: str, document: bytes | None) -> None:
-    bulk.delete(key) if document is None else bulk.index(key, document)
+    if document is None:
+        bulk.delete(key)
+    else:
+        bulk.index(key, document)
+
+
+def one_row(server: Server, **options: Any) -> Bulk:
+    """Rows for ``server``, the first of which is not sent yet."""
+    bulk = bulk_to(server, **options)
+    bulk.index("a", b"1")
+    return bulk
+
+
+def failing(error: Exception) -> Server:
+    return Server(trouble=Mock(side_effect=error))
 
 
 @pytest.mark.slow
@@ -241,10 +243,8 @@ def test_413_halves_requests() -> None:
     bulk = bulk_to(server)
     bulk.index("short", b"1")
     bulk.index("long", orjson.dumps("x" * (2021 - size("long", b'""'))))
-    with pytest.raises(
-        BackendError,
-        match="item 'long' takes 2021 bytes, more than the server takes in one request",
-    ):
+    words = "item 'long' takes 2021 bytes, more than the server takes in one request"
+    with pytest.raises(BackendError, match=words):
         bulk.flush()
     assert server.documents["short"] == b"1"
 
@@ -273,16 +273,10 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
     [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL],
 )
 def test_patience_ends(error: BackendError) -> None:
-    def fail(body: bytes) -> None:
-        raise error
-
-    bulk = bulk_to(Server(trouble=fail), patience=0.0)
-    bulk.index("a", b"1")
+    bulk = one_row(failing(error), patience=0.0)
     remedy = REMEDY if error is FULL else ""
-    with pytest.raises(
-        BackendError,
-        match=rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$",
-    ):
+    words = rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
+    with pytest.raises(BackendError, match=words):
         bulk.flush()
 
 
@@ -301,11 +295,10 @@ class Clock:
 def test_progress_resets_patience(max_rows: int) -> None:
     clock = Clock()
     wait = ["429"] * 30
-    server = Server(
-        [*wait, "items", *wait, "items", *wait, "none"]
-        if max_rows == 100
-        else [*wait, "none"] * 90,
-    )
+    faults = [*wait, "none"] * 90
+    if max_rows == 100:
+        faults = [*wait, "items", *wait, "items", *wait, "none"]
+    server = Server(faults)
     with bulk_to(server, patience=60, in_flight=1, max_rows=max_rows, clock=clock) as bulk:
         for i in range(90):
             bulk.index(str(i), b"1")
@@ -316,8 +309,7 @@ def test_progress_resets_patience(max_rows: int) -> None:
 def test_patience_ignores_the_caller() -> None:
     clock = Clock()
     server = Server(["none", "429"])
-    with bulk_to(server, patience=60, clock=clock) as bulk:
-        bulk.index("a", b"1")
+    with one_row(server, patience=60, clock=clock) as bulk:
         bulk.flush()
         clock.now += 3600
         bulk.index("b", b"1")
@@ -367,12 +359,8 @@ def test_operations_on_one_id_keep_order(between: list[str]) -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
 def test_permanent_errors_are_raised(status: int) -> None:
-    def refuse(body: bytes) -> None:
-        raise RefusedError("no", status)
-
-    server = Server(trouble=refuse)
-    bulk = bulk_to(server, patience=1e9)
-    bulk.index("a", b"1")
+    server = failing(RefusedError("no", status))
+    bulk = one_row(server, patience=1e9)
     with pytest.raises(RefusedError, match=r"^no$"):
         bulk.flush()
     assert len(server.sizes) == 1
@@ -383,24 +371,19 @@ def test_permanent_errors_are_raised(status: int) -> None:
     [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}],
 )
 def test_wrong_number_of_answers(answer: Json) -> None:
-    class Odd(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            return answer
-
-    bulk = bulk_to(Odd())
-    bulk.index("a", b"1")
+    server = Server()
+    server.answer = lambda fault, body: answer
+    bulk = one_row(server)
     with pytest.raises(BackendError, match=r"1 rows were sent and [02] answered"):
         bulk.flush()
 
 
 def test_request_parameters() -> None:
-    plain = Server()
-    strict = Server()
-    with bulk_to(plain) as bulk:
-        bulk.index("a", b"1")
-    with bulk_to(strict, require_alias=True, routing="one") as bulk:
-        bulk.index("a", b"1")
-    assert strict.params[0] == plain.params[0] | {"require_alias": "true", "routing": "one"}
+    server = Server()
+    one_row(server).flush()
+    one_row(server, require_alias=True, routing="one").flush()
+    plain, strict = server.params
+    assert strict == plain | {"require_alias": "true", "routing": "one"}
 
 
 def test_waiting_warns() -> None:
@@ -411,12 +394,9 @@ def test_waiting_warns() -> None:
             if not caught:
                 raise UnreachableError("nobody there")
 
-        with bulk_to(Server(trouble=stay_away), notice=0.01) as bulk:
-            bulk.index("a", b"1")
-    assert {str(w.message) for w in caught} == {
-        "no row is taken at present, trying again: nobody there",
-    }
-    assert caught[0].category is BocWarning
+        one_row(Server(trouble=stay_away), notice=0.01).flush()
+    said = "no row is taken at present, trying again: nobody there"
+    assert {(w.category, str(w.message)) for w in caught} == {(BocWarning, said)}
 
 
 class Hanging(Server):
@@ -437,8 +417,7 @@ def test_error_waits_for_requests() -> None:
     threading.Timer(0.05, server.go.set).start()
 
     def fail() -> None:
-        with bulk_to(server, max_rows=1) as bulk:
-            bulk.index("a", b"1")
+        with one_row(server, max_rows=1) as bulk:
             bulk.index("b", b"1")
             server.asked.wait()
             raise ZeroDivisionError
@@ -474,11 +453,7 @@ with Bulk(Hanging(), "photos") as bulk:
 
 
 def test_programming_error_is_raised() -> None:
-    def mistake(body: bytes) -> None:
-        raise TypeError("a mistake")
-
-    bulk = bulk_to(Server(trouble=mistake))
-    bulk.index("a", b"1")
+    bulk = one_row(failing(TypeError("a mistake")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda _: None)
         with pytest.raises(TypeError, match="a mistake"):
@@ -496,7 +471,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
     """Like two sets."""
     left: set[str] = set()
     ours: set[str] = set()
-    with Ledger() as ledger:
+    with closing(Ledger()) as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
             if call == "add_earlier":
@@ -507,10 +482,8 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
             elif call == "has" and not left.issuperset(ids):
                 assert not ledger.has(ids)
             elif doubled:
-                with pytest.raises(
-                    BackendError,
-                    match="occurs more than once; make the ids of the source unique",
-                ):
+                words = "occurs more than once; make the ids of the source unique"
+                with pytest.raises(BackendError, match=words):
                     getattr(ledger, call)(ids)
             else:
                 assert getattr(ledger, call)(ids) is (True if call == "has" else None)
@@ -522,7 +495,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
 def test_ledger_of_many() -> None:
     """More than a transaction's worth, and strays that are looked through while rows are deleted
     elsewhere."""
-    with Ledger() as ledger:
+    with closing(Ledger()) as ledger:
         ledger.add_earlier(f"{i:06d}" for i in range(20_000))
         ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
         assert ledger.has([f"{i:06d}" for i in range(5_000)])

@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ EACH = kinds("opensearch-3", "elasticsearch-9")
 ON_EACH = pytest.mark.parametrize("server", EACH, indirect=True)
 ON_OWN = pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
 K = 20
+CODE = ("--code", "scalar:6")
 
 
 @dataclass
@@ -60,17 +62,14 @@ def make(folder: Path, seed: int, count: int) -> Made:
     path = folder / "made.h5"
     batches = []
     for number, modality in enumerate(MODALITIES):
-        ids = [f"{modality}/{i} é{'x' * (600 if i % 500 == 7 else 0)}" for i in range(count)]
-        groups = [f"image/{i}" for i in range(count)]
-        items = [
-            Item(key, modality, f"no. {key[:20]} of {seed}", g)
-            for key, g in zip(ids, groups, strict=True)
-        ]
-        batches.append(
-            Batch(items, Embeddings(modality, random_units(2 * seed + number, count, 24))),
-        )
+        items = []
+        for i in range(count):
+            key = f"{modality}/{i} é{'x' * (600 if i % 500 == 7 else 0)}"
+            items.append(Item(key, modality, f"no. {key[:20]} of {seed}", f"image/{i}"))
+        vectors = random_units(2 * seed + number, count, 24)
+        batches.append(Batch(items, Embeddings(modality, vectors)))
     write_features(path, *batches, source=f"{seed:064x}")
-    run("index", "made", path, "--code", "scalar:6", "--at", f"file:{folder}")
+    run("index", "made", path, *CODE, "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
     return Made(path, index, queries, index.search(SearchRequest(queries, K)))
@@ -121,75 +120,15 @@ def address(url: str, engine: str) -> str:
     return f"{'elastic' if engine == 'elasticsearch' else engine}+{url}"
 
 
-def holds_exactly(at: str, name: str, made: Made) -> None:
-    found = plugins.backend(at).open(name)
-    wanted = made.index
-    items = list(wanted.items())
-    assert list(found.items()) == items
-    assert (found.manifest.items, found.manifest.postings) == (
-        wanted.manifest.items,
-        wanted.manifest.postings,
-    )
-    ids = [item.id for item in items]
-    assert same_matrix(found.terms(ids), wanted.terms(ids))
-    assert np.array_equal(found.vectors(ids), wanted.vectors(ids))
-    assert np.array_equal(found.document_frequencies(), wanted.document_frequencies())
-    assert found.search(SearchRequest(made.queries, K)) == made.answers
-
-
-@dataclass
-class Watcher:
-    """Searches ``name`` over and over, and keeps what it saw: the answers of ``old``, of ``new``,
-    or neither's."""
-
-    at: str
-    name: str
-    old: Made
-    new: Made
-    seen: list[str] = field(default_factory=list)
-
-    def look(self) -> str:
-        try:
-            found = (
-                plugins.backend(self.at).open(self.name).search(SearchRequest(self.new.queries, K))
-            )
-        except BackendError as error:
-            return str(error)
-        if found == self.new.answers:
-            return "new"
-        return (
-            "old"
-            if found == self.old.index.search(SearchRequest(self.new.queries, K))
-            else f"neither: {found}"
-        )
-
-    @contextmanager
-    def watching(self) -> Iterator[list[str]]:
-        """The list of what is seen, one entry for each change."""
-        stop = threading.Event()
-
-        def watch() -> None:
-            while not stop.wait(0.05):
-                seen = self.look()
-                if self.seen[-1:] != [seen]:
-                    self.seen.append(seen)
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield self.seen
-        finally:
-            stop.set()
-            thread.join()
-
-
 @dataclass
 class Place:
-    """A server behind a proxy, with the index ``old`` on it."""
+    """A server behind a proxy, with the index ``old`` on it, to be replaced by ``new``."""
 
     server: Any
     proxy: Proxy
     name: str
+    old: Made
+    new: Made
     options: str = ""
 
     @property
@@ -201,39 +140,139 @@ class Place:
     def direct(self) -> str:
         return address(self.server.url, self.server.kind.engine)
 
-    def command(self, made: Made) -> tuple[object, ...]:
-        """Put ``made`` in the place of what is there, through the proxy."""
-        return ("index", self.name, made.path, "--code", "scalar:6", "--replace", "--at", self.at)
+    def load_old(self) -> None:
+        """Around the proxy."""
+        run("index", self.name, self.old.path, *CODE, "--replace", "--at", self.direct)
+
+    def command(self, *options: str) -> tuple[object, ...]:
+        """Put ``new`` in the place of ``old``, through the proxy."""
+        return ("index", self.name, self.new.path, *CODE, "--replace", "--at", self.at, *options)
+
+    def fails(self) -> str:
+        """Return the last line of a load that fails; searches see the old index."""
+        said = fails(*self.command())
+        assert self.look() == "old"
+        return said
+
+    def finishes(self) -> None:
+        """A load ends well, and the index is the new one."""
+        run(*self.command())
+        self.holds(self.new)
 
     def indexes(self) -> list[str]:
         """Names of the physical indexes."""
         return sorted(self.server.request("GET", f"{self.name}-*"))
 
+    def loading(self) -> str:
+        """Return the name of the index that is being loaded; "" if there is none."""
+        for index in self.indexes():
+            entry = self.server.request("GET", f"{index}/_mapping")[index]
+            if entry["mappings"]["_meta"]["server"]["state"] == "loading":
+                return index
+        return ""
+
+    def block(self, value: bool | None) -> None:
+        settings = {"index.blocks.read_only_allow_delete": value}
+        self.server.request("PUT", f"{self.loading()}/_settings", settings)
+
+    def moment(self, what: Callable[[], object], *, path: str = "/_bulk", number: int = 9) -> None:
+        """Have something done, once, before the server hears of the ``number``th request to a
+        path."""
+        lock = threading.Lock()
+        seen = 0
+
+        def before(_: int, requested: str) -> None:
+            nonlocal seen
+            with lock:
+                seen += path in requested
+                if seen == number:
+                    seen += 1
+                    what()
+
+        self.proxy.before = before
+
+    def holds(self, made: Made) -> None:
+        """The index has the items, codes, vectors and hits of ``made``."""
+        index = plugins.backend(self.direct).open(self.name)
+        wanted = made.index
+        items = list(wanted.items())
+        ids = [item.id for item in items]
+        assert list(index.items()) == items
+        assert index.manifest.items == wanted.manifest.items
+        assert index.manifest.postings == wanted.manifest.postings
+        assert same_matrix(index.terms(ids), wanted.terms(ids))
+        assert np.array_equal(index.vectors(ids), wanted.vectors(ids))
+        assert np.array_equal(index.document_frequencies(), wanted.document_frequencies())
+        assert index.search(SearchRequest(made.queries, K)) == made.answers
+
+    def look(self) -> str:
+        """Return whose answers a search has: those of ``old``, of ``new``, or neither's."""
+        request = SearchRequest(self.new.queries, K)
+        try:
+            answers = plugins.backend(self.direct).open(self.name).search(request)
+        except BackendError as error:
+            return str(error)
+        for name, made in (("new", self.new), ("old", self.old)):
+            if answers == made.index.search(request):
+                return name
+        return f"neither: {answers}"
+
+    @contextmanager
+    def watching(self) -> Iterator[list[str]]:
+        """Search over and over until the new index is seen. Yields the list of what is seen, one
+        entry for each change."""
+        seen: list[str] = []
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(0.05):
+                answer = self.look()
+                if seen[-1:] != [answer]:
+                    seen.append(answer)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield seen
+            while seen[-1:] != ["new"]:
+                time.sleep(0.05)
+        finally:
+            stop.set()
+            thread.join()
+
 
 @contextmanager
-def placed(
-    server: Any,
-    name: str,
-    old: Made,
-    faults: Faults = SMALL,
-    options: str = "",
-) -> Iterator[Place]:
-    with Proxy(server.url, faults) as proxy:
-        place = Place(server, proxy, name, options)
-        run("index", name, old.path, "--code", "scalar:6", "--at", place.direct)
+def placed(server: Any, name: str, old: Made, new: Made, options: str = "") -> Iterator[Place]:
+    with Proxy(server.url, SMALL) as proxy:
+        place = Place(server, proxy, name, old, new, options)
+        place.load_old()
         yield place
         with suppress(BackendError):
             plugins.backend(place.direct).remove(name)
 
 
 @pytest.fixture
-def place(server: Any, name: str, old: Made) -> Iterator[Place]:
-    with placed(server, name, old) as found:
-        yield found
+def place(server: Any, name: str, old: Made, new: Made) -> Iterator[Place]:
+    with placed(server, name, old, new) as place:
+        yield place
+
+
+@pytest.fixture
+def own_place(
+    kind: str,
+    own: Callable[[Server], Server],
+    tmp_path: Path,
+    name: str,
+    old: Made,
+    new: Made,
+) -> Iterator[Place]:
+    """A place on a server of its own, which the test may kill."""
+    with placed(own(Server(kind, tmp_path)), name, old, new) as place:
+        yield place
 
 
 @ON_EACH
-def test_kill_of_a_loader(place: Place, old: Made, new: Made) -> None:
+def test_kill_of_a_loader(place: Place) -> None:
     """Before or after any of its requests, to the last: the next goes on, and searches see the old
     index or the new.
 
@@ -242,33 +281,29 @@ def test_kill_of_a_loader(place: Place, old: Made, new: Made) -> None:
     rng = np.random.default_rng(KILLS)
     paths: list[str] = []
     place.proxy.before = lambda number, path: paths.append(path)
-    run(*place.command(new))
+    run(*place.command())
     bulk = np.array(["/_bulk" in path for path in paths])
-    watcher = Watcher(place.direct, place.name, old, new)
     kills = 0
     while kills < KILLS:
-        run("index", place.name, old.path, "--code", "scalar:6", "--replace", "--at", place.direct)
-        watcher.seen.clear()
-        with watcher.watching() as seen:
+        place.load_old()
+        with place.watching() as seen:
             code = -1
             while code and kills < KILLS:
                 number = int(rng.choice(np.flatnonzero(bulk == (rng.random() < 0.5)))) + 1
-                code = load_and_kill(place, new, number, str(rng.choice(["before", "after"])))
+                code = load_and_kill(place, number, str(rng.choice(["before", "after"])))
                 kills += code == -signal.SIGKILL
                 assert code in (0, -signal.SIGKILL)
             if code:
-                run(*place.command(new))
-            while seen[-1:] != ["new"]:
-                time.sleep(0.05)
+                run(*place.command())
         assert seen in (["new"], ["old", "new"])
-        holds_exactly(place.direct, place.name, new)
+        place.holds(place.new)
         assert len(place.indexes()) <= 2
 
 
-def load_and_kill(place: Place, made: Made, number: int, hook: str) -> int:
+def load_and_kill(place: Place, number: int, hook: str) -> int:
     """Kill a load at its ``number``th request, before or after the server does it; its status."""
     first = place.proxy.count["requests"]
-    process = start(*place.command(made))
+    process = start(*place.command())
 
     def kill(at: int, path: str) -> None:
         if at - first >= number:
@@ -281,32 +316,26 @@ def load_and_kill(place: Place, made: Made, number: int, hook: str) -> int:
     return code
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        Faults(largest=20_000),
-        Faults(
-            largest=60_000,
-            busy_rows=1 / 3,
-            busy=0.1,
-            unavailable=0.1,
-            lost=0.1,
-            cut=0.1,
-            slow=0.05,
-            delay=0.02,
-        ),
-    ],
-    ids=["largest", "all"],
+ALL = Faults(
+    largest=60_000,
+    busy_rows=1 / 3,
+    busy=0.1,
+    unavailable=0.1,
+    lost=0.1,
+    cut=0.1,
+    slow=0.05,
+    delay=0.02,
 )
+
+
+@pytest.mark.parametrize("faults", [Faults(largest=20_000), ALL], ids=["largest", "all"])
 @ON_EACH
-def test_bulk_faults_are_repeated(place: Place, old: Made, new: Made, faults: Faults) -> None:
+def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
     place.proxy.faults = faults
-    with Watcher(place.direct, place.name, old, new).watching() as seen:
-        run(*place.command(new))
-        while seen[-1:] != ["new"]:
-            time.sleep(0.05)
+    with place.watching() as seen:
+        run(*place.command())
     assert seen == ["old", "new"]
-    holds_exactly(place.direct, place.name, new)
+    place.holds(place.new)
     for fault in ("busy_rows", "largest", "busy", "unavailable", "lost", "cut"):
         assert bool(place.proxy.count[fault]) == bool(getattr(faults, fault)), fault
 
@@ -319,131 +348,68 @@ def test_bulk_faults_are_repeated(place: Place, old: Made, new: Made, faults: Fa
     ],
     indirect=["server"],
 )
-def test_faults_of_all_requests(place: Place, old: Made, new: Made, fault: str) -> None:
+def test_faults_of_all_requests(place: Place, fault: str) -> None:
     # An attempt has some thirty requests that are not repeated: about one attempt in five gets
     # through.
     place.proxy.faults = Faults(largest=60_000, everywhere=True, **{fault: 0.05})
     for _ in range(40):
-        result = boc(*place.command(new))
-        assert Watcher(place.direct, place.name, old, new).look() in ("old", "new")
+        result = boc(*place.command())
+        assert place.look() in ("old", "new")
         if result.exit_code == 0:
             break
         assert result.stderr.splitlines()[-1].startswith("Error: ")
     assert result.exit_code == 0
-    holds_exactly(place.direct, place.name, new)
-
-
-def moment(
-    place: Place,
-    what: Callable[[], None],
-    *,
-    path: str = "/_bulk",
-    number: int = 9,
-) -> None:
-    """Have something done, once, before the server hears of the ``number``th request to a path."""
-    lock = threading.Lock()
-    seen = 0
-
-    def before(_: int, asked: str) -> None:
-        nonlocal seen
-        with lock:
-            seen += path in asked
-            if seen == number:
-                seen += 1
-                what()
-
-    place.proxy.before = before
+    place.holds(place.new)
 
 
 @ON_EACH
-def test_kill_amid_other_documents(place: Place, new: Made) -> None:
-    """Those that it is tested with, those that make it small, and the codec's arrays, one after the
-    other."""
+def test_kill_amid_other_documents(place: Place) -> None:
+    """The load is killed amid the documents of its score check, of its merge, and of the codec's
+    arrays, one after the other."""
     processes: list[subprocess.Popen[str]] = []
     for path in ("/_search", "/boc:dummy", "/_mapping"):
-        moment(place, lambda: processes[-1].kill(), path=path, number=1)
-        processes.append(start(*place.command(new)))
+        place.moment(lambda: processes[-1].kill(), path=path, number=1)
+        processes.append(start(*place.command()))
         assert finish(processes[-1])[0] == -signal.SIGKILL
-    run(*place.command(new))
-    holds_exactly(place.direct, place.name, new)
+    place.finishes()
 
 
 @ON_OWN
-def test_server_kill_amid_a_load(
-    kind: str,
-    own: Callable[[Server], Server],
-    tmp_path: Path,
-    name: str,
-    old: Made,
-    new: Made,
-) -> None:
-    """It comes back, and the load goes on by itself."""
-    server = own(Server(kind, tmp_path))
-    with placed(server, name, old) as place:
-        killed = []
+def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
+    counts = []
 
-        def kill() -> None:
-            server.kill()
-            killed.append(place.proxy.count["bulk"])
-            server.start()
+    def kill() -> None:
+        own_place.server.kill()
+        counts.append(own_place.proxy.count["bulk"])
+        own_place.server.start()
 
-        moment(place, kill, number=30)
-        run(*place.command(new))
-        assert killed
-        assert place.proxy.count["bulk"] > killed[0]
-        holds_exactly(place.direct, name, new)
+    own_place.moment(kill, number=30)
+    own_place.finishes()
+    assert counts
+    assert own_place.proxy.count["bulk"] > counts[0]
 
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3"))
-def test_server_kill_before_publication(
-    kind: str,
-    own: Callable[[Server], Server],
-    tmp_path: Path,
-    name: str,
-    old: Made,
-    new: Made,
-) -> None:
-    server = own(Server(kind, tmp_path))
-    with placed(server, name, old) as place:
-        for path in ("/_forcemerge", "/_settings", "/_aliases"):
-            moment(place, server.kill, path=path, number=1)
-            said = fails(*place.command(new))
-            assert "Error: no answer from " in said
-            server.start()
-            assert Watcher(place.direct, name, old, new).look() == "old"
-        run(*place.command(new))
-        holds_exactly(place.direct, name, new)
+def test_server_kill_before_publication(own_place: Place) -> None:
+    for path in ("/_forcemerge", "/_settings", "/_aliases"):
+        own_place.moment(own_place.server.kill, path=path, number=1)
+        assert "Error: no answer from " in fails(*own_place.command())
+        own_place.server.start()
+        assert own_place.look() == "old"
+    own_place.finishes()
 
 
 @ON_EACH
-def test_server_stays_away(server: Any, name: str, old: Made, new: Made) -> None:
-    with placed(server, name, old, options="?patience=2") as place:
-        moment(place, place.proxy.close)
-        said = fails(*place.command(new))
-        assert "Error: no row was taken for 2 seconds" in said
-        assert "repeat the command to go on" in said
-        assert Watcher(place.direct, name, old, new).look() == "old"
-        place.proxy.open()
-        before = place.proxy.count["bulk"]
-        run(*place.command(new))
-        assert place.proxy.count["bulk"] > before
-        holds_exactly(place.direct, name, new)
-
-
-def block(place: Place, value: bool | None) -> None:
-    loading = next(index for index in place.indexes() if is_loading(place, index))
-    place.server.request(
-        "PUT",
-        f"{loading}/_settings",
-        {"index.blocks.read_only_allow_delete": value},
-    )
-
-
-def is_loading(place: Place, index: str) -> bool:
-    state = place.server.request("GET", f"{index}/_mapping")[index]["mappings"]["_meta"]["server"][
-        "state"
-    ]
-    return bool(state == "loading")
+def test_server_stays_away(place: Place) -> None:
+    place.options = "?patience=2"
+    place.moment(place.proxy.close)
+    said = place.fails()
+    assert "Error: no row was taken for 2 seconds" in said
+    assert "repeat the command to go on" in said
+    place.proxy.open()
+    before = place.proxy.count["bulk"]
+    place.finishes()
+    assert place.proxy.count["bulk"] > before
 
 
 def be_away(place: Place) -> None:
@@ -454,64 +420,52 @@ def be_away(place: Place) -> None:
 
 def fill_disk(place: Place) -> None:
     """Block the index, as servers do when a disk is nearly full, for some seconds."""
-    block(place, True)
-    threading.Timer(3, block, (place, None)).start()
+    place.block(True)
+    threading.Timer(3, place.block, (None,)).start()
 
 
 @ON_EACH
 @pytest.mark.parametrize("fault", [be_away, fill_disk])
-def test_load_continues_after_a_fault(
-    place: Place,
-    new: Made,
-    fault: Callable[[Place], None],
-) -> None:
-    moment(place, lambda: fault(place))
-    run(*place.command(new))
-    holds_exactly(place.direct, place.name, new)
+def test_load_continues_after_a_fault(place: Place, fault: Callable[[Place], None]) -> None:
+    place.moment(partial(fault, place))
+    place.finishes()
 
 
 @ON_EACH
-def test_full_disk(server: Any, name: str, old: Made, new: Made) -> None:
+def test_full_disk(place: Place) -> None:
     """Blocked before each request once rows are there: Elasticsearch clears the block when it sees
     room."""
+    place.options = "?patience=1"
 
-    def fill(_: int, asked: str) -> None:
-        loading = next((index for index in place.indexes() if is_loading(place, index)), None)
-        if "/_bulk" in asked and loading is not None:
-            told = place.server.request("GET", f"{loading}/_stats/indexing")
-            if told["_all"]["primaries"]["indexing"]["index_total"] > 100:
-                block(place, True)
+    def fill(_: int, requested: str) -> None:
+        loading = place.loading()
+        if "/_bulk" in requested and loading:
+            stats = place.server.request("GET", f"{loading}/_stats/indexing")
+            if stats["_all"]["primaries"]["indexing"]["index_total"] > 100:
+                place.block(True)
 
-    with placed(server, name, old, options="?patience=1") as place:
-        place.proxy.before = fill
-        said = fails(*place.command(new))
-        assert "clear index.blocks.read_only_allow_delete of " in said
-        assert Watcher(place.direct, name, old, new).look() == "old"
-        said = fails(*place.command(new))  # still full
-        assert "read_only_allow_delete" in said or "read-only-allow-delete" in said
-        place.proxy.before = lambda *_: None
-        block(place, None)
-        run(*place.command(new))
-        holds_exactly(place.direct, name, new)
+    place.proxy.before = fill
+    assert "clear index.blocks.read_only_allow_delete of " in place.fails()
+    # The disk is still full.
+    assert "read_only_allow_delete" in place.fails().replace("-", "_")
+    place.proxy.before = lambda *_: None
+    place.block(None)
+    place.finishes()
 
 
 @ON_EACH
-def test_removal_amid_a_load(place: Place, old: Made, new: Made) -> None:
-    """It is not made again by the server, with fields of its own guessing."""
-
-    def remove() -> None:
-        place.server.request(
-            "DELETE",
-            next(index for index in place.indexes() if is_loading(place, index)),
-        )
-
-    moment(place, remove)
-    said = fails(*place.command(new))
-    assert said
+def test_removal_amid_a_load(place: Place) -> None:
+    """The index is not made again by the server, with guessed fields."""
+    place.moment(lambda: place.server.request("DELETE", place.loading()))
+    assert place.fails()
     assert len(place.indexes()) == 1
-    assert Watcher(place.direct, place.name, old, new).look() == "old"
-    run(*place.command(new))
-    holds_exactly(place.direct, place.name, new)
+    place.finishes()
+
+
+def commands(name: str, made: Made, at: str) -> Iterator[str]:
+    """Yield the errors of an index, a search and an info."""
+    for arguments in (("index", name, made.path, *CODE), ("search", name, "a dog"), ("info", name)):
+        yield fails(*arguments, "--at", at)
 
 
 def test_wrong_password(
@@ -522,17 +476,13 @@ def test_wrong_password(
 ) -> None:
     at = f"elastic+https://elastic@127.0.0.1:{secure.port}?ca_certs={secure.authority}"
     monkeypatch.setenv("BOC_PASSWORD", "not-the-one")
-    for arguments in (
-        ("index", name, old.path, "--code", "scalar:6"),
-        ("search", name, "a dog"),
-        ("info", name),
-    ):
-        said = fails(*arguments, "--at", at)
+    for said in commands(name, old, at):
         assert "does not let you in" in said
         assert "not-the-one" not in said
     monkeypatch.setenv("BOC_PASSWORD", secure.password)
-    run("index", name, old.path, "--code", "scalar:6", "--at", at)
-    holds_exactly(at, name, old)
+    run("index", name, old.path, *CODE, "--at", at)
+    found = plugins.backend(at).open(name)
+    assert found.search(SearchRequest(old.queries, K)) == old.answers
 
 
 def test_expired_certificate(
@@ -545,8 +495,7 @@ def test_expired_certificate(
     server = own(SecureServer(tmp_path, expired=True))
     at = f"elastic+https://elastic@127.0.0.1:{server.port}?ca_certs={server.authority}"
     monkeypatch.setenv("BOC_PASSWORD", server.password)
-    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog")):
-        said = fails(*arguments, "--at", at)
+    for said in commands(name, old, at):
         assert "certificate" in said
         assert "expired" in said
         assert server.password not in said
@@ -556,13 +505,7 @@ def test_expired_certificate(
 @ON_EACH
 def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
-    at = address(server.url, other)
-    for arguments in (
-        ("index", name, old.path, "--code", "scalar:6"),
-        ("search", name, "a dog"),
-        ("info", name),
-    ):
-        said = fails(*arguments, "--at", at)
+    for said in commands(name, old, address(server.url, other)):
         assert f"is no {other}" in said.lower()
     assert not server.request("GET", f"{name}*")
 
@@ -596,57 +539,38 @@ def page(status: int, kind: str, content: bytes) -> Iterator[str]:
         yield f"http://127.0.0.1:{httpd.server_port}"
 
 
-@pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (200, "text/html", b"<html>It works!</html>"),
-        (404, "text/html", b"<html>404 Not Found</html>"),
-        (200, "application/json", b"{}"),
-        (200, "application/json", b"[]"),
-        (200, "application/json", b"{"),
-        (200, "application/json", json.dumps(ANCIENT).encode()),
-        (204, "text/plain", b""),
-    ],
-    ids=["page", "missing", "empty", "list", "broken", "ancient", "nothing"],
-)
-def test_no_search_engine(
-    engine: str,
-    answer: tuple[int, str, bytes],
-    name: str,
-    old: Made,
-) -> None:
-    with page(*answer) as url:
-        for arguments in (
-            ("index", name, old.path, "--code", "scalar:6"),
-            ("search", name, "a dog"),
-        ):
-            said = fails(*arguments, "--at", address(url, engine))
+ON_ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
+ANSWERS = {
+    "page": (200, "text/html", b"<html>It works!</html>"),
+    "missing": (404, "text/html", b"<html>404 Not Found</html>"),
+    "empty": (200, "application/json", b"{}"),
+    "list": (200, "application/json", b"[]"),
+    "broken": (200, "application/json", b"{"),
+    "ancient": (200, "application/json", json.dumps(ANCIENT).encode()),
+    "nothing": (204, "text/plain", b""),
+}
+
+
+@ON_ENGINES
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_no_search_engine(engine: str, answer: str, name: str, old: Made) -> None:
+    with page(*ANSWERS[answer]) as url:
+        for said in commands(name, old, address(url, engine)):
             assert f"is no {engine}" in said.lower()
 
 
-@pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
+@ON_ENGINES
 def test_silent_port(engine: str, name: str, old: Made) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        said = fails(
-            "index",
-            name,
-            old.path,
-            "--code",
-            "scalar:6",
-            "--at",
-            address(url, engine) + "?request_timeout=1",
-        )
-        assert "it took too long" in said
+        at = address(f"http://127.0.0.1:{deaf.getsockname()[1]}", engine) + "?request_timeout=1"
+        assert "it took too long" in fails("index", name, old.path, *CODE, "--at", at)
 
 
 @ON_EACH
-def test_change_of_server_amid_a_load(place: Place, old: Made, new: Made) -> None:
+def test_change_of_server_amid_a_load(place: Place) -> None:
     with page(200, "application/json", b"{}") as url:
-        moment(place, lambda: setattr(place.proxy, "upstream", url))
-        said = fails(*place.command(new))
+        place.moment(lambda: setattr(place.proxy, "upstream", url))
+        said = place.fails()
         assert "is no " in said or "is this a server of the kind" in said
     place.proxy.upstream = place.server.url
-    run(*place.command(new))
-    holds_exactly(place.direct, place.name, new)
+    place.finishes()

@@ -56,15 +56,13 @@ def test_request_has_the_hits_of_a_search(
     searcher = Searcher.open(name, at, device="cpu")
     for text, minus, options in SEARCHES:
         query = Query.of(text, minus=minus)
-        request = searcher.request(query, options)
         hits = searcher.search_query(query, options)
-        found = json.loads(program(request.render("curl")))["hits"]["hits"]
-        assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
-        assert [hit["_source"]["content"] for hit in found] == [hit.item.content for hit in hits]
-        assert [hit["_score"] - 1.01 for hit in found] == pytest.approx(
-            [hit.score for hit in hits],
-            abs=1e-5,
-        )
+        curl = searcher.request(query, options).render("curl")
+        found = json.loads(program(curl))["hits"]["hits"]
+        sources = [(hit["_source"]["id"], hit["_source"]["content"]) for hit in found]
+        assert sources == [(hit.item.id, hit.item.content) for hit in hits]
+        scores = [hit["_score"] - 1.01 for hit in found]
+        assert scores == pytest.approx([hit.score for hit in hits], abs=1e-5)
         assert bool(hits) == (options.filters[:1] != [Filter("width", "=", 63)])
     for options, words in REFUSED:
         with pytest.raises(BocError, match=words):
@@ -81,31 +79,23 @@ def test_request_has_the_hits_of_a_search(
     picture = library / "images" / "005.png"
     params = {"q": "a red box -left", "k": 3, "rm": 2, "filter": "width=64"}
     files = {"image": ("any.png", picture.read_bytes())}
-    for answer, query, options in (
-        (
-            client.get("/api/query", params=params),
-            Query.of("a red box", minus=["left"]),
-            SearchOptions(k=3, rm=2, filters=[Filter("width", "=", 64)]),
-        ),
-        (
-            client.post("/api/query", files=files, params={"k": 4}),
-            Query.of(images=[picture]),
-            SearchOptions(k=4),
-        ),
+    by_text = client.get("/api/query", params=params)
+    by_picture = client.post("/api/query", files=files, params={"k": 4})
+    options = SearchOptions(k=3, rm=2, filters=[Filter("width", "=", 64)])
+    for answer, query, choices in (
+        (by_text, Query.of("a red box", minus=["left"]), options),
+        (by_picture, Query.of(images=[picture]), SearchOptions(k=4)),
     ):
         assert answer.headers["content-type"] == "application/json"
         found = server.request("POST", f"{name}/_search", answer.json())["hits"]["hits"]
-        assert [hit["_source"]["id"] for hit in found] == [
-            h.item.id for h in searcher.search_query(query, options)
-        ]
+        hits = searcher.search_query(query, choices)
+        assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
 
 
 def test_request_needs_a_server(library: Path) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-    with pytest.raises(
-        BocError,
-        match=r"(?s)photos is in a folder.*boc serve photos.*copy_index\(\.\.\., to='elastic\+U",
-    ):
+    words = r"(?s)photos is in a folder.*boc serve photos.*copy_index\(\.\.\., to='elastic\+U"
+    with pytest.raises(BocError, match=words):
         searcher.request(Query.of("a red box"))
 
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from http.server import ThreadingHTTPServer
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -23,9 +24,8 @@ class Host(ThreadingHTTPServer):
     ``late`` seconds."""
 
     daemon_threads = True
-    request_queue_size = (
-        100  # connections that wait; of more the system drops some, which come again seconds later
-    )
+    # Of more connections that wait, the system drops some, which come again seconds later.
+    request_queue_size = 100
 
     def __init__(self, kind: str) -> None:
         self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
@@ -40,11 +40,8 @@ class Answer(Handler):
     """Says that it is the product that is asked for."""
 
     def do_GET(self) -> None:  # noqa: N802
-        send_json(
-            self,
-            {"version": {"distribution": "opensearch", "number": "3.5.0"}},
-            self.server.headers,
-        )
+        version = {"distribution": "opensearch", "number": "3.5.0"}
+        send_json(self, {"version": version}, self.server.headers)
 
     def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -72,9 +69,8 @@ def hung() -> Iterator[int]:
 
 
 def connected(kind: str, *ports: int, options: str) -> Transport:
-    transport: Transport = CONNECT[kind](
-        f"{kind}+http://{','.join(f'127.0.0.1:{port}' for port in ports)}?{options}",
-    ).transport
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    transport: Transport = CONNECT[kind](f"{kind}+http://{hosts}?{options}").transport
     return transport
 
 
@@ -105,38 +101,27 @@ def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> Non
     hosts[0].ready = Barrier(crowd)
     hosts[0].late = 30.0
     with ThreadPoolExecutor(crowd) as pool:
-        answers = list(
-            pool.map(
-                lambda number: transport.search("/a/_search", {"number": number}),
-                range(crowd),
-            ),
-        )
-    assert answers == [{"said": {"number": number}} for number in range(crowd)]
+        bodies = [{"number": number} for number in range(crowd)]
+        answers = list(pool.map(partial(transport.search, "/a/_search"), bodies))
+    assert answers == [{"said": body} for body in bodies]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
-    transport = connected(
-        kind,
-        *(host.server_port for host in hosts),
-        options="search_timeout=0.1&request_timeout=20",
-    )
+    ports = [host.server_port for host in hosts]
+    transport = connected(kind, *ports, options="search_timeout=0.1&request_timeout=20")
     hang_all(transport, hosts)
     assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
-    assert all(len(host.paths) >= 2 for host in hosts), (
-        "each host is asked twice before one of them has its time"
-    )
+    # Each host is asked twice before one of them has its time.
+    assert all(len(host.paths) >= 2 for host in hosts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_write_is_sent_once(kind: str, hosts: list[Host]) -> None:
-    transport = connected(
-        kind,
-        *(host.server_port for host in hosts),
-        options="search_timeout=1&request_timeout=3",
-    )
+    ports = [host.server_port for host in hosts]
+    transport = connected(kind, *ports, options="search_timeout=1&request_timeout=3")
     for host in hosts:
         host.late = 60
     hang_all(transport, hosts)

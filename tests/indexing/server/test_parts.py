@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -28,13 +29,10 @@ from indexing.server.parts import CLAIM, forget, reserve, share_code
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
-    SMALL,
     Made,
     Place,
-    Watcher,
     fails,
     finish,
-    holds_exactly,
     make,
     placed,
     run,
@@ -55,103 +53,94 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
-def place(server: Any, old: Made, request: pytest.FixtureRequest) -> Iterator[Place]:
-    name = f"parts-{abs(hash(request.node.name))}"
-    with placed(server, name, old, SMALL) as found:
-        yield found
+def place(server: Any, old: Made, new: Made, request: pytest.FixtureRequest) -> Iterator[Place]:
+    with placed(server, f"parts-{abs(hash(request.node.name))}", old, new) as place:
+        yield place
 
 
-def part(place: Place, made: Made, number: int) -> tuple[object, ...]:
-    return (*place.command(made), "--shard", f"{number}/{PARTS}")
+def part(place: Place, number: int) -> tuple[object, ...]:
+    return place.command("--shard", f"{number}/{PARTS}")
+
+
+def killed(place: Place, hook: str, when: Callable[[str], bool], number: int) -> None:
+    """Kill the load of a part at the first request ``when`` this holds of its path."""
+    process = start(*part(place, number))
+
+    def kill(_: int, path: str) -> None:
+        if when(path):
+            process.kill()
+
+    setattr(place.proxy, hook, kill)
+    code, _ = finish(process)
+    setattr(place.proxy, hook, lambda number, path: None)
+    assert code == -signal.SIGKILL
+    assert place.look() == "old"
 
 
 @ON_EACH
-def test_concurrent_parts(place: Place, old: Made, new: Made) -> None:
-    processes = [start(*part(place, new, number)) for number in range(1, PARTS + 1)]
+def test_concurrent_parts(place: Place) -> None:
+    processes = [start(*part(place, number)) for number in range(1, PARTS + 1)]
     said = [finish(process) for process in processes]
     assert [code for code, _ in said] == [0] * PARTS, said
     assert sum("the index appears when all parts are" in text for _, text in said) == PARTS - 1
-    holds_exactly(place.direct, place.name, new)
-    assert not [
-        each
-        for each in place.server.request("GET", f"{place.name}-boc-*")
-        if each.endswith("-code")
-    ]
+    place.holds(place.new)
+    indexes = place.server.request("GET", f"{place.name}-boc-*")
+    assert [each for each in indexes if each.endswith("-code")] == []
 
 
 @ON_EACH
-def test_part_of_a_dead_process(place: Place, old: Made, new: Made) -> None:
+def test_part_of_a_dead_process(place: Place) -> None:
     """It is killed amid its rows, and the others do not publish without it."""
     first = place.proxy.count["bulk"]
-    process = start(*part(place, new, 2))
-
-    def kill(number: int, path: str) -> None:
-        if place.proxy.count["bulk"] >= first + 4:
-            process.kill()
-
-    place.proxy.after = kill
-    code, _ = finish(process)
-    place.proxy.after = lambda number, path: None
-    assert code == -signal.SIGKILL
+    killed(place, "after", lambda path: place.proxy.count["bulk"] >= first + 4, 2)
     for number in (1, 3):
-        run(*part(place, new, number))
-        assert Watcher(place.direct, place.name, old, new).look() == "old"
-    run(*part(place, new, 2))
-    holds_exactly(place.direct, place.name, new)
-    assert "is up to date" in finish(start(*part(place, new, 1)))[1]
+        run(*part(place, number))
+        assert place.look() == "old"
+    run(*part(place, 2))
+    place.holds(place.new)
+    assert "is up to date" in finish(start(*part(place, 1)))[1]
 
 
 @ON_EACH
-def test_publication_after_a_kill(place: Place, old: Made, new: Made) -> None:
+def test_publication_after_a_kill(place: Place) -> None:
     for number in (1, 2):
-        run(*part(place, new, number))
-    process = start(*part(place, new, 3))
-
-    def kill(number: int, path: str) -> None:
-        if path.endswith("/_forcemerge?max_num_segments=1"):
-            process.kill()
-
-    place.proxy.before = kill
-    code, _ = finish(process)
-    place.proxy.before = lambda number, path: None
-    assert code == -signal.SIGKILL
-    assert Watcher(place.direct, place.name, old, new).look() == "old"
-    run(*part(place, new, 1))
-    holds_exactly(place.direct, place.name, new)
-    assert CLAIM not in {item.id for item in new.index.items()}
+        run(*part(place, number))
+    merge = "/_forcemerge?max_num_segments=1"
+    killed(place, "before", lambda path: path.endswith(merge), 3)
+    run(*part(place, 1))
+    place.holds(place.new)
+    assert CLAIM not in {item.id for item in place.new.index.items()}
 
 
 def load(at: str, name: str, made: Made, number: int) -> None:
-    """One of two parts of what ``made`` holds, loaded by this process."""
-    ids = [item.id for item in made.index.items()][number - 1 :: 2]
-    with plugins.backend(at).create_part(
-        name,
-        made.index.manifest,
-        made.index.arrays(),
-        f"{number}/2",
-    ) as writer:
+    """One of two parts of ``made``, loaded by this process."""
+    index = made.index
+    ids = [item.id for item in index.items()][number - 1 :: 2]
+    backend = plugins.backend(at)
+    with backend.create_part(name, index.manifest, index.arrays(), f"{number}/2") as writer:
         if not writer.has(ids):
-            writer.add(Rows(made.index.find(ids), made.index.terms(ids), made.index.vectors(ids)))
+            writer.add(Rows(index.find(ids), index.terms(ids), index.vectors(ids)))
         writer.commit()
 
 
 @ON_EACH
-def test_parts_share_a_generation(place: Place, old: Made) -> None:
+def test_parts_share_a_generation(place: Place) -> None:
     """The other part is loaded in whole before each request that the first sends until it has made
     the generation."""
     backend = plugins.backend(place.direct)
     name = f"{place.name}-two"
+    items = set(place.old.index.items())
     for number in count(1):
         paths: list[str] = []
 
         def before(_: int, path: str, number: int = number, paths: list[str] = paths) -> None:
             paths.append(path)
             if len(paths) == number:
-                load(place.direct, name, old, 2)
+                load(place.direct, name, place.old, 2)
 
         with Proxy(place.server.url, before=before) as proxy:
-            load(place.at.replace(place.proxy.url, proxy.url), name, old, 1)
-        assert set(backend.open(name).items()) == set(old.index.items())
+            load(place.at.replace(place.proxy.url, proxy.url), name, place.old, 1)
+        assert set(backend.open(name).items()) == items
         backend.remove(name)
         if f"/{name}-boc-" in paths[number - 1] and "*" not in paths[number - 1]:
             break
@@ -159,21 +148,22 @@ def test_parts_share_a_generation(place: Place, old: Made) -> None:
 
 
 @ON_EACH
-def test_lost_answer_to_a_claim(place: Place, old: Made) -> None:
+def test_lost_answer_to_a_claim(place: Place) -> None:
     lost = []
+    name = f"{place.name}-two"
 
     def lose(number: int, path: str) -> None:
         if CLAIM in path and not lost:
             lost.append(path)
             raise ConnectionResetError
 
-    load(place.direct, f"{place.name}-two", old, 1)
+    load(place.direct, name, place.old, 1)
     place.proxy.after = lose
     with Proxy(place.server.url, after=lose) as other:
-        load(f"{place.at},{other.url.removeprefix('http://')}", f"{place.name}-two", old, 2)
+        load(f"{place.at},{other.url.removeprefix('http://')}", name, place.old, 2)
     assert lost
-    holds = plugins.backend(place.direct).open(f"{place.name}-two")
-    assert set(holds.items()) == set(old.index.items())
+    index = plugins.backend(place.direct).open(name)
+    assert set(index.items()) == set(place.old.index.items())
 
 
 class Written:
@@ -243,30 +233,22 @@ def arrays() -> dict[str, NDArray[Any]]:
 def test_code_is_learned_once(place: Place) -> None:
     backend = plugins.backend(place.direct)
     learned = []
-    found: list[Any] = []
 
     def learn() -> Any:
         learned.append(1)
         time.sleep(1)
         return CODE, arrays()
 
-    threads = [
-        Thread(target=lambda: found.append(backend.learn_once(place.name, KEY, learn)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        loads = [pool.submit(backend.learn_once, place.name, KEY, learn) for _ in range(4)]
     assert learned == [1]
-    assert [config for config, _ in found] == [CODE] * 4
-    for _, each in found:
-        assert {name: values.tolist() for name, values in each.items()} == {
-            n: v.tolist() for n, v in arrays().items()
-        }
-        assert {name: values.dtype for name, values in each.items()} == {
-            n: v.dtype for n, v in arrays().items()
-        }
+    for each in loads:
+        config, found = each.result()
+        assert config == CODE
+        assert found.keys() == arrays().keys()
+        for name, values in arrays().items():
+            assert found[name].tolist() == values.tolist()
+            assert found[name].dtype == values.dtype
     forget(backend.transport, place.name)
     assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
 

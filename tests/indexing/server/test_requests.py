@@ -2,10 +2,9 @@
 are all there."""
 
 import base64
-import struct
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -13,12 +12,16 @@ from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests, searches
-from indexing.server.binary import from_base64, raw, to_base64
+from indexing.server.binary import from_base64, to_base64
 from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
-from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
+from indexing.server.vector_fields import VECTOR_FIELDS, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
 LARGEST = 2**31 - 1
+HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
+SOURCE_ONLY = ("content", "group", "array", "part", "items", "unit", "concept_dim", "by")
+BINARY = {"type": "binary", "doc_values": True}
+UNREAD = {"type": "keyword", "index": False, "doc_values": False}
 frequencies = (
     st.integers(1, 20)
     | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24])
@@ -123,23 +126,63 @@ class TestStrategy:
         assert found == weights
 
     @pytest.mark.parametrize("field", VECTOR_FIELDS.values(), ids=list(VECTOR_FIELDS))
-    def test_codes_are_not_in_source(self, strategy: Strategy, field: VectorField) -> None:
-        state = {"boc": {"a": 1}}
-        body = requests.index_body(strategy, new_manifest(10, 3), field, state, shards=3)
-        mappings = body["mappings"]
-        assert mappings["dynamic"] is False
-        assert mappings["_meta"] == state
-        hidden = {"terms", "vector", "concepts"}
-        assert hidden & set(mappings["_source"]["excludes"]) == (
-            set() if field.in_source else hidden
-        )
-        assert not {"terms", "vector", "concepts"} & set(requests.ITEM)
-        assert mappings["properties"]["terms"] == strategy.mapping
+    @pytest.mark.parametrize("order", ["id", "term"])
+    def test_mapping_of_an_index(self, strategy: Strategy, field: VectorField, order: str) -> None:
+        manifest = replace(new_manifest(10, 3), fields={"year": "integer", "title": "text"})
+        body = requests.index_body(strategy, manifest, field, {"a": 1}, shards=3, order=order)
+        excluded = [] if field.in_source else HIDDEN
+        assert body["mappings"] == {
+            "dynamic": False,
+            "_source": {
+                "enabled": True,
+                "includes": [] if field.in_source else ["*"],
+                "excludes": excluded,
+            },
+            "_routing": {"required": False},
+            "_meta": {"a": 1},
+            "properties": {
+                "id": {"type": "keyword", "index": False},
+                "modality": {"type": "keyword"},
+                "size": {"type": "integer", "index": False},
+                "digits": {"type": "byte", "index": False},
+                "terms": strategy.mapping,
+                "vector": field.mapping(3),
+                **dict.fromkeys(("concepts", "item", "block"), BINARY),
+                "words": {
+                    "type": "text",
+                    "analyzer": "standard",
+                    "search_analyzer": "standard",
+                    "similarity": "BM25",
+                },
+                "meta": {
+                    "properties": {
+                        "year": {"type": "long"},
+                        "title": {"type": "text", "index": False, "copy_to": "words"},
+                    },
+                },
+                **dict.fromkeys(SOURCE_ONLY, UNREAD),
+                **({"first": {"type": "integer", "index": False}} if order == "term" else {}),
+            },
+        }
         settings = body["settings"]
         assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 0)
         assert settings["refresh_interval"] == "-1"
-        assert mappings["properties"]["vector"] == field.mapping(3)
-        assert field.settings.items() <= settings.items()
+        assert settings["sort.field"] == (["first", "id"] if order == "term" else ["id"])
+        assert {**strategy.settings, **field.settings}.items() <= settings.items()
+
+    def test_mapping_of_attached_codes(self, strategy: Strategy) -> None:
+        assert requests.object_mapping(strategy, 3) == {
+            "dynamic": False,
+            "properties": {
+                "id": {"type": "keyword", "index": False},
+                "modality": {"type": "keyword"},
+                "row": {"type": "keyword"},
+                "size": {"type": "integer", "index": False},
+                "digits": {"type": "byte", "index": False},
+                "terms": strategy.mapping,
+                "vector": BINARY,
+            },
+        }
 
 
 @given(terms=sparse_terms())
@@ -184,13 +227,6 @@ def test_hit_without_item(layout: requests.Layout) -> None:
         layout.of_hits([{"_source": {}}])
 
 
-@pytest.mark.parametrize(("order", "fields"), [("id", ["id"]), ("term", ["first", "id"])])
-def test_index_settings_follow_the_address(order: str, fields: list[str]) -> None:
-    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order)
-    assert body["settings"]["sort.field"] == fields
-    assert {*fields} <= set(body["mappings"]["properties"])
-
-
 @given(
     features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)),
     limit=st.integers(0, 20),
@@ -217,15 +253,6 @@ def test_base64_round_trip(data: bytes) -> None:
     assert base64.b64decode(text, validate=True) == data
     assert from_base64(text) == data
     assert from_base64(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
-
-
-@given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))
-def test_raw_is_row_major(rows: int, dtype: str) -> None:
-    array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
-    code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
-    assert raw(array) == b"".join(
-        struct.pack(code, value) for row in array.tolist() for value in row
-    )
 
 
 @given(

@@ -33,10 +33,11 @@ ITEMS = [
     for i in range(N)
 ]
 CODES = random_terms(RNG, (N, TERMS), 5, 0.05)
-ASKED = random_terms(RNG, (QUERIES, TERMS), 5, 0.1)
+FIRST = sparse.csr_array((1, TERMS), dtype=np.int32)
+"""A query without terms."""
 ASKED = sparse.csr_array(
-    np.arange(QUERIES)[:, None].clip(0, 1) * ASKED.toarray(),
-)  # the first query has no terms
+    sparse.vstack([FIRST, random_terms(RNG, (QUERIES - 1, TERMS), 5, 0.1)]),
+)
 SETS = Ragged.from_sets([RNG.standard_normal((1 + i % 2, 5)) for i in range(N)], 5)
 VECTORS = unit_rows(RNG.standard_normal((N + QUERIES, DIM)))
 CASES: list[tuple[int, Modality, list[Filter]]] = [
@@ -86,16 +87,9 @@ def test_hits_are_the_right_ones(
                 for i, item in enumerate(ITEMS)
                 if item.modality == modality and all(holds(f, item.fields) for f in filters)
             ]
-            request = SearchRequest(
-                ASKED,
-                2 * k,
-                modality,
-                filters,
-                Rescore("dot", queries, k),
-                planned=True,
-            )
-            answers = index.search(request)
-            for i, hits in enumerate(answers):
+            rescore = Rescore("dot", queries, k)
+            request = SearchRequest(ASKED, 2 * k, modality, filters, rescore, planned=True)
+            for i, hits in enumerate(index.search(request)):
                 order = sorted(passing, key=lambda row: (-products[row, i], row))[:k]
                 rows = [int(hit.item.id) for hit in hits]
                 assert len(rows) == len(order)
@@ -104,12 +98,8 @@ def test_hits_are_the_right_ones(
                 if len(passing) <= quick or len(order) == len(passing):
                     assert rows == order
                 if index.generation.state.unit and index._reranks:
-                    one = replace(
-                        request,
-                        terms=ASKED[[i]],
-                        rescore=Rescore("dot", queries.take([i]), k),
-                    )
-                    body = index.request(one).body
+                    first = Rescore("dot", queries.take([i]), k)
+                    body = index.request(replace(request, terms=ASKED[[i]], rescore=first)).body
                     page = server.request("POST", f"{name}/_search", dumps(body))["hits"]["hits"]
                     assert [hit["_source"]["id"] for hit in page] == [hit.item.id for hit in hits]
             aligned = index.search(replace(request, rescore=Rescore("mrsw", queries, k)))
@@ -133,14 +123,9 @@ def test_items_added_meanwhile_are_found(
         writer.add(Rows(ITEMS[: FEW // 2], CODES[: FEW // 2], rows[: FEW // 2]))
         writer.commit()
     index = backend.open(name)
-    request = SearchRequest(
-        ASKED[[1]],
-        4,
-        "image",
-        [Filter("n", ">", 0)],
-        Rescore("dot", Embeddings("text", rows[[N]]), 2),
-        planned=True,
-    )
+    rescore = Rescore("dot", Embeddings("text", rows[[N]]), 2)
+    filters = [Filter("n", ">", 0)]
+    request = SearchRequest(ASKED[[1]], 4, "image", filters, rescore, planned=True)
     assert len(index.search(request)[0]) == 2
     with backend.edit(name) as editor:
         editor.put(Rows(ITEMS[FEW // 2 :], CODES[FEW // 2 :], rows[FEW // 2 : N]))

@@ -224,7 +224,9 @@ def test_check_documents_reveal_pruning() -> None:
     best weight."""
     strategy = SparseVector()
     documents = list(strategy.documents(score_check.check_documents()))
-    asked = list(score_check.check_features(strategy, score_check.check_queries(), 2))
+    asked = [
+        strategy.features(list(query), list(query.values()), 2) for query in score_check.QUERIES
+    ]
     frequency = {f: sum(f in d for d in documents) for d in documents for f in d}
     average = sum(frequency.values()) / len(frequency)
     dropped = [

@@ -26,6 +26,11 @@ def secrets(server: SecureServer, key: str) -> list[str]:
     return [server.password, key, base64.b64decode(key).decode().partition(":")[2]]
 
 
+def program(text: str) -> str:
+    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 def test_commands_with_an_api_key(
     secure: SecureServer,
     library: Path,
@@ -54,25 +59,23 @@ def test_commands_with_an_api_key(
         assert result.exit_code == status, result.output
         return result.output
 
+    search = ("search", "photos", "--encoder", model)
     ok("index", "photos", features, "--metadata", table)
     ok("add", "photos", features)
-    assert "000.png" in ok("search", "photos", "--queries", features, "-k", 3, "--encoder", model)
-    ok("search", "photos", "a red box", "--filter", "number>=8", "--json", "--encoder", model)
-    ok("search", "photos", "a first box", "--hybrid", "rrf", "--encoder", model)
-    ok("search", "photos", "--queries", queries, "--encoder", model)
-    best = ok("search", "photos", "a red box", "-k", 1, "--encoder", model).split()[2]
-    command = ok("search", "photos", "a red box", "-k", 3, "--request", "curl", "--encoder", model)
-    assert (
-        best
-        in subprocess.run(["sh"], input=command, capture_output=True, text=True, check=True).stdout
-    )
+    assert "000.png" in ok(*search, "--queries", features, "-k", 3)
+    ok(*search, "a red box", "--filter", "number>=8", "--json")
+    ok(*search, "a first box", "--hybrid", "rrf")
+    ok(*search, "--queries", queries)
+    best = ok(*search, "a red box", "-k", 1).split()[2]
+    assert best in program(ok(*search, "a red box", "-k", 3, "--request", "curl"))
     ok("evaluate", features, "--name", "photos")
     ok("verify", "photos")
     ok("info", "photos")
     assert "elasticsearch" in ok("info")
     ok("explain", "photos", "a red box", "000.png", "--encoder", model)
     ok("delete", "photos", "001.png")
-    ok("index", "others", features, status=1)  # a name that the key does not open
+    # The key does not open this name.
+    ok("index", "others", features, status=1)
     ok("delete", "photos", "--all")
     output = "".join(said)
     assert not [secret for secret in secrets(secure, key) if secret in output]
@@ -149,80 +152,60 @@ def test_rights_on_an_alias_alone(
     table = tmp_path / "metadata.csv"
     with FeatureFile(features) as file:
         ids = [item.id for modality in MODALITIES for item in file.items(modality)]
-    table.write_text(
-        "\n".join(["id,tag", *(f"{id},t{i % 2}" for i, id in enumerate(ids))]),
-        encoding="utf-8",
-    )
+    rows = [f"{id},t{i % 2}" for i, id in enumerate(ids)]
+    table.write_text("\n".join(["id,tag", *rows]), encoding="utf-8")
     boc("index", "whole", features, "--metadata", table, *admin)
-    secure.request(
-        "PUT",
-        "shop-1",
-        {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}},
-    )
+    shop = {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}}
+    secure.request("PUT", "shop-1", shop)
     pictures = [id for id in ids if "#" not in id]
     for i, id in enumerate(pictures):
         secure.request("PUT", f"shop-1/_doc/{id}?refresh=true", {"tag": f"t{i % 2}"})
-    assert (
-        boc("attach", "shop", features, "--yes", *admin).exit_code == 1
-    )  # captions have no document
+    # Captions have no document.
+    assert boc("attach", "shop", features, "--yes", *admin).exit_code == 1
     (physical,) = secure.request("GET", "whole")
-    tagged = {"bool": {"should": [{"term": {"meta.tag": "t1"}}, {"exists": {"field": "block"}}]}}
-    added = [
-        (physical, "all", None),
-        (physical, "part", tagged),
-        (physical, "blind", {"term": {"meta.tag": "t1"}}),
-        ("shop-1", "window", {"term": {"tag.keyword": "t1"}}),
-    ]
+    tagged = {"term": {"meta.tag": "t1"}}
+    blocks = {"exists": {"field": "block"}}
     actions = [
-        {"add": {"index": i, "alias": a, **({"filter": f} if f else {})}} for i, a, f in added
+        {"index": physical, "alias": "all"},
+        {"index": physical, "alias": "part", "filter": {"bool": {"should": [tagged, blocks]}}},
+        {"index": physical, "alias": "blind", "filter": tagged},
+        {"index": "shop-1", "alias": "window", "filter": {"term": {"tag.keyword": "t1"}}},
     ]
-    secure.request("POST", "_aliases", {"actions": actions})
-    odd = {id for i, id in enumerate(ids) if i % 2}
-    for alias, shown in (("all", {*ids}), ("part", odd), ("window", {*pictures[1::2]})):
-        names = [alias, *(["shop-boc", "shop"] if alias == "window" else [])]
-        key = secure.api_key(*names, rights=["read", "view_index_metadata"])
-        monkeypatch.setenv("BOC_API_KEY", key)
-        user = ("--at", f"elastic+https://{host}{options}")
-        index = backend(user[1]).open(alias)
-        assert {item.id for item in index.items()} == shown
-        for command in (
-            ("search", alias, "a red box", "-k", 99, "--encoder", model, "--json"),
-            ("search", alias, "a red box", "-k", 99, "--encoder", model, "--request", "curl"),
-            ("info", alias),
-            ("verify", alias),
-            ("copy", alias, f"{alias}-copy", "--to", f"file:{tmp_path}"),
-        ):
-            if alias == "window" and command[0] == "copy":
-                continue
+    secure.request("POST", "_aliases", {"actions": [{"add": action} for action in actions]})
+    rights = ["read", "view_index_metadata"]
+    url = f"elastic+https://{host}{options}"
+    user = ("--at", url)
+    for alias, shown in (
+        ("all", {*ids}),
+        ("part", {*ids[1::2]}),
+        ("window", {*pictures[1::2]}),
+    ):
+        names = ["window", "shop-boc", "shop"] if alias == "window" else [alias]
+        monkeypatch.setenv("BOC_API_KEY", secure.api_key(*names, rights=rights))
+        search = ("search", alias, "a red box", "-k", 99, "--encoder", model)
+        commands = [(*search, "--json"), ("info", alias), ("verify", alias)]
+        if alias != "window":
+            commands.append(("copy", alias, f"{alias}-copy", "--to", f"file:{tmp_path}"))
+        output = ""
+        for command in commands:
             result = boc(*command, *user)
             assert result.exit_code == 0, (command, result.output)
-            if command[-1] == "curl":
-                hits = json.loads(
-                    subprocess.run(
-                        ["sh"],
-                        input=result.output,
-                        capture_output=True,
-                        text=True,
-                    ).stdout,
-                )
-                assert {hit["_id"] for hit in hits["hits"]["hits"]} <= shown
-            assert not [id for id in {*ids} - shown if id in result.output]
-        searcher = Searcher.open(alias, user[1], encoder=model, device="cpu")
-        app = create_app(searcher, Settings(alias, user[1], cache=tmp_path, api_only=True))
+            output += result.output
+        request = boc(*search, "--request", "curl", *user).output
+        hits = json.loads(program(request))["hits"]["hits"]
+        assert {hit["_id"] for hit in hits} <= shown
+        assert not [id for id in {*ids} - shown if id in output + request]
+        searcher = Searcher.open(alias, url, encoder=model, device="cpu")
+        assert {item.id for item in searcher.index.items()} == shown
+        app = create_app(searcher, Settings(alias, url, cache=tmp_path, api_only=True))
         client = TestClient(app, base_url="http://127.0.0.1:8000")
         for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
             assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
         if alias != "window":
-            assert {
-                item.id for item in backend(f"file:{tmp_path}").open(f"{alias}-copy").items()
-            } == shown
+            copy = backend(f"file:{tmp_path}").open(f"{alias}-copy")
+            assert {item.id for item in copy.items()} == shown
         for other in ("whole", physical, "shop-1"):
             assert boc("search", other, "a red box", "--encoder", model, *user).exit_code == 1
-    monkeypatch.setenv(
-        "BOC_API_KEY",
-        secure.api_key("blind", rights=["read", "view_index_metadata"]),
-    )
-    assert (
-        "the filter of the alias blind hides the code"
-        in boc("search", "blind", "a", "--encoder", model, *user).output
-    )
+    monkeypatch.setenv("BOC_API_KEY", secure.api_key("blind", rights=rights))
+    output = boc("search", "blind", "a", "--encoder", model, *user).output
+    assert "the filter of the alias blind hides the code" in output

@@ -52,9 +52,8 @@ def connected(server: Any, **options: object) -> ServerBackend:
 def build(backend: ServerBackend, name: str) -> ServerEngine:
     manifest = replace(new_manifest(TERMS, DIM), vector_dtype="float16", fields={"tag": "keyword"})
     with backend.create(name, manifest, {}) as writer:
-        writer.add(
-            Rows(ITEMS, random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05), VECTORS),
-        )
+        terms = random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05)
+        writer.add(Rows(ITEMS, terms, VECTORS))
         writer.commit()
     return backend.open(name)
 
@@ -83,33 +82,25 @@ def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards:
     shared = queries.toarray() @ terms.T > 0
     wanted = products(index, vectors)
     odd = np.arange(N) % 2 == 1
-    for filters in ((), (Filter("tag", "=", "odd"),)):
-        rescore = Rescore("dot", Embeddings("text", QUERIES), K)
-        told = index.search(SearchRequest(queries, WINDOW + 1, filters=filters, rescore=rescore))
-        for i, hits in enumerate(told):
-            there = np.flatnonzero(shared[i] & odd if filters else shared[i])
+    rescore = Rescore("dot", Embeddings("text", QUERIES), K)
+    for filters, passing in (([], shared), ([Filter("tag", "=", "odd")], shared & odd)):
+        answers = index.search(SearchRequest(queries, WINDOW + 1, None, filters, rescore))
+        for i, hits in enumerate(answers):
+            present = np.flatnonzero(passing[i])
             got = [rows[hit.item.id] for hit in hits]
+            scores = [hit.score for hit in hits]
             assert [hit.item for hit in hits] == [ITEMS[row] for row in got]
-            assert len(set(got)) == min(K, len(there))
-            assert set(got) <= set(there.tolist())
-            assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-            assert np.allclose([hit.score for hit in hits], wanted[i, got], atol=2e-3)
-            best = np.sort(wanted[i, there])[::-1][:K]
+            assert len(set(got)) == min(K, len(present))
+            assert set(got) <= set(present.tolist())
+            assert scores == sorted(scores, reverse=True)
+            assert np.allclose(scores, wanted[i, got], atol=2e-3)
+            best = np.sort(wanted[i, present])[::-1][:K]
             assert np.allclose(wanted[i, got], best, atol=2e-3)
-    few = index.search(
-        SearchRequest(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K)),
-    )
-    for i, hits in enumerate(few):
-        assert np.allclose(
-            [hit.score for hit in hits],
-            wanted[i, [rows[hit.item.id] for hit in hits]],
-            atol=2e-3,
-        )
-    search = SearchRequest(
-        queries[:1],
-        WINDOW + 1,
-        rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K),
-    )
+    for i, hits in enumerate(index.search(SearchRequest(queries, 3 * K, rescore=rescore))):
+        got = [rows[hit.item.id] for hit in hits]
+        assert np.allclose([hit.score for hit in hits], wanted[i, got], atol=2e-3)
+    first = Rescore("dot", Embeddings("text", QUERIES[:1]), K)
+    search = SearchRequest(queries[:1], WINDOW + 1, rescore=first)
     answer = backend.transport.search(f"/{name}/_search", index.request(search).body)
     ids = [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K]
     assert ids == [hit.item.id for hit in index.search(search)[0]]
@@ -143,11 +134,8 @@ def test_unknown_format_is_refused(server: Any, name: str) -> None:
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", *KINDS), indirect=True)
 def test_about_lists_formats(server: Any) -> None:
-    said = connected(server).about()["vectors"]
-    assert re.findall(r"(\w+) \(", said) == [
-        "binary",
-        *(["byte"] if server.kind.name in KINDS else []),
-    ]
+    formats = re.findall(r"(\w+) \(", connected(server).about()["vectors"])
+    assert formats == (["binary", "byte"] if server.kind.name in KINDS else ["binary"])
 
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)

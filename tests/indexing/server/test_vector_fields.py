@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 from indexing.server import requests
-from indexing.server.binary import raw
 from indexing.server.term_fields import STRATEGIES
 from indexing.server.vector_fields import (
     FLOAT16,
@@ -237,5 +236,5 @@ def test_script_is_the_dot_product(source: str, dtype: str) -> None:
             dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float))
             + dim * 2.0**-37
         )
-        found = painless(source, query, raw(item), offset(query))
+        found = painless(source, query, item.tobytes(), offset(query))
         assert abs(found - offset(query) - expected) <= bound + 1e-12
