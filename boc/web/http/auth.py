@@ -38,7 +38,7 @@ class Guard:
         }
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
-        self._secret = settings.secret
+        self._secret = settings.secret.encode()
         self._ended = settings.cache.with_name("sessions")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boc.errors import BocError
 from boc.web.http.headers import HEADERS, path_of
-from boc.web.http.logs import ID, REQUEST
 
 SMALL = 1000  # bytes below which a response is not compressed
 LEVEL = 5
@@ -79,10 +78,7 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # this handler runs outside the layers, which would add the headers
-        text = (
-            f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
-        )
-        return refusal(500, text, {**HEADERS, ID: REQUEST.get()})
+        return refusal(500, "the server failed at this; its terminal has the error", HEADERS)
 
 
 def _message(error: Mapping[str, Any]) -> str:
