@@ -34,7 +34,6 @@ from boc.web.metrics import Metrics, RequestCount, add_operations
 from boc.web.microbatch import Batcher
 from boc.web.pictures.decoding import PixelBudget
 from boc.web.pictures.thumbnails import Thumbnails
-from boc.web.search import Search
 from boc.web.settings import Settings
 
 if TYPE_CHECKING:
@@ -119,9 +118,8 @@ def create_app(
     services = {}
     for name, each in searchers.items():
         library = Library(each, settings, budget, batching)
-        search = Search(library, metrics.stages)
         own = replace(settings, name=name)
-        services[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)
+        services[name] = routes.Service(tuple(searchers), library, thumbnails, own, metrics.stages)
     app.state.services = services
     app.include_router(routes.api)
     app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)

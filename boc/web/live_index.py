@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Generic, TypeVar
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
@@ -36,15 +34,7 @@ from boc.web.settings import Settings
 
 T = TypeVar("T")
 
-AGAIN = 1.0  # seconds after which an index that could not be opened is opened again
-SENTENCES = 1024  # encoded sentences in the cache
-PICTURES = 64
-BEGIN = 1000  # first items of the index, from which examples are taken
-EXAMPLES = 6
-# items that a library without a search shows at most, and orders that are kept
-BROWSED = 200_000
-ORDERS = 8
-SHORT = 60  # characters of an example at most
+BROWSED = 200_000  # items that a library without a search shows at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
 
@@ -71,24 +61,20 @@ class Recent(Generic[T]):
         return value
 
 
-@dataclass(frozen=True)
 class LibrarySnapshot:
-    """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each
-    term."""
+    """A snapshot of the index."""
 
-    searcher: Searcher
-    frequencies: NDArray[np.int64]
-    labels: TermLabels
-    _by_date: dict[tuple[str, ...], list[str]] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, searcher: Searcher) -> LibrarySnapshot:
-        return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
+    def __init__(self, searcher: Searcher) -> None:
+        self.searcher = searcher
+        self.labels = TermLabels(searcher)
+        self.orders: dict[tuple[str, ...], list[str]] = {}
+        # Numbers of items with each term, int64 (V,).
+        self._frequencies = searcher.index.document_frequencies()
 
     @cached_property
     def begin(self) -> list[Item]:
-        """The first items of the index."""
-        return list(islice(self.searcher.index.items(), BEGIN))
+        """The first items of the index, from which examples are taken."""
+        return list(islice(self.searcher.index.items(), 1000))
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
@@ -100,12 +86,9 @@ class LibrarySnapshot:
     @cached_property
     def examples(self) -> list[str]:
         """Some short sentences from the beginning of the index, as examples of queries."""
-        short = [
-            item.content
-            for item in self.begin
-            if item.modality == "text" and len(item.content) <= SHORT
-        ]
-        return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
+        sentences = [item.content for item in self.begin if item.modality == "text"]
+        short = [text for text in sentences if len(text) <= 60]
+        return list(dict.fromkeys(short[:: max(1, len(short) // 6)]))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -115,27 +98,23 @@ class LibrarySnapshot:
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that
         of the file; of a library of more than ``BROWSED`` items those among the first of these."""
-        if filters not in self._by_date:
+        if filters not in self.orders:
             index = self.searcher.index
             conditions = parse_filters(filters, index.manifest.fields)
-            pictures = (item for item in islice(index.items(), BROWSED) if item.modality == "image")
-            chosen = [
-                item for item in pictures if all(holds(each, item.fields) for each in conditions)
-            ]
-            dates = [str(next(iter(_dates(item.fields)), "")) for item in chosen]
-            order = sorted(range(len(chosen)), key=dates.__getitem__, reverse=True)
-            if len(self._by_date) >= ORDERS:
-                self._by_date.clear()
-            self._by_date[filters] = [chosen[i].id for i in order]
-        return self._by_date[filters]
+            dated = []
+            for item in islice(index.items(), BROWSED):
+                if item.modality == "image" and all(holds(c, item.fields) for c in conditions):
+                    dates = [*values_of(item.fields, "taken"), *values_of(item.fields, "modified")]
+                    dated.append((str(next(iter(dates), "")), item.id))
+            dated.sort(key=itemgetter(0), reverse=True)
+            if len(self.orders) >= 8:
+                self.orders.clear()
+            self.orders[filters] = [id for _, id in dated]
+        return self.orders[filters]
 
     def postings(self, terms: TermMatrix) -> int:
         """Return the total length of the posting lists of ``terms``."""
-        return int(self.frequencies[terms.indices].sum())
-
-
-def _dates(fields: Mapping[str, Any]) -> Iterator[Any]:
-    return (value for name in ("taken", "modified") for value in values_of(fields, name))
+        return int(self._frequencies[terms.indices].sum())
 
 
 class Library:
@@ -149,19 +128,19 @@ class Library:
         searcher: Searcher,
         settings: Settings,
         budget: PixelBudget,
-        batching: dict[str, Batcher] | None = None,
+        batching: dict[str, Batcher],
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it
         share."""
         self._settings = settings
         self._budget = budget
-        self._snapshot = LibrarySnapshot.of(searcher)
+        self._snapshot = LibrarySnapshot(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._batching = {} if batching is None else batching
-        self._sentences: Recent[Embeddings] = Recent(SENTENCES)
-        self._pictures: Recent[Embeddings] = Recent(PICTURES)
+        self._batching = batching
+        self._sentences: Recent[Embeddings] = Recent(1024)
+        self._pictures: Recent[Embeddings] = Recent(64)
 
     @property
     def snapshot(self) -> LibrarySnapshot:
@@ -171,15 +150,14 @@ class Library:
     def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays
         unreachable."""
-        snapshot = self._current()
         try:
-            return work(snapshot)
+            return work(self._current())
         except AWAY:
             snapshot = self._reopen()
         try:
             return work(snapshot)
         except AWAY as error:
-            raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
+            raise away(str(error)) from error
 
     def sentence(self, snapshot: LibrarySnapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
@@ -187,8 +165,10 @@ class Library:
         encoder = snapshot.searcher.encoder
         text = nfc(text)
 
-        key = encoder.identity.digest, text
-        return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
+        def make() -> Embeddings:
+            return self._together(encoder)(encoder.encode_texts, text)
+
+        return self._sentences.get((encoder.identity.digest, text), make)
 
     def picture(
         self, snapshot: LibrarySnapshot, path: Path, name: str, key: Hashable
@@ -198,11 +178,8 @@ class Library:
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
-            try:
-                with self._budget.of(path):
-                    prepared = encoder.prepare(ImageRef(name, path))
-            except ImageError as error:  # the answer must not reveal paths of this disk
-                raise ImageError(str(error).replace(str(path), name)) from error
+            with self._budget.of(path, name):
+                prepared = encoder.prepare(ImageRef(name, path))
             with self._together(encoder).alone():
                 return encoder.encode_images([prepared])
 
@@ -210,10 +187,6 @@ class Library:
 
     def _together(self, encoder: Encoder) -> Batcher:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
-
-    def upload(self, snapshot: LibrarySnapshot, sent: Upload) -> Embeddings:
-        """Return the embedding of an uploaded picture, from the cache if possible."""
-        return self.picture(snapshot, sent.path, sent.name, sent.key)
 
     def part(
         self, snapshot: LibrarySnapshot, part: QueryPart, sent: Upload | None = None
@@ -224,14 +197,16 @@ class Library:
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
             assert sent is not None
-            return self.upload(snapshot, sent)
+            return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
-            return self.stored_embeddings(
-                snapshot,
-                find_item(snapshot.searcher.index, str(part.value)),
-            )
+            item = find_item(snapshot.searcher.index, str(part.value))
+            embeddings = snapshot.searcher.embeddings(item.id)
         except KeyError:
             raise unknown(str(part.value)) from None
+        # A code that reads regions or words needs those that the index does not store.
+        if snapshot.searcher.codec.reads_concepts:
+            embeddings = replace(self.item(snapshot, item), vectors=embeddings.vectors)
+        return embeddings
 
     def item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return an item of the index, encoded again to get the regions or words that the index
@@ -241,16 +216,6 @@ class Library:
         with open_content(item) as content:
             key = item.content, content.status.st_size, content.status.st_mtime_ns
             return self.picture(snapshot, content.path, item.group or content.name, key)
-
-    def stored_embeddings(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return an item as the index stores it; if the code reads regions or words, it is also
-        encoded again."""
-        embeddings = snapshot.searcher.embeddings(item.id)
-        return (
-            replace(self.item(snapshot, item), vectors=embeddings.vectors)
-            if snapshot.searcher.codec.reads_concepts
-            else embeddings
-        )
 
     def embeddings_with_parts(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return the stored vector of an item with its regions or words; without these if its
@@ -262,13 +227,13 @@ class Library:
             return embeddings
 
     def _current(self) -> LibrarySnapshot:
+        since = monotonic() - self._looked
+        # An index that could not be opened is opened again after a second.
         if self._away is not None:
-            if monotonic() - self._looked < AGAIN:
-                raise ProblemError(503, self._away, {"Retry-After": "1"})
+            if since < 1.0:
+                raise away(self._away)
             return self._reopen()
-        if monotonic() - self._looked > self._settings.look_every and self._looking.acquire(
-            blocking=False,
-        ):
+        if since > self._settings.look_every and self._looking.acquire(blocking=False):
             self._looked = monotonic()
             threading.Thread(target=self._look, daemon=True).start()
         return self._snapshot
@@ -291,27 +256,30 @@ class Library:
         """
         begun = monotonic()
         with self._looking:
-            if self._looked >= begun:
-                if self._away is not None:
-                    raise ProblemError(503, self._away, {"Retry-After": "1"})
-                return self._snapshot
-            try:
-                self._take(self._snapshot.searcher.renew(force=True))
-            except (BocError, OSError) as error:
-                self._away = str(error)
-                raise ProblemError(503, self._away, {"Retry-After": "1"}) from error
-            finally:
-                self._looked = monotonic()
-        return self._snapshot
+            if self._looked < begun:
+                try:
+                    self._take(self._snapshot.searcher.renew(force=True))
+                except (BocError, OSError) as error:
+                    self._away = str(error)
+                finally:
+                    self._looked = monotonic()
+            if self._away is not None:
+                raise away(self._away)
+            return self._snapshot
 
     def _take(self, searcher: Searcher) -> None:
-        if searcher is not self._snapshot.searcher:
-            if "encoder" in vars(self._snapshot.searcher):
-                _ = (
-                    searcher.encoder
-                )  # another one is loaded here, while the old index still answers
-            fresh = LibrarySnapshot.of(searcher)
-            if () in self._snapshot._by_date:
+        old = self._snapshot
+        if searcher is not old.searcher:
+            # Another encoder is loaded here, while the old index still answers.
+            if "encoder" in vars(old.searcher):
+                _ = searcher.encoder
+            fresh = LibrarySnapshot(searcher)
+            if () in old.orders:
                 fresh.by_date()
             self._snapshot = fresh
         self._away = None
+
+
+def away(message: str) -> ProblemError:
+    """Return the 503 error for an index that cannot be reached."""
+    return ProblemError(503, message, {"Retry-After": "1"})

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 
 from boc.types import Embeddings, Ragged
 
-MOST = 32  # sentences per batch
-
 
 class _Waiting:
     def __init__(self, text: str) -> None:
@@ -42,17 +40,19 @@ class Batcher:
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)
-                    others = self._waiting[: MOST - 1]
-                    self._waiting = self._waiting[MOST - 1 :]
+                    # A batch has 32 sentences at most.
+                    others = self._waiting[:31]
+                    self._waiting = self._waiting[31:]
             encoded = encode([mine.text, *(other.text for other in others)])
             for i, each in enumerate([mine, *others]):
-                each.result = _row(encoded, i)
+                concepts = encoded.concepts
+                if concepts is not None:
+                    concepts = Ragged.from_sets([concepts[i]], concepts.values.shape[1])
+                each.result = Embeddings(
+                    encoded.modality,
+                    encoded.vectors[i : i + 1],
+                    concepts,
+                    words=encoded.words and [encoded.words[i]],
+                )
             assert mine.result is not None
             return mine.result
-
-
-def _row(encoded: Embeddings, i: int) -> Embeddings:
-    sets = encoded.concepts
-    concepts = None if sets is None else Ragged.from_sets([sets[i]], sets.values.shape[1])
-    words = None if encoded.words is None else [encoded.words[i]]
-    return Embeddings(encoded.modality, encoded.vectors[i : i + 1], concepts, words=words)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as a name and a weight or None."""
+    """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as keywords of ``SearchOptions``:
+    none for ``words``, a search without vectors."""
 
     name = "hybrid"
 
@@ -39,17 +40,15 @@ class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic befo
         value: Any,
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> tuple[str, float | None]:
+    ) -> dict[str, Any]:
+        if value == "words":
+            return {}
+        if value == "rrf":
+            return {"hybrid": "rrf"}
         name, colon, weight = value.partition(":")
-        if value in ("rrf", "words"):
-            return value, None
         if name != "sum" or not colon:
             self.fail(f"{value!r} is not one of rrf, sum:WEIGHT and words", param, ctx)
-        return name, click.FLOAT.convert(weight, param, ctx)
-
-
-WORDS = ("words", None)
-"""The hybrid search by words alone."""
+        return {"hybrid": "sum", "words_weight": click.FLOAT.convert(weight, param, ctx)}
 
 
 @click.command("search", cls=options.TextCommand)
@@ -136,6 +135,8 @@ def command(
     like: tuple[str, ...],
     queries: Path | None,
     run: Path | None,
+    conditions: tuple[str, ...],
+    hybrid: dict[str, Any] | None,
     html: Path | None,
     paths: bool | None,
     as_json: bool,
@@ -177,8 +178,8 @@ def command(
         raise click.UsageError(
             "--run writes the hits of --queries by score; add --queries FILE, leave out --sort",
         )
-    hybrid = settings["hybrid"]
-    if hybrid == WORDS and (images or like):
+    by_words = hybrid == {}
+    if by_words and (images or like):
         raise click.UsageError(
             "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
         )
@@ -193,7 +194,9 @@ def command(
             )
         # An option of the command line counts whatever the settings say.
         as_json = ways == ["as_json"]
+    from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
+    from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
 
     if html is not None:
@@ -203,18 +206,17 @@ def command(
 
         check_run(run)
     searcher = Searcher.open(name, at, encoder=encoder)
-    search_options = options_of(searcher, **settings)
+    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    search_options = SearchOptions(filters=filters, **(hybrid or {}), **settings)
     text = " ".join(words) if words else None
     if form is not None:
         request = searcher.request(query_of(text, images, like), search_options)
         click.echo(request.render(form))
         return
     if queries is not None:
-        answers = search_file(searcher, queries, search_options, by_words=hybrid == WORDS)
+        answers = search_file(searcher, queries, search_options, by_words=by_words)
     else:
-        answers = search_once(
-            searcher, text, images, like, search_options, by_words=hybrid == WORDS
-        )
+        answers = search_once(searcher, text, images, like, search_options, by_words=by_words)
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -226,25 +228,8 @@ def command(
         write_run(run, ranked)
         return
     print_answers(answers, search_options, paths, as_json=as_json)
-    if text is not None and hybrid != WORDS:
+    if text is not None and not by_words:
         tell_words(searcher, text)
-
-
-def options_of(
-    searcher: Searcher,
-    conditions: Sequence[str],
-    hybrid: tuple[str, float | None] | None,
-    **settings: Any,
-) -> SearchOptions:
-    """Return the options of a search of one index."""
-    from boc.inputs.metadata import parse_filter
-    from boc.search.options import SearchOptions
-
-    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    if hybrid is None or hybrid == WORDS:
-        return SearchOptions(filters=filters, **settings)
-    mode, weight = hybrid
-    return SearchOptions(filters=filters, hybrid=mode, words_weight=weight, **settings)  # type: ignore[arg-type]  # "rrf" or "sum"
 
 
 def query_of(
@@ -274,13 +259,12 @@ def search_once(
     by_words: bool,
 ) -> Answers:
     """Search by one query."""
-    if by_words and text is not None:
-        return [("", text, searcher.search_words([text], search_options)[0])]
-    title = [*map(str, images), *like]
-    if text is not None:
-        title.insert(0, text)
-    hits = searcher.search_query(query_of(text, images, like), search_options)
-    return [("", ", ".join(title), hits)]
+    title = ", ".join([*filter(None, [text]), *map(str, images), *like])
+    if by_words:
+        hits = searcher.search_words([title], search_options)[0]
+    else:
+        hits = searcher.search_query(query_of(text, images, like), search_options)
+    return [("", title, hits)]
 
 
 def search_file(
@@ -299,7 +283,7 @@ def search_file(
             raise click.UsageError(
                 "--hybrid words needs sentences; give a file with one per line as --queries",
             )
-        answers = []
+        answers: list[Any] = []
         for items, queries in read_queries(path, searcher.index.manifest.identity):
             keys = [item.id for item in items]
             texts = None
@@ -336,13 +320,9 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
 
     shown = f"--queries {path}"
     lines = options.read_lines(str(path), shown, "sentences")
-    if path.suffix.lower() == ".tsv":
-        if odd := next((line for line in lines if "\t" not in line), ""):
-            raise BocError(f"{shown}: {odd[:60]!r} has no tab; write ID, a tab and the sentence")
-        pairs = [(id.strip(), text.strip()) for id, _, text in (x.partition("\t") for x in lines)]
-    elif path.suffix.lower() == ".jsonl":
+    pairs = []
+    if path.suffix.lower() == ".jsonl":
         faults: list[str] = []
-        pairs = []
         for number, record in json_lines(path, faults):
             if isinstance(record, dict):
                 vector = record.get("vector")
@@ -350,7 +330,16 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
                 pairs.append((id_of(record, number), text))
         leave_out(shown, faults)
     else:
-        pairs = [(str(number), line) for number, line in enumerate(lines, 1)]
+        for number, line in enumerate(lines, 1):
+            id = str(number)
+            text = line
+            if path.suffix.lower() == ".tsv":
+                id, tab, text = line.partition("\t")
+                if not tab:
+                    raise BocError(
+                        f"{shown}: {line[:60]!r} has no tab; write ID, a tab and the sentence",
+                    )
+            pairs.append((id.strip(), text.strip()))
     for id, count in Counter(id for id, _ in pairs).items():
         if count > 1:
             raise BocError(f"{shown}: the id {id!r} stands twice; give each sentence its own")
@@ -365,6 +354,10 @@ def print_answers(
     as_json: bool,
 ) -> None:
     """Print hits as JSON, as ``paths`` with a line end or a zero byte behind each, or as a list."""
+    reason = "matches this query"
+    if search_options.min_confidence:
+        least = f"{search_options.min_confidence:g}"
+        reason = f"has a confidence of {least}; a smaller --min-confidence shows more"
     for id, query, hits in answers:
         if as_json:
             record = {"id": id, "query": query, "hits": [hit.to_dict() for hit in hits]}
@@ -380,17 +373,8 @@ def print_answers(
         else:
             print_paths(hits, b"\n" if paths else b"\0")
         if not hits:
-            which = "nothing"
-            if search_options.filters:
-                which = "no item that passes all filters"
-            if search_options.min_confidence:
-                text = (
-                    f"{which} has a confidence of {search_options.min_confidence:g}; a smaller "
-                    "--min-confidence shows more"
-                )
-            else:
-                text = f"{which} matches this query"
-            click.echo(text, err=True)
+            which = "no item that passes all filters" if search_options.filters else "nothing"
+            click.echo(f"{which} {reason}", err=True)
 
 
 def print_hit(rank: int, hit: Hit) -> None:

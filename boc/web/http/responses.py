@@ -16,9 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from boc.errors import BocError
 from boc.web.http.headers import HEADERS, path_of
 
-SMALL = 1000  # bytes below which a response is not compressed
-LEVEL = 5
-
 
 class ProblemError(Exception):
     """An error to answer with. ``message`` names the value, the rule and the next step."""
@@ -83,28 +80,28 @@ def answer_problems(app: FastAPI) -> None:
 
 def _message(error: Mapping[str, Any]) -> str:
     if error["type"] == "string_too_long":
-        what = "the sentence" if error["loc"][-1] == "q" else error["loc"][-1]
+        what = error["loc"][-1]
+        if what == "q":
+            what = "the sentence"
         return (
             f"{what} has {len(error['input']):,} characters; shorten it to "
             f"{error['ctx']['max_length']:,}"
         )
-    value = (
-        f", got {str(error['input'])[:100]!r}"
-        if isinstance(error.get("input"), (str, int, float))
-        else ""
-    )
+    value = ""
+    if isinstance(error.get("input"), (str, int, float)):
+        value = f", got {str(error['input'])[:100]!r}"
     return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 
 
-class Compression:
+class Compression(GZipMiddleware):
     """Compress all responses but pictures, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._plain = app
-        self._zipped = GZipMiddleware(app, SMALL, LEVEL)
+        super().__init__(app, minimum_size=1000, compresslevel=5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and path_of(scope).startswith(
-            ("/api/thumb/", "/api/picture/"),
-        )
-        await (self._plain if picture else self._zipped)(scope, receive, send)
+        pictures = ("/api/thumb/", "/api/picture/")
+        if scope["type"] == "http" and path_of(scope).startswith(pictures):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
