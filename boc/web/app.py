@@ -28,7 +28,7 @@ from boc.web import routes
 from boc.web.http.auth import Guard
 from boc.web.http.limits import BodyLimit, Heads, LoadLimit
 from boc.web.http.responses import Compression, answer_problems
-from boc.web.http.server import return_memory
+from boc.web.http.server import configure_logging, return_memory
 from boc.web.live_index import Library
 from boc.web.metrics import Metrics, RequestCount, add_operations
 from boc.web.microbatch import Batcher
@@ -55,6 +55,7 @@ def load_app(
     ``announce`` is called with each encoder before it is loaded, once where several indexes have
     the same.
     """
+    configure_logging()
     return_memory()
     searchers = {name: Searcher.open(name, settings.at, encoder=encoder) for name in names}
     loaded: dict[str, Encoder] = {}

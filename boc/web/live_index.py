@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Generic, TypeVar
 
-from boc.errors import BackendError, BocError, ImageError, ManifestError
+from boc.errors import BackendError, BocError, ManifestError
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
@@ -24,7 +24,7 @@ from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
-from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
+from boc.types import Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
@@ -69,7 +69,7 @@ class LibrarySnapshot:
         self.labels = TermLabels(searcher)
         self.orders: dict[tuple[str, ...], list[str]] = {}
         # Numbers of items with each term, int64 (V,).
-        self._frequencies = searcher.index.document_frequencies()
+        self.frequencies = searcher.index.document_frequencies()
 
     @cached_property
     def begin(self) -> list[Item]:
@@ -87,8 +87,7 @@ class LibrarySnapshot:
     def examples(self) -> list[str]:
         """Some short sentences from the beginning of the index, as examples of queries."""
         sentences = [item.content for item in self.begin if item.modality == "text"]
-        short = [text for text in sentences if len(text) <= 60]
-        return list(dict.fromkeys(short[:: max(1, len(short) // 6)]))[:6]
+        return list(dict.fromkeys(text for text in sentences if len(text) <= 60))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -112,15 +111,12 @@ class LibrarySnapshot:
             self.orders[filters] = [id for _, id in dated]
         return self.orders[filters]
 
-    def postings(self, terms: TermMatrix) -> int:
-        """Return the total length of the posting lists of ``terms``."""
-        return int(self._frequencies[terms.indices].sum())
-
 
 class Library:
     """The current index of the server and its encoder. Thread-safe.
 
-    A replaced index is noticed within seconds. Until it is open, the old one answers.
+    ``snapshot`` is the index as it was opened last. A replaced index is noticed within seconds.
+    Until it is open, the old one answers.
     """
 
     def __init__(
@@ -134,18 +130,13 @@ class Library:
         share."""
         self._settings = settings
         self._budget = budget
-        self._snapshot = LibrarySnapshot(searcher)
+        self.snapshot = LibrarySnapshot(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
         self._batching = batching
         self._sentences: Recent[Embeddings] = Recent(1024)
         self._pictures: Recent[Embeddings] = Recent(64)
-
-    @property
-    def snapshot(self) -> LibrarySnapshot:
-        """The index as it was opened last."""
-        return self._snapshot
 
     def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays
@@ -200,13 +191,12 @@ class Library:
             return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
             item = find_item(snapshot.searcher.index, str(part.value))
-            embeddings = snapshot.searcher.embeddings(item.id)
+            # A code that reads regions or words needs those that the index does not store.
+            if snapshot.searcher.codec.reads_concepts:
+                return self.whole_item(snapshot, item)
+            return snapshot.searcher.embeddings(item.id)
         except KeyError:
             raise unknown(str(part.value)) from None
-        # A code that reads regions or words needs those that the index does not store.
-        if snapshot.searcher.codec.reads_concepts:
-            embeddings = replace(self.item(snapshot, item), vectors=embeddings.vectors)
-        return embeddings
 
     def item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
         """Return an item of the index, encoded again to get the regions or words that the index
@@ -217,14 +207,10 @@ class Library:
             key = item.content, content.status.st_size, content.status.st_mtime_ns
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
-    def embeddings_with_parts(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return the stored vector of an item with its regions or words; without these if its
-        picture is missing."""
-        embeddings = snapshot.searcher.embeddings(item.id)
-        try:
-            return replace(self.item(snapshot, item), vectors=embeddings.vectors)
-        except ImageError:
-            return embeddings
+    def whole_item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
+        """Return the stored vector of an item with its regions or words."""
+        vectors = snapshot.searcher.embeddings(item.id).vectors
+        return replace(self.item(snapshot, item), vectors=vectors)
 
     def _current(self) -> LibrarySnapshot:
         since = monotonic() - self._looked
@@ -236,12 +222,12 @@ class Library:
         if since > self._settings.look_every and self._looking.acquire(blocking=False):
             self._looked = monotonic()
             threading.Thread(target=self._look, daemon=True).start()
-        return self._snapshot
+        return self.snapshot
 
     def _look(self) -> None:
         """Reopen the index if it was replaced; record if it is gone."""
         try:
-            self._take(self._snapshot.searcher.renew())
+            self._take(self.snapshot.searcher.renew())
         except (BocError, OSError) as error:
             self._away = str(error)
             self._looked = monotonic()
@@ -258,17 +244,17 @@ class Library:
         with self._looking:
             if self._looked < begun:
                 try:
-                    self._take(self._snapshot.searcher.renew(force=True))
+                    self._take(self.snapshot.searcher.renew(force=True))
                 except (BocError, OSError) as error:
                     self._away = str(error)
                 finally:
                     self._looked = monotonic()
             if self._away is not None:
                 raise away(self._away)
-            return self._snapshot
+            return self.snapshot
 
     def _take(self, searcher: Searcher) -> None:
-        old = self._snapshot
+        old = self.snapshot
         if searcher is not old.searcher:
             # Another encoder is loaded here, while the old index still answers.
             if "encoder" in vars(old.searcher):
@@ -276,7 +262,7 @@ class Library:
             fresh = LibrarySnapshot(searcher)
             if () in old.orders:
                 fresh.by_date()
-            self._snapshot = fresh
+            self.snapshot = fresh
         self._away = None
 
 

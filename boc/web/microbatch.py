@@ -4,14 +4,17 @@ as much as three."""
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from boc.types import Embeddings, Ragged
 
 
-class _Waiting:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.result: Embeddings | None = None
+@dataclass(eq=False)
+class Waiting:
+    """A sentence of a thread that waits for its embedding."""
+
+    text: str
+    result: Embeddings | None = None
 
 
 class Batcher:
@@ -21,7 +24,7 @@ class Batcher:
     def __init__(self) -> None:
         self._encoding = threading.Lock()
         self._list = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
 
     def alone(self) -> AbstractContextManager[object]:
         """Return a lock that gives one thread the encoder, for other work than sentences."""
@@ -30,13 +33,13 @@ class Batcher:
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
         """Encode ``text``. If a batch fails, its thread gets the error; the others then try their
         own sentences."""
-        mine = _Waiting(text)
+        mine = Waiting(text)
         with self._list:
             self._waiting.append(mine)
         with self._encoding:
             if mine.result is not None:
                 return mine.result
-            others: list[_Waiting] = []
+            others: list[Waiting] = []
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)

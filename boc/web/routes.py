@@ -241,7 +241,11 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             encoded = library.picture(snapshot, sent.path, sent.name, sent.key)
         elif like is not None:
             query = find(snapshot, like)
-            encoded = library.embeddings_with_parts(snapshot, query)
+            # Without its picture, an item has its stored vector alone.
+            try:
+                encoded = library.whole_item(snapshot, query)
+            except ImageError:
+                encoded = snapshot.searcher.embeddings(like)
         else:
             query = Item("query", "text", str(q))
             encoded = library.sentence(snapshot, query.content)

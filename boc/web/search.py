@@ -144,7 +144,7 @@ def answer_question(
         "find": find,
         "hits": shown,
         "stages": milliseconds,
-        "postings": snapshot.postings(stages.codes),
+        "postings": int(snapshot.frequencies[stages.codes.indices].sum()),
         "terms": int(stages.codes.nnz),
         "candidates": stages.candidates,
         "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),

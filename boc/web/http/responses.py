@@ -17,17 +17,17 @@ from boc.errors import BocError
 from boc.web.http.headers import HEADERS, path_of
 
 
-class ProblemError(Exception):
+class ProblemError(BocError):
     """An error to answer with. ``message`` names the value, the rule and the next step."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.headers = dict(headers or {})
+        self.http_status = status
+        self.headers = headers
 
     def answer(self) -> Response:
         """Return the response that says so."""
-        return refusal(self.status, str(self), self.headers)
+        return refusal(self.http_status, str(self), self.headers)
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -56,13 +56,9 @@ def unknown(id: str) -> ProblemError:
 def answer_problems(app: FastAPI) -> None:
     """Make ``app`` answer every error in this form."""
 
-    @app.exception_handler(ProblemError)
-    def problem(_: Request, error: ProblemError) -> Response:
-        return error.answer()
-
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(error.http_status, str(error))
+        return refusal(error.http_status, str(error), getattr(error, "headers", None))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:

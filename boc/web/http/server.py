@@ -9,7 +9,6 @@ import re
 import resource
 import socket
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -21,31 +20,23 @@ LEAST = 32  # connections, and pictures that they ask for
 FILES = 256  # that the process needs beside connections: the index, pictures
 
 
-class RouteFilter(logging.Filter):
-    """Cut each address in uvicorn's log of requests behind its route: the rest may hold a token, a
-    sentence or an id."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == "uvicorn.access" and isinstance(record.args, tuple):
-            client, method, path, *others = record.args
-            route = re.match(r"(/index/[^/?]*)?(/api)?/?[^/?]*", str(path))
-            assert route is not None
-            record.args = (client, method, route[0], *others)
-        return True
+def configure_logging() -> None:
+    """Log faults of the server on stderr, and requests if uvicorn logs them: without what is
+    behind their routes, which may be a token, a sentence or an id."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    requests = logging.getLogger("uvicorn.access")
+    requests.setLevel(logging.INFO)
+    requests.addFilter(cut_address)
 
 
-LOGGING: dict[str, Any] = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(message)s"}},
-    "filters": {"route": {"()": RouteFilter}},
-    "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["route"]},
-    },
-    "loggers": {"uvicorn": {"level": "WARNING"}, "uvicorn.access": {"level": "INFO"}},
-    "root": {"handlers": ["stderr"]},
-}
-"""Faults of the server, and requests where uvicorn logs them, on stderr."""
+def cut_address(record: logging.LogRecord) -> bool:
+    """Cut the address in a line of uvicorn's log of requests behind its route."""
+    assert isinstance(record.args, tuple)
+    client, method, path, *others = record.args
+    route = re.match("(/index/[^/?]*)?(/api)?/?[^/?]*", str(path))
+    record.args = (client, method, route and route[0], *others)
+    return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -95,7 +86,7 @@ def run(app: ASGIApp | str, sock: socket.socket, workers: int = 1, *, log: bool 
         workers=workers,
         fd=sock.fileno(),
         http="h11",
-        log_config=LOGGING,
+        log_config=None,
         access_log=log,
         server_header=False,
         backlog=CONNECTIONS,
@@ -123,9 +114,7 @@ def connection_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = CONNECTIONS + FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed
-        if hard != resource.RLIM_INFINITY:
-            soft = min(needed, hard)
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS

@@ -1,7 +1,6 @@
 """Health, measurements and logs."""
 
 import logging
-import logging.config
 import shutil
 import threading
 import time
@@ -21,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from boc.web.app import create_app
 from boc.web.http.responses import ProblemError
-from boc.web.http.server import LOGGING
+from boc.web.http.server import configure_logging, cut_address
 from boc.web.settings import Settings
 from tests.boc.web.test_api import client_of
 
@@ -138,23 +137,16 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
     ],
 )
 def test_log_of_requests_holds_routes_alone(path: str, route: str) -> None:
-    stream = StringIO()
-    root = logging.getLogger()
-    before = list(root.handlers)
-    logging.config.dictConfig(LOGGING)
+    logger = logging.getLogger("uvicorn.access")
+    handler = logging.StreamHandler(StringIO())
+    configure_logging()
+    logger.addHandler(handler)
     try:
-        root.handlers[0].setStream(stream)  # type: ignore[attr-defined]
-        logging.getLogger("uvicorn.access").info(
-            '%s - "%s %s HTTP/%s" %d',
-            "10.0.0.7:50",
-            "GET",
-            path,
-            "1.1",
-            200,
-        )
+        logger.info('%s - "%s %s HTTP/%s" %d', "10.0.0.7:50", "GET", path, "1.1", 200)
     finally:
-        root.handlers[:] = before
-    assert stream.getvalue().endswith(f' INFO 10.0.0.7:50 - "GET {route} HTTP/1.1" 200\n')
+        logger.removeHandler(handler)
+        logger.removeFilter(cut_address)
+    assert handler.stream.getvalue() == f'10.0.0.7:50 - "GET {route} HTTP/1.1" 200\n'
 
 
 def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path: Path) -> None:
