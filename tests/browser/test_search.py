@@ -218,14 +218,13 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
 
 
 def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str) -> None:
-    page = visit(server)
+    page = visit(f"{server}?k=10")
     page.fill("#q", SENTENCE)
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
     for label, value in (
         ("Query terms", "1000000"),
         ("Query terms", "8"),
-        ("Hits at first", "10"),
         ("Candidates re-ranked per hit", "3"),
     ):
         page.get_by_label(label).fill(value)
