@@ -26,7 +26,7 @@ from boc.errors import BocError
 from boc.search.searcher import Searcher
 from boc.web import routes
 from boc.web.http.auth import Guard
-from boc.web.http.limits import BodyLimit, Heads, LoadLimit
+from boc.web.http.limits import BodyLimit, LoadLimit
 from boc.web.http.responses import Compression, answer_problems
 from boc.web.http.server import configure_logging, return_memory
 from boc.web.live_index import Library
@@ -133,7 +133,6 @@ def create_app(
     for layer in (LoadLimit, BodyLimit, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
     app.add_middleware(RequestCount, metrics=metrics)
-    app.add_middleware(Heads)
     return app
 
 

@@ -59,7 +59,8 @@ class Metrics:
 
 class RequestCount:
     """Count and time each request by its route: the pattern of its address, as ``/api/item/{id}``,
-    and "none" without a route, or if the request was refused before."""
+    and "none" without a route, or if the request was refused before. HEAD is answered as GET;
+    servers leave out the body by themselves."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -69,6 +70,8 @@ class RequestCount:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         begun = perf_counter()
         status = 500
 

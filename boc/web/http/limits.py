@@ -134,15 +134,3 @@ class LoadLimit:
             self._room[kind] += 1
         for message in response:  # here, where a client that reads slowly keeps no other waiting
             await send(message)
-
-
-class Heads:
-    """Answer HEAD as GET; servers leave out the body by themselves."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)

@@ -122,7 +122,11 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")],
+    [
+        ("nothing", "no index 'nothing'"),
+        ("nothing --workers 3", "no index 'nothing'"),
+        ("photos --host no.such.host.invalid", "no address"),
+    ],
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
     result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
@@ -189,15 +193,3 @@ def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
         assert len(workers) == 2
         end(process, signal.SIGKILL)
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
-def test_an_error_of_a_worker_is_told_once(library: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    process = start(
-        ["serve", "nothing", "--at", f"file:{library / 'index'}", "--port", 0, "--workers", 3],
-        errors=log,
-    )
-    process.join(PATIENCE)
-    assert process.exitcode == 1
-    assert "no index 'nothing'" in log.read_text()
-    assert len(log.read_text().strip().splitlines()) == 1
