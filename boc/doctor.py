@@ -51,7 +51,9 @@ class Finding:
 def examine(places: Iterable[str]) -> Iterator[Finding]:
     """Yield findings on the installation, the models, and the backend at each of ``places``."""
     yield Finding(
-        "ok", "boc", f"{__version__}, on Python {sys.version.split()[0]} ({sys.executable})"
+        "ok",
+        "boc",
+        f"{__version__}, on Python {sys.version.split()[0]} ({sys.executable})",
     )
     yield from packages()
     yield from compiled_modules()

@@ -162,7 +162,11 @@ class Library:
         return self._sentences.get((encoder.identity.digest, text), make)
 
     def picture(
-        self, snapshot: LibrarySnapshot, path: Path, name: str, key: Hashable
+        self,
+        snapshot: LibrarySnapshot,
+        path: Path,
+        name: str,
+        key: Hashable,
     ) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its
         contents."""
@@ -180,7 +184,10 @@ class Library:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
 
     def part(
-        self, snapshot: LibrarySnapshot, part: QueryPart, sent: Upload | None = None
+        self,
+        snapshot: LibrarySnapshot,
+        part: QueryPart,
+        sent: Upload | None = None,
     ) -> Embeddings:
         """Return the embedding of a part of a question; its picture, if it has one, is the one that
         was ``sent``."""

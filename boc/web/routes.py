@@ -141,7 +141,10 @@ def search(request: Request, service: Served, question: Parameters, sent: Sent) 
 
     def answer(snapshot: LibrarySnapshot) -> serialize.Json:
         return answer_question(
-            snapshot, question, query, partial(library.part, snapshot, sent=sent)
+            snapshot,
+            question,
+            query,
+            partial(library.part, snapshot, sent=sent),
         )
 
     answered = library.do(answer)

@@ -42,7 +42,9 @@ def parameters() -> dict[str, Any]:
     docstring."""
     types = get_type_hints(SearchOptions)
     entries = re.findall(
-        r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE
+        r"^ +(\w+) : .*\n((?: {8}.*\n)+)",
+        SearchOptions.__doc__ or "",
+        re.MULTILINE,
     )
     texts = {name: " ".join(text.split()) for name, text in entries}
     chosen = {}

@@ -190,13 +190,15 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
     path = library / "images" / "007.png"
     for weight in (1.0, 3.0):
         assert searcher.search_query(
-            Query((QueryPart("text", TEXT, weight),)), k=6
+            Query((QueryPart("text", TEXT, weight),)),
+            k=6,
         ) == searcher.search(
             TEXT,
             k=6,
         )
         assert searcher.search_query(
-            Query((QueryPart("image", path, weight),)), k=6
+            Query((QueryPart("image", path, weight),)),
+            k=6,
         ) == searcher.search(
             image=path,
             k=6,
