@@ -5,6 +5,7 @@ no threads to copy.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -50,5 +51,6 @@ def _run(arguments: list[str], output: Path, errors: Path, environment: dict[str
     for file, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), file)
     os.environ.update(environment)
+    sys.stdin = None  # type: ignore[assignment]  # uvicorn hands it on to its workers
     options.write_onnx = lambda folder, **_: None  # it takes longer than all else
     main(arguments)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError, leave_out, worded
@@ -95,10 +94,13 @@ _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 def plain(text: object) -> str:
     """Return ``text`` without what a terminal would obey: control characters and line ends become
     escapes."""
-    return "".join(
-        char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode()
-        for char in str(text)
-    )
+    shown = ""
+    for char in str(text):
+        if char.isprintable() or char in _JOINERS:
+            shown += char
+        else:
+            shown += char.encode("unicode_escape").decode()
+    return shown
 
 
 def one_line(error: BaseException) -> str:
@@ -114,44 +116,14 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
         faults: list[str] = []
         lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
-        raise BocError(
-            f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one "
-            "per line",
-        )
+        fault = f" ({faults[0]})" if faults else ""
+        raise BocError(f"{shown} holds no {what}{fault}; write one per line")
     leave_out(shown, faults)
     return lines
 
 
-def complete_names(
-    context: click.Context,
-    parameter: click.Parameter,
-    incomplete: str,
-) -> list[str]:
-    """Complete names of indexes in the folder of --at; servers are not queried."""
-    at = str(context.params.get("at") or "")
-    if not at.startswith("file:"):
-        return []
-    try:
-        folders = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
-        return sorted(
-            path.parent.name for path in folders if path.parent.name.startswith(incomplete)
-        )
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ):  # not readable, no path at all, or of an unknown user
-        return []
-
-
-name = click.argument("name", shell_complete=complete_names)
-names = click.argument(
-    "names",
-    metavar="NAME...",
-    nargs=-1,
-    required=True,
-    shell_complete=complete_names,
-)
+name = click.argument("name")
+names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 at = click.option(
     "--at",
     default="file:boc-data",
@@ -205,18 +177,12 @@ class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before
         parameter: click.Parameter | None,
         context: click.Context | None,
     ) -> Code:
+        if isinstance(value, Code):
+            return value
         try:
-            return value if isinstance(value, Code) else parse_code(value)
+            return parse_code(value)
         except BocError as error:
             self.fail(one_line(error), parameter, context)
-
-    def shell_complete(
-        self,
-        context: click.Context,
-        parameter: click.Parameter,
-        incomplete: str,
-    ) -> list[CompletionItem[str]]:
-        return [CompletionItem(code) for code in CODES if code.startswith(incomplete)]
 
 
 code = click.option(
@@ -313,12 +279,6 @@ def on_command_line(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def is_set(option: str) -> bool:
-    """Return whether an option of the current command was given anywhere, and does not have its
-    default."""
-    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
-
-
 def bars() -> closing[Bars]:
     """Make bars on stderr, one per stage, that end with a block; where that is no terminal, a line
     a minute."""
@@ -366,11 +326,14 @@ def is_verbose() -> bool:
 def report(failed: list[tuple[str, str]], left: int) -> None:
     """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if none
     is ``left``."""
-    shown = failed if is_verbose() else failed[:FEW]
-    for _, reason in shown:
+    named = failed
+    more = ""
+    if len(failed) > FEW and not is_verbose():
+        named = failed[:FEW]
+        more = f" (--verbose names all {len(failed)})"
+    for _, reason in named:
         click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
-        more = f" (--verbose names all {len(failed)})" if len(shown) < len(failed) else ""
         click.echo(f"{len(failed)} items could not be used{more}; {left} are done.", err=True)
-    if failed and not left:
-        raise SystemExit(1)
+        if not left:
+            raise SystemExit(1)

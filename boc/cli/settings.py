@@ -22,7 +22,7 @@ SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
 """Commands that use the encoder of the index; the shared setting of an encoder is for making
 indexes."""
-ONCE = {"all", "detach", "install", "paths", "replace", "yes"}
+ONCE = {"all", "detach", "paths", "replace", "yes"}
 """Options that are never settings, so that a forgotten line cannot replace an index, nor give a
 program other lines."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}

@@ -2,7 +2,7 @@
 to it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,39 +13,39 @@ from boc.types import Embeddings, FieldType, Item
 from boc.web.live_index import LibrarySnapshot
 
 DEPTH = 500  # hits that are counted at most
-LINE = 0.5  # confidence from which a hit is probably right
-LEAST = 100  # hits that are counted, however few are probably right
-# usual values of a field, and those counted; a number with more is a measure, without facet
-VALUES = 12
-MANY = 30
-TECHNICAL = {
-    "width",
-    "height",
-    "orientation",
-    "size",
-}  # facts of files by which nobody looks for a picture
-KINDS = ("keyword", "boolean", "integer", "date")
+MANY = 30  # values that are counted at most; a number with more is a measure, without facet
 
 
 def facet_fields(snapshot: LibrarySnapshot) -> dict[str, list[str]]:
     """Return the fields that have facets, those that divide the first items of the index, and their
     usual values."""
-    fields = {}
-    for name, kind in _offered(snapshot):
-        counts = Counter(
-            value for item in snapshot.begin for value in _values(item.fields, name, kind)
-        )
-        if _divides(kind, counts):
-            fields[name] = [str(value) for value, _ in counts.most_common(VALUES)]
-    return fields
+    return {
+        name: [str(value) for value, _ in counts.most_common(12)]
+        for name, _, counts in count_values(snapshot, snapshot.begin)
+        if len(counts) > 1
+    }
 
 
-def _offered(snapshot: LibrarySnapshot) -> list[tuple[str, FieldType]]:
-    return [
-        (name, kind)
-        for name, kind in snapshot.fields.items()
-        if kind in KINDS and name not in TECHNICAL
-    ]
+def count_values(
+    snapshot: LibrarySnapshot,
+    items: Sequence[Item],
+) -> Iterator[tuple[str, FieldType, Counter[Any]]]:
+    """Yield name, type, and number of items by value, years for a date, of each field that may
+    have a facet: no measure, and no fact of files by which nobody looks for a picture."""
+    for name, kind in snapshot.fields.items():
+        if name in ("width", "height", "orientation", "size"):
+            continue
+        if kind in ("keyword", "boolean", "integer", "date"):
+            counts = Counter[Any]()
+            for item in items:
+                values: Iterable[Any] = values_of(item.fields, name)
+                if kind == "date":
+                    values = (int(value[:4]) for value in values)
+                elif kind == "boolean":
+                    values = (str(value).lower() for value in values)
+                counts.update(dict.fromkeys(values, 1))
+            if kind != "integer" or len(counts) <= MANY:
+                yield name, kind, counts
 
 
 def facets(
@@ -57,46 +57,26 @@ def facets(
     """Return a ``FacetsAnswer`` to a question whose parts are ``encoded``."""
     confident = None if options.hybrid else 0.0
     whole = replace(options, k=DEPTH, min_confidence=confident, collapse=False, sort=None)
-    hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
-    sure = sum((hit.confidence or 0) >= LINE for hit in hits)
-    items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
-    counts = [_facet(name, kind, items) for name, kind in _offered(snapshot)]
-    return {"hits": len(items), "facets": [each for each in counts if each is not None]}
-
-
-def _facet(name: str, kind: FieldType, items: Sequence[Item]) -> dict[str, Any] | None:
-    """Return the facet of a field; None without values, and for a measure."""
-    counts = Counter(
-        value for item in items for value in dict.fromkeys(_values(item.fields, name, kind))
-    )
-    if not counts or (kind == "integer" and len(counts) > MANY):
-        return None
-    best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
-    if kind in ("date", "integer"):
-        best.sort(key=lambda pair: pair[0], reverse=True)
-    values = [
-        {"value": str(value), "filters": _filters(name, kind, value), "count": n}
-        for value, n in best
-    ]
-    return {"field": name, "values": values}
-
-
-def _divides(kind: FieldType, values: Collection[Any]) -> bool:
-    """Return whether a field has values to choose from: two at least, and numbers not as many as a
-    measure has."""
-    return len(values) > 1 and (kind != "integer" or len(values) <= MANY)
-
-
-def _values(fields: Mapping[str, Any], name: str, kind: FieldType) -> Iterator[Any]:
-    """Yield the values of an item, years for a date."""
-    for value in values_of(fields, name):
-        yield (
-            int(value[:4]) if kind == "date" else str(value).lower() if kind == "boolean" else value
-        )
-
-
-def _filters(name: str, kind: FieldType, value: Any) -> list[str]:
-    if kind != "date":
-        return [f"{name}={'=' if str(value).startswith('=') else ''}{value}"]
-    after = [f"{name}<{value + 1:04d}-01-01"] if value < 9999 else []
-    return [f"{name}>={value:04d}-01-01", *after]
+    hits = list(snapshot.searcher.search_query(query, whole, encoded=encoded))
+    if not options.hybrid:
+        # The hits that are probably right count, and a hundred at least.
+        sure = sum((hit.confidence or 0) >= 0.5 for hit in hits)
+        hits = hits[: max(sure, 100)]
+    answer = []
+    for name, kind, counts in count_values(snapshot, [hit.item for hit in hits]):
+        best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
+        if kind in ("date", "integer"):
+            best.sort(reverse=True)
+        values = []
+        for value, count in best:
+            # A value that begins with the sign gets a second one before it.
+            sign = "==" if str(value).startswith("=") else "="
+            filters = [f"{name}{sign}{value}"]
+            if kind == "date":
+                filters = [f"{name}>={value:04d}-01-01"]
+                if value < 9999:
+                    filters.append(f"{name}<{value + 1:04d}-01-01")
+            values.append({"value": str(value), "filters": filters, "count": count})
+        if values:
+            answer.append({"field": name, "values": values})
+    return {"hits": len(hits), "facets": answer}

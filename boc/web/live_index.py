@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from boc.errors import BackendError, BocError, ImageError, ManifestError, worded
+from boc.errors import BackendError, BocError, ManifestError, worded
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
@@ -26,7 +24,7 @@ from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
-from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
+from boc.types import Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, parameter_words, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
@@ -36,15 +34,7 @@ from boc.web.settings import Settings
 
 T = TypeVar("T")
 
-AGAIN = 1.0  # seconds after which an index that could not be opened is opened again
-SENTENCES = 1024  # encoded sentences in the cache
-PICTURES = 64
-BEGIN = 1000  # first items of the index, from which examples are taken
-EXAMPLES = 6
-# items that a library without a search shows at most, and orders that are kept
-BROWSED = 200_000
-ORDERS = 8
-SHORT = 60  # characters of an example at most
+BROWSED = 200_000  # items that a library without a search shows at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
 
@@ -71,24 +61,20 @@ class Recent(Generic[T]):
         return value
 
 
-@dataclass(frozen=True)
 class LibrarySnapshot:
-    """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each
-    term."""
+    """A snapshot of the index."""
 
-    searcher: Searcher
-    frequencies: NDArray[np.int64]
-    labels: TermLabels
-    _by_date: dict[tuple[str, ...], list[str]] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, searcher: Searcher) -> LibrarySnapshot:
-        return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
+    def __init__(self, searcher: Searcher) -> None:
+        self.searcher = searcher
+        self.labels = TermLabels(searcher)
+        self.orders: dict[tuple[str, ...], list[str]] = {}
+        # Numbers of items with each term, int64 (V,).
+        self.frequencies = searcher.index.document_frequencies()
 
     @cached_property
     def begin(self) -> list[Item]:
-        """The first items of the index."""
-        return list(islice(self.searcher.index.items(), BEGIN))
+        """The first items of the index, from which examples are taken."""
+        return list(islice(self.searcher.index.items(), 1000))
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
@@ -100,12 +86,8 @@ class LibrarySnapshot:
     @cached_property
     def examples(self) -> list[str]:
         """Some short sentences from the beginning of the index, as examples of queries."""
-        short = [
-            item.content
-            for item in self.begin
-            if item.modality == "text" and len(item.content) <= SHORT
-        ]
-        return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
+        sentences = [item.content for item in self.begin if item.modality == "text"]
+        return list(dict.fromkeys(text for text in sentences if len(text) <= 60))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -115,33 +97,26 @@ class LibrarySnapshot:
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that
         of the file; of a library of more than ``BROWSED`` items those among the first of these."""
-        if filters not in self._by_date:
+        if filters not in self.orders:
             index = self.searcher.index
             conditions = parse_filters(filters, index.manifest.fields)
-            pictures = (item for item in islice(index.items(), BROWSED) if item.modality == "image")
-            chosen = [
-                item for item in pictures if all(holds(each, item.fields) for each in conditions)
-            ]
-            dates = [str(next(iter(_dates(item.fields)), "")) for item in chosen]
-            order = sorted(range(len(chosen)), key=dates.__getitem__, reverse=True)
-            if len(self._by_date) >= ORDERS:
-                self._by_date.clear()
-            self._by_date[filters] = [chosen[i].id for i in order]
-        return self._by_date[filters]
-
-    def postings(self, terms: TermMatrix) -> int:
-        """Return the total length of the posting lists of ``terms``."""
-        return int(self.frequencies[terms.indices].sum())
-
-
-def _dates(fields: Mapping[str, Any]) -> Iterator[Any]:
-    return (value for name in ("taken", "modified") for value in values_of(fields, name))
+            dated = []
+            for item in islice(index.items(), BROWSED):
+                if item.modality == "image" and all(holds(c, item.fields) for c in conditions):
+                    dates = [*values_of(item.fields, "taken"), *values_of(item.fields, "modified")]
+                    dated.append((str(next(iter(dates), "")), item.id))
+            dated.sort(key=itemgetter(0), reverse=True)
+            if len(self.orders) >= 8:
+                self.orders.clear()
+            self.orders[filters] = [id for _, id in dated]
+        return self.orders[filters]
 
 
 class Library:
     """The current index of the server and its encoder. Thread-safe.
 
-    A replaced index is noticed within seconds. Until it is open, the old one answers.
+    ``snapshot`` is the index as it was opened last. A replaced index is noticed within seconds.
+    Until it is open, the old one answers.
     """
 
     def __init__(
@@ -149,37 +124,31 @@ class Library:
         searcher: Searcher,
         settings: Settings,
         budget: PixelBudget,
-        batching: dict[str, Batcher] | None = None,
+        batching: dict[str, Batcher],
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it
         share."""
         self._settings = settings
         self._budget = budget
-        self._snapshot = LibrarySnapshot.of(searcher)
+        self.snapshot = LibrarySnapshot(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._batching = {} if batching is None else batching
-        self._sentences: Recent[Embeddings] = Recent(SENTENCES)
-        self._pictures: Recent[Embeddings] = Recent(PICTURES)
-
-    @property
-    def snapshot(self) -> LibrarySnapshot:
-        """The index as it was opened last."""
-        return self._snapshot
+        self._batching = batching
+        self._sentences: Recent[Embeddings] = Recent(1024)
+        self._pictures: Recent[Embeddings] = Recent(64)
 
     def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays
         unreachable."""
-        snapshot = self._current()
         try:
-            return work(snapshot)
+            return work(self._current())
         except AWAY:
             snapshot = self._reopen()
         try:
             return work(snapshot)
         except AWAY as error:
-            raise ProblemError(503, worded(error, parameter_words), {"Retry-After": "1"}) from error
+            raise away(worded(error, parameter_words)) from error
 
     def sentence(self, snapshot: LibrarySnapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
@@ -187,8 +156,10 @@ class Library:
         encoder = snapshot.searcher.encoder
         text = nfc(text)
 
-        key = encoder.identity.digest, text
-        return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
+        def make() -> Embeddings:
+            return self._together(encoder)(encoder.encode_texts, text)
+
+        return self._sentences.get((encoder.identity.digest, text), make)
 
     def picture(
         self,
@@ -202,11 +173,8 @@ class Library:
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
-            try:
-                with self._budget.of(path):
-                    prepared = encoder.prepare(ImageRef(name, path))
-            except ImageError as error:  # the answer must not reveal paths of this disk
-                raise ImageError(str(error).replace(str(path), name)) from error
+            with self._budget.of(path, name):
+                prepared = encoder.prepare(ImageRef(name, path))
             with self._together(encoder).alone():
                 return encoder.encode_images([prepared])
 
@@ -214,10 +182,6 @@ class Library:
 
     def _together(self, encoder: Encoder) -> Batcher:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
-
-    def upload(self, snapshot: LibrarySnapshot, sent: Upload) -> Embeddings:
-        """Return the embedding of an uploaded picture, from the cache if possible."""
-        return self.picture(snapshot, sent.path, sent.name, sent.key)
 
     def part(
         self,
@@ -231,12 +195,13 @@ class Library:
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
             assert sent is not None
-            return self.upload(snapshot, sent)
+            return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
-            return self.stored_embeddings(
-                snapshot,
-                find_item(snapshot.searcher.index, str(part.value)),
-            )
+            item = find_item(snapshot.searcher.index, str(part.value))
+            # A code that reads regions or words needs those that the index does not store.
+            if snapshot.searcher.codec.reads_concepts:
+                return self.whole_item(snapshot, item)
+            return snapshot.searcher.embeddings(item.id)
         except KeyError:
             raise unknown(str(part.value)) from None
 
@@ -249,41 +214,27 @@ class Library:
             key = item.content, content.status.st_size, content.status.st_mtime_ns
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
-    def stored_embeddings(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return an item as the index stores it; if the code reads regions or words, it is also
-        encoded again."""
-        embeddings = snapshot.searcher.embeddings(item.id)
-        return (
-            replace(self.item(snapshot, item), vectors=embeddings.vectors)
-            if snapshot.searcher.codec.reads_concepts
-            else embeddings
-        )
-
-    def embeddings_with_parts(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return the stored vector of an item with its regions or words; without these if its
-        picture is missing."""
-        embeddings = snapshot.searcher.embeddings(item.id)
-        try:
-            return replace(self.item(snapshot, item), vectors=embeddings.vectors)
-        except ImageError:
-            return embeddings
+    def whole_item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
+        """Return the stored vector of an item with its regions or words."""
+        vectors = snapshot.searcher.embeddings(item.id).vectors
+        return replace(self.item(snapshot, item), vectors=vectors)
 
     def _current(self) -> LibrarySnapshot:
+        since = monotonic() - self._looked
+        # An index that could not be opened is opened again after a second.
         if self._away is not None:
-            if monotonic() - self._looked < AGAIN:
-                raise ProblemError(503, self._away, {"Retry-After": "1"})
+            if since < 1.0:
+                raise away(self._away)
             return self._reopen()
-        if monotonic() - self._looked > self._settings.look_every and self._looking.acquire(
-            blocking=False,
-        ):
+        if since > self._settings.look_every and self._looking.acquire(blocking=False):
             self._looked = monotonic()
             threading.Thread(target=self._look, daemon=True).start()
-        return self._snapshot
+        return self.snapshot
 
     def _look(self) -> None:
         """Reopen the index if it was replaced; record if it is gone."""
         try:
-            self._take(self._snapshot.searcher.renew())
+            self._take(self.snapshot.searcher.renew())
         except (BocError, OSError) as error:
             self._away = worded(error, parameter_words)
             self._looked = monotonic()
@@ -298,27 +249,30 @@ class Library:
         """
         begun = monotonic()
         with self._looking:
-            if self._looked >= begun:
-                if self._away is not None:
-                    raise ProblemError(503, self._away, {"Retry-After": "1"})
-                return self._snapshot
-            try:
-                self._take(self._snapshot.searcher.renew(force=True))
-            except (BocError, OSError) as error:
-                self._away = worded(error, parameter_words)
-                raise ProblemError(503, self._away, {"Retry-After": "1"}) from error
-            finally:
-                self._looked = monotonic()
-        return self._snapshot
+            if self._looked < begun:
+                try:
+                    self._take(self.snapshot.searcher.renew(force=True))
+                except (BocError, OSError) as error:
+                    self._away = worded(error, parameter_words)
+                finally:
+                    self._looked = monotonic()
+            if self._away is not None:
+                raise away(self._away)
+            return self.snapshot
 
     def _take(self, searcher: Searcher) -> None:
-        if searcher is not self._snapshot.searcher:
-            if "encoder" in vars(self._snapshot.searcher):
-                _ = (
-                    searcher.encoder
-                )  # another one is loaded here, while the old index still answers
-            fresh = LibrarySnapshot.of(searcher)
-            if () in self._snapshot._by_date:
+        old = self.snapshot
+        if searcher is not old.searcher:
+            # Another encoder is loaded here, while the old index still answers.
+            if "encoder" in vars(old.searcher):
+                _ = searcher.encoder
+            fresh = LibrarySnapshot(searcher)
+            if () in old.orders:
                 fresh.by_date()
-            self._snapshot = fresh
+            self.snapshot = fresh
         self._away = None
+
+
+def away(message: str) -> ProblemError:
+    """Return the 503 error for an index that cannot be reached."""
+    return ProblemError(503, message, {"Retry-After": "1"})

@@ -1,8 +1,7 @@
 """Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
 
-import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from time import perf_counter
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
@@ -14,48 +13,42 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boc.web.http.headers import below_index, path_of
 from boc.web.http.responses import ProblemError
 from boc.web.live_index import Library
-from boc.web.settings import SHARED
 
 FRESH = {"Cache-Control": "no-store"}
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """The counters of one application. With ``SHARED`` set, processes that share that folder answer
-    with their sum."""
+    """The counters of one application, in one process."""
 
     def __init__(self) -> None:
-        self._own = CollectorRegistry()
-        several: dict[str, Any] = {"registry": self._own, "buckets": SECONDS}
-        self._requests = Counter(
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
             "boc_requests",
             "Requests answered.",
             ["route", "method", "status"],
-            registry=self._own,
+            registry=self.registry,
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "boc_request_seconds",
             "Seconds from request to answer.",
             ["route"],
-            **several,
+            registry=self.registry,
+            buckets=SECONDS,
         )
         self._stages = Histogram(
             "boc_stage_seconds",
             "Seconds of a stage of searches.",
             ["stage"],
-            **several,
+            registry=self.registry,
+            buckets=SECONDS,
         )
-        if SHARED not in os.environ:
-            ProcessCollector(registry=self._own)
-
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        ProcessCollector(registry=self.registry)
 
     def stages(self, milliseconds: Mapping[str, float | None]) -> None:
         """Record the stages of a search, which are named ``NAME_ms``."""
@@ -63,17 +56,51 @@ class Metrics:
             if value is not None:
                 self._stages.labels(name.removesuffix("_ms")).observe(value / 1000)
 
-    def text(self) -> bytes:
-        """Return all values in the text format of Prometheus."""
-        registry = self._own
-        if SHARED in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+
+class RequestCount:
+    """Count and time each request by its route: the pattern of its address, as ``/api/item/{id}``,
+    and "none" without a route, or if the request was refused before. HEAD is answered as GET;
+    servers leave out the body by themselves."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        begun = perf_counter()
+        status = 500
+
+        async def observe(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observe)
+        finally:
+            pattern = getattr(scope.get("route"), "path_format", None)
+            if isinstance(pattern, str):
+                route = below_index(pattern)
+            elif path_of(scope).startswith("/static/"):
+                route = "/static"
+            else:
+                route = "none"
+            self._metrics.requests.labels(route, scope["method"], str(status)).inc()
+            self._metrics.seconds.labels(route).observe(perf_counter() - begun)
 
 
-def add_operations(app: FastAPI, libraries: Mapping[str, Library], metrics: Metrics) -> None:
-    """Add ``/healthz``, ``/readyz`` and ``/metrics`` to ``app``."""
+def add_operations(
+    app: FastAPI,
+    libraries: Collection[Library],
+    metrics: Metrics,
+    workers: int,
+) -> None:
+    """Add ``/healthz``, ``/readyz`` and ``/metrics`` to ``app``, one of ``workers`` processes."""
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:
@@ -82,14 +109,21 @@ def add_operations(app: FastAPI, libraries: Mapping[str, Library], metrics: Metr
     @app.get("/readyz", include_in_schema=False)
     def ready() -> Response:
         away = 0
-        for library in libraries.values():
+        for library in libraries:
             try:
                 library.do(lambda _: None)
             except ProblemError:
                 away += 1
-        text = f"{away} of {len(libraries)} indexes cannot be reached\n" if away else "ready\n"
-        return PlainTextResponse(text, 503 if away else 200, FRESH)
+        if away:
+            text = f"{away} of {len(libraries)} indexes cannot be reached\n"
+            return PlainTextResponse(text, 503, FRESH)
+        return PlainTextResponse("ready\n", 200, FRESH)
 
     @app.get("/metrics", include_in_schema=False)
-    def metrics_text() -> Response:
-        return Response(metrics.text(), 200, FRESH, CONTENT_TYPE_LATEST)
+    def measurements() -> Response:
+        if workers > 1:
+            raise ProblemError(
+                404,
+                f"each of {workers} processes counts by itself; serve with one to measure",
+            )
+        return Response(generate_latest(metrics.registry), 200, FRESH, CONTENT_TYPE_LATEST)

@@ -4,16 +4,17 @@ as much as three."""
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from boc.types import Embeddings, Ragged
 
-MOST = 32  # sentences per batch
 
+@dataclass(eq=False)
+class Waiting:
+    """A sentence of a thread that waits for its embedding."""
 
-class _Waiting:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.result: Embeddings | None = None
+    text: str
+    result: Embeddings | None = None
 
 
 class Batcher:
@@ -23,7 +24,7 @@ class Batcher:
     def __init__(self) -> None:
         self._encoding = threading.Lock()
         self._list = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
 
     def alone(self) -> AbstractContextManager[object]:
         """Return a lock that gives one thread the encoder, for other work than sentences."""
@@ -32,27 +33,29 @@ class Batcher:
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
         """Encode ``text``. If a batch fails, its thread gets the error; the others then try their
         own sentences."""
-        mine = _Waiting(text)
+        mine = Waiting(text)
         with self._list:
             self._waiting.append(mine)
         with self._encoding:
             if mine.result is not None:
                 return mine.result
-            others: list[_Waiting] = []
+            others: list[Waiting] = []
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)
-                    others = self._waiting[: MOST - 1]
-                    self._waiting = self._waiting[MOST - 1 :]
+                    # A batch has 32 sentences at most.
+                    others = self._waiting[:31]
+                    self._waiting = self._waiting[31:]
             encoded = encode([mine.text, *(other.text for other in others)])
             for i, each in enumerate([mine, *others]):
-                each.result = _row(encoded, i)
+                concepts = encoded.concepts
+                if concepts is not None:
+                    concepts = Ragged.from_sets([concepts[i]], concepts.values.shape[1])
+                each.result = Embeddings(
+                    encoded.modality,
+                    encoded.vectors[i : i + 1],
+                    concepts,
+                    words=encoded.words and [encoded.words[i]],
+                )
             assert mine.result is not None
             return mine.result
-
-
-def _row(encoded: Embeddings, i: int) -> Embeddings:
-    sets = encoded.concepts
-    concepts = None if sets is None else Ragged.from_sets([sets[i]], sets.values.shape[1])
-    words = None if encoded.words is None else [encoded.words[i]]
-    return Embeddings(encoded.modality, encoded.vectors[i : i + 1], concepts, words=words)

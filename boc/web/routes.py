@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
-from fastapi.concurrency import run_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from boc import __version__
-from boc.codecs import SurrogateCodec, code_of
+from boc.codecs import code_of
 from boc.codecs.signed import CReLU
 from boc.errors import BackendError, BocError, ImageError, UnreachableError, worded
 from boc.explain.score import explain_item
@@ -31,7 +32,7 @@ from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Question, Search
+from boc.web.search import MOST, Question, answer_question
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 
@@ -43,7 +44,6 @@ class AnyId(PathConvertor):
 
 register_url_convertor("any", AnyId())
 
-LABELLED = 12  # terms per explanation that get words and pictures
 # checked each time: another index may have another picture under the same id
 CACHE_CONTROL = "private, no-cache"
 
@@ -65,16 +65,6 @@ class Why(BaseModel):
     )
 
 
-Picture = Annotated[
-    UploadFile | None,
-    File(description="A picture; its bytes are looked at, not its name."),
-]
-Side = Annotated[
-    int,
-    Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}."),
-]
-
-
 @dataclass(frozen=True)
 class Service:
     """The parts that the routes of one index use. ``names`` are those of all indexes of the
@@ -84,46 +74,8 @@ class Service:
     library: Library
     thumbnails: Thumbnails
     settings: Settings
-    search: Search
-
-    async def answer(self, work: Callable[[LibrarySnapshot], serialize.Json]) -> Response:
-        """Run ``work`` on the index in a thread; answer with its result as JSON."""
-        return await run_in_threadpool(lambda: as_json(self.library.do(work)))
-
-    async def with_upload(
-        self,
-        request: Request,
-        image: UploadFile | None,
-        work: Callable[[Upload | None], Response],
-    ) -> Response:
-        """Run ``work`` in a thread, with the picture that was sent. ProblemError 415 for a POST
-        without one."""
-        if image is None:
-            if request.method == "POST":
-                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-                if kind == "multipart/form-data":
-                    raise ProblemError(
-                        400,
-                        "image: no file of this name in the form; send the picture as image",
-                    )
-                raise ProblemError(
-                    415,
-                    f"a body of type {kind[:100]!r}; send a form (multipart/form-data) with a "
-                    "file image",
-                )
-            return await run_in_threadpool(work, None)
-        data = await image.read()
-
-        def run() -> Response:
-            with uploads.keep_upload(
-                data,
-                image.filename,
-                self.settings.upload,
-                self.settings.pixels,
-            ) as sent:
-                return work(sent)
-
-        return await run_in_threadpool(run)
+    observe: Callable[[serialize.Json], None]
+    """Is called with the milliseconds of the stages of each search."""
 
 
 async def service_of(request: Request) -> Service:
@@ -140,27 +92,65 @@ async def service_of(request: Request) -> Service:
 
 
 Served = Annotated[Service, Depends(service_of)]
+
+
+async def picture_of(
+    request: Request,
+    service: Served,
+    image: Annotated[
+        UploadFile | None,
+        File(description="A picture; its bytes are looked at, not its name."),
+    ] = None,
+) -> AsyncIterator[Upload | None]:
+    """Keep the picture that was sent for as long as its request. ProblemError 415 for a POST
+    without one."""
+    if image is not None:
+        limits = service.settings.upload, service.settings.pixels
+        kept = uploads.keep_upload(await image.read(), image.filename, *limits)
+        async with contextmanager_in_threadpool(kept) as sent:
+            yield sent
+        return
+    if request.method == "POST":
+        kind = request.headers.get("content-type", "").lower()
+        raise ProblemError(
+            400 if kind.startswith("multipart/form-data") else 415,
+            f"no picture in a body of type {kind[:100]!r}; send a form (multipart/form-data) with "
+            "a file image",
+        )
+    yield None
+
+
+Sent = Annotated[Upload | None, Depends(picture_of)]
 Parameters = Annotated[Question, Query()]
 api = APIRouter(prefix="/api", responses=ERRORS)
 
 
 @api.get("/info", response_model=schemas.Info)
-async def info(service: Served) -> Response:
+def info(service: Served) -> Response:
     """Return the contents of the index, and the limits of requests."""
-    return await service.answer(lambda snapshot: _info(snapshot, service))
+    return as_json(service.library.do(partial(contents, service)))
 
 
 @api.get("/search", response_model=schemas.SearchAnswer)
 @api.post("/search", response_model=schemas.SearchAnswer)
-async def search(
-    request: Request,
-    service: Served,
-    question: Parameters,
-    image: Picture = None,
-) -> Response:
+def search(request: Request, service: Served, question: Parameters, sent: Sent) -> Response:
     """Search by a sentence, by items, by a picture, or by several of these. Items that it names are
     left out."""
-    return await service.with_upload(request, image, partial(service.search, request, question))
+    query = question.query(sent)
+    library = service.library
+
+    def answer(snapshot: LibrarySnapshot) -> serialize.Json:
+        return answer_question(
+            snapshot,
+            question,
+            query,
+            partial(library.part, snapshot, sent=sent),
+        )
+
+    answered = library.do(answer)
+    answered["stages"]["total_ms"] = round(1000 * (perf_counter() - request.state.start), 3)
+    service.observe(answered["stages"])
+    return as_json(answered)
 
 
 WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
@@ -168,47 +158,29 @@ WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json"
 
 @api.get("/query", response_class=Response, responses=WRITTEN)
 @api.post("/query", response_class=Response, responses=WRITTEN)
-async def request_body(
-    request: Request,
-    service: Served,
-    question: Parameters,
-    image: Picture = None,
-) -> Response:
+def request_body(service: Served, question: Parameters, sent: Sent) -> Response:
     """Return the search request for the server of the index. 400 for what no single request
     does."""
+    query = question.query(sent)
 
-    def work(sent: Upload | None) -> Response:
-        query = question.query(sent)
+    def write(snapshot: LibrarySnapshot) -> str:
+        encoded = []
+        if not query.ids:
+            encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
+        options = question.options(snapshot)
+        try:
+            return snapshot.searcher.request(query, options, encoded=encoded).render("body")
+        except UnreachableError:
+            raise
+        except BackendError as error:
+            raise ProblemError(400, worded(error, parameter_words)) from error
 
-        def write(snapshot: LibrarySnapshot) -> str:
-            encoded = (
-                []
-                if query.ids
-                else [service.library.part(snapshot, each, sent) for each in query.parts]
-            )
-            try:
-                return snapshot.searcher.request(
-                    query,
-                    question.options(snapshot),
-                    encoded=encoded,
-                ).render("body")
-            except UnreachableError:
-                raise
-            except BackendError as error:
-                raise ProblemError(400, worded(error, parameter_words)) from error
-
-        return Response(
-            service.library.do(write),
-            200,
-            {"Cache-Control": "no-store"},
-            "application/json",
-        )
-
-    return await service.with_upload(request, image, work)
+    body = service.library.do(write)
+    return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
 
 
 @api.get("/library", response_model=schemas.LibraryAnswer)
-async def library(
+def library(
     service: Served,
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
     skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
@@ -220,109 +192,93 @@ async def library(
 ) -> Response:
     """The pictures of the index by date, the newest first: without a search."""
 
-    def work(snapshot: LibrarySnapshot) -> serialize.Json:
+    def look(snapshot: LibrarySnapshot) -> serialize.Json:
         ids = snapshot.by_date(tuple(filters))
-        ids = [id for id in ids if id in pick] if pick else ids
+        if pick:
+            ids = [id for id in ids if id in pick]
         try:
             items = snapshot.searcher.index.find(ids[skip : skip + k])
         except KeyError as error:  # deleted a moment ago
             raise unknown(error.args[0]) from None
         return {"pictures": len(ids), "hits": [serialize.item(item) for item in items]}
 
-    return await service.answer(work)
+    return as_json(service.library.do(look))
 
 
 @api.get("/words", response_model=schemas.SpellingAnswer)
-async def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
+def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
     """The words of a sentence that neither the index nor its encoder knows."""
-    return await service.answer(
-        lambda snapshot: {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]},
-    )
+
+    def look(snapshot: LibrarySnapshot) -> serialize.Json:
+        return {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]}
+
+    return as_json(service.library.do(look))
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
 @api.post("/facets", response_model=schemas.FacetsAnswer)
-async def facets(
-    request: Request,
-    service: Served,
-    question: Parameters,
-    image: Picture = None,
-) -> Response:
+def facets(service: Served, question: Parameters, sent: Sent) -> Response:
     """Count how many of the hits have which value of each field."""
+    query = question.query(sent)
 
-    def work(sent: Upload | None) -> Response:
-        query = question.query(sent)
+    def count(snapshot: LibrarySnapshot) -> serialize.Json:
+        encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
+        return count_facets(snapshot, query, encoded, question.options(snapshot))
 
-        def count(snapshot: LibrarySnapshot) -> serialize.Json:
-            encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
-            return count_facets(snapshot, query, encoded, question.options(snapshot))
-
-        return as_json(service.library.do(count))
-
-    return await service.with_upload(request, image, work)
+    return as_json(service.library.do(count))
 
 
 @api.get("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 @api.post("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
-async def why(
-    request: Request,
-    service: Served,
-    id: str,
-    parameters: Annotated[Why, Query()],
-    image: Picture = None,
-) -> Response:
+def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sent) -> Response:
     """Explain why an item has its score for a sentence, for another item, or for a picture."""
     q = parameters.q
     like = parameters.like
+    if [q, like, sent].count(None) != 2:
+        raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
     library = service.library
 
-    def work(sent: Upload | None) -> Response:
-        if (q is not None) + (like is not None) + (sent is not None) != 1:
-            raise BocError(
-                "give either q, a sentence, or like, the id of an item, or send a picture",
-            )
+    def explain(snapshot: LibrarySnapshot) -> serialize.Json:
+        if sent is not None:
+            query = Item("query", "image", sent.name)
+            encoded = library.picture(snapshot, sent.path, sent.name, sent.key)
+        elif like is not None:
+            query = find(snapshot, like)
+            # Without its picture, an item has its stored vector alone.
+            try:
+                encoded = library.whole_item(snapshot, query)
+            except ImageError:
+                encoded = snapshot.searcher.embeddings(like)
+        else:
+            query = Item("query", "text", str(q))
+            encoded = library.sentence(snapshot, query.content)
+        explanation = explain_item(
+            snapshot.searcher,
+            query,
+            encoded,
+            find(snapshot, id),
+            partial(library.item, snapshot),
+            snapshot.labels,
+            # So many terms get words and pictures.
+            labelled=12,
+            query_z=parameters.z,
+        )
+        return serialize.explanation(explanation)
 
-        def explain(snapshot: LibrarySnapshot) -> serialize.Json:
-            if sent is not None:
-                query = Item("query", "image", sent.name)
-                encoded = library.upload(snapshot, sent)
-            elif like is not None:
-                query = _item(snapshot, like)
-                encoded = library.embeddings_with_parts(snapshot, query)
-            else:
-                query = Item("query", "text", str(q))
-                encoded = library.sentence(snapshot, str(q))
-            item = _item(snapshot, id)
-            searcher = snapshot.searcher
-            encode = partial(library.item, snapshot)
-            explanation = explain_item(
-                searcher,
-                query,
-                encoded,
-                item,
-                encode,
-                snapshot.labels,
-                labelled=LABELLED,
-                query_z=parameters.z,
-            )
-            return serialize.explanation(explanation)
-
-        return as_json(library.do(explain))
-
-    return await service.with_upload(request, image, work)
+    return as_json(library.do(explain))
 
 
 @api.get("/item/{id:any}", response_model=schemas.WholeItem)
-async def item(service: Served, id: str) -> Response:
+def item(service: Served, id: str) -> Response:
     """One item."""
 
-    def work(snapshot: LibrarySnapshot) -> serialize.Json:
-        entry = _item(snapshot, id)
+    def look(snapshot: LibrarySnapshot) -> serialize.Json:
+        entry = find(snapshot, id)
         words = snapshot.searcher.codec.words if entry.modality == "image" else {}
         terms = serialize.word_answers(snapshot.searcher.index.terms([id]), words) if words else []
         return {**serialize.item(entry), "captions": captions(snapshot, entry), "words": terms}
 
-    return await service.answer(work)
+    return as_json(service.library.do(look))
 
 
 @api.get(
@@ -330,12 +286,30 @@ async def item(service: Served, id: str) -> Response:
     response_class=Response,
     responses={200: {"content": {"image/jpeg": {}}}},
 )
-async def thumb(request: Request, service: Served, id: str, side: Side = 240) -> Response:
+def thumb(
+    request: Request,
+    service: Served,
+    id: str,
+    side: Annotated[
+        int,
+        Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}."),
+    ] = 240,
+) -> Response:
     """The thumbnail of a picture, or of the picture that a sentence describes."""
     if side not in SIDES:
         raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
-    known = request.headers.get("if-none-match", "")
-    return await run_in_threadpool(_thumbnail, service, id, side, known)
+
+    def picture(snapshot: LibrarySnapshot) -> Item:
+        entry = find(snapshot, id)
+        return entry if entry.modality == "image" else find(snapshot, entry.group)
+
+    entry = service.library.do(picture)
+    with opened(entry) as content:
+        name = service.thumbnails.name(entry.content, content.status, side)
+        headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
+        if headers["ETag"] in request.headers.get("if-none-match", ""):
+            return Response(None, 304, headers)
+        return Response(service.thumbnails.get(content, name, side), 200, headers, "image/jpeg")
 
 
 @api.get(
@@ -343,23 +317,16 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
     response_class=StreamingResponse,
     responses={200: {"content": {"image/*": {}}}},
 )
-async def original(service: Served, id: str) -> StreamingResponse:
+def original(service: Served, id: str) -> StreamingResponse:
     """The file of a picture as it is, to be saved."""
-
+    entry = service.library.do(lambda snapshot: find(snapshot, id))
     stack = ExitStack()
-
-    def look() -> Content:
-        entry = service.library.do(lambda snapshot: _item(snapshot, id))
-        try:
-            return stack.enter_context(open_content(entry))
-        except ImageError as error:
-            raise ProblemError(404, str(error)) from error
+    content = stack.enter_context(opened(entry))
 
     def read() -> Iterator[bytes]:
         with stack:
             yield from content.read()
 
-    content = await run_in_threadpool(look)
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(content.name, safe='')}",
         "Content-Length": str(content.status.st_size),
@@ -368,21 +335,12 @@ async def original(service: Served, id: str) -> StreamingResponse:
     return StreamingResponse(read(), 200, headers, f"image/{content.kind.lower()}")
 
 
-def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
-    """Return the thumbnail as JPEG, or 304 if its tag is among those ``known``."""
-
-    def picture(snapshot: LibrarySnapshot) -> Item:
-        entry = _item(snapshot, id)
-        return entry if entry.modality == "image" else _item(snapshot, entry.group)
-
-    entry = service.library.do(picture)
+@contextmanager
+def opened(entry: Item) -> Iterator[Content]:
+    """Open the file of a picture. ProblemError 404 if it cannot be read or decoded."""
     try:
         with open_content(entry) as content:
-            name = service.thumbnails.name(entry.content, content.status, side)
-            headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
-            if headers["ETag"] in known:
-                return Response(None, 304, headers)
-            return Response(service.thumbnails.get(content, name, side), 200, headers, "image/jpeg")
+            yield content
     except ImageError as error:
         raise ProblemError(404, str(error)) from error
 
@@ -404,17 +362,25 @@ def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
     return []
 
 
-def _item(snapshot: LibrarySnapshot, id: str) -> Item:
+def find(snapshot: LibrarySnapshot, id: str) -> Item:
+    """Return an item. ProblemError 404 if the index has none of this id."""
     try:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:
         raise unknown(id) from None
 
 
-def _info(snapshot: LibrarySnapshot, service: Service) -> serialize.Json:
+def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
+    """Return an ``Info``."""
     searcher = snapshot.searcher
     settings = service.settings
     manifest = searcher.index.manifest
+    steps: list[Any] = list(searcher.codec.steps)
+    most = searcher.codec.n_terms
+    # A query has one of the two terms of a component.
+    if any(isinstance(step, CReLU) for step in steps):
+        most //= 2
+    budgets = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
     return {
         "name": settings.name,
         "indexes": list(service.names),
@@ -427,7 +393,7 @@ def _info(snapshot: LibrarySnapshot, service: Service) -> serialize.Json:
             or ", ".join(entry["name"] for entry in manifest.codec["steps"]),
         ),
         "terms": manifest.codec["n_terms"],
-        "query_z": _most_terms(searcher.codec),
+        "query_z": min([most, *filter(None, budgets)]),
         "rm": manifest.rm,
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,
@@ -438,12 +404,3 @@ def _info(snapshot: LibrarySnapshot, service: Service) -> serialize.Json:
         "examples": snapshot.examples,
         "limits": {"k": K, "sentence": SENTENCE, "upload": settings.upload, "filters": FILTERS},
     }
-
-
-def _most_terms(codec: SurrogateCodec) -> int:
-    steps: list[Any] = list(codec.steps)
-    halves = any(
-        isinstance(step, CReLU) for step in steps
-    )  # a query has one of the two terms of a component
-    limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
-    return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in limits if z is not None)])

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import partial
-from time import perf_counter
 from typing import Annotated, Any, get_type_hints
 
-from fastapi import Request, Response
 from pydantic import Field, create_model
 
 from boc.errors import BocError
@@ -18,8 +15,7 @@ from boc.search.options import SearchOptions
 from boc.search.queries import BETA, GAMMA, Query, QueryPart, parse_text
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
-from boc.web.http.responses import as_json
-from boc.web.live_index import Library, LibrarySnapshot
+from boc.web.live_index import LibrarySnapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
@@ -27,7 +23,6 @@ MOST = 10_000_000  # limit of the number of terms in a request
 ITEMS = 64  # items that a question may name as wanted, and as unwanted
 HEAVIEST = 1000
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
-MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]
 
 LIMITS: Mapping[str, tuple[Any, Any]] = {
     "k": (int, Field(40, ge=1, le=K)),
@@ -41,22 +36,25 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
 """Types and limits of parameters that differ from those of ``SearchOptions``."""
 
 
-def _parameters() -> dict[str, Any]:
+def parameters() -> dict[str, Any]:
     """Return the fields of ``SearchOptions`` as parameters of a request, described by its
     docstring."""
     types = get_type_hints(SearchOptions)
-    texts = dict(
-        re.findall(r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE),
+    entries = re.findall(
+        r"^ +(\w+) : .*\n((?: {8}.*\n)+)",
+        SearchOptions.__doc__ or "",
+        re.MULTILINE,
     )
-    parameters = {}
+    texts = {name: " ".join(text.split()) for name, text in entries}
+    chosen = {}
     for each in fields(SearchOptions):
         kind, value = LIMITS.get(each.name, (types[each.name], Field(each.default)))
-        value.description = " ".join(texts.get(each.name, "").split())
-        parameters[each.name] = kind, value
-    return parameters
+        value.description = texts.get(each.name, "")
+        chosen[each.name] = kind, value
+    return chosen
 
 
-_Options: Any = create_model("_Options", **_parameters())
+_Options: Any = create_model("_Options", **parameters())
 
 
 class Question(_Options):
@@ -97,11 +95,14 @@ class Question(_Options):
 
     def query(self, sent: Upload | None = None) -> Query:
         """Return its query, with the picture that was sent. BocError if it asks for nothing."""
-        sentence, minus = (None, []) if self.q is None else parse_text(self.q)
+        sentence: str | None = None
+        minus: list[str] = []
+        if self.q is not None:
+            sentence, minus = parse_text(self.q)
         return Query.of(
             sentence,
             minus=minus,
-            images=[] if sent is None else [sent.path],
+            images=[sent.path] if sent else [],
             like=self.like,
             unlike=self.unlike,
             weight=self.weight,
@@ -109,61 +110,41 @@ class Question(_Options):
         )
 
 
-class Search:
-    """Searches by embeddings from an encoder or from the index."""
-
-    def __init__(self, library: Library, observe: Callable[[serialize.Json], None]) -> None:
-        """``observe`` is called with the milliseconds of the stages of each search."""
-        self._library = library
-        self._observe = observe
-
-    def __call__(self, request: Request, question: Question, sent: Upload | None) -> Response:
-        """Return the ``SearchAnswer`` to a question with the picture that was sent."""
-        start: float = request.scope["state"]["start"]
-        query = question.query(sent)
-        encode = partial(self._library.part, sent=sent)
-        answer = self._library.do(
-            lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)),
-        )
-        answer["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
-        self._observe(answer["stages"])
-        return as_json(answer)
-
-    def _answer(
-        self,
-        snapshot: LibrarySnapshot,
-        query: Query,
-        question: Question,
-        encode: Callable[[QueryPart], Embeddings],
-    ) -> serialize.Json:
-        searcher = snapshot.searcher
-        stages = Stages()
-        options = question.options(snapshot)
-        find = searcher.target(question.find)
-        with stages.timed("encode_ms"):
-            encoded = list(map(encode, query.parts))
-        hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
-        with stages.timed("content_ms"):
-            shown = [
-                {
-                    **serialize.item(hit.item),
-                    "score": float(hit.score),
-                    "confidence": hit.confidence,
-                    "duplicates": hit.duplicates,
-                }
-                for hit in hits
-            ]
-        assert stages.codes is not None
-        return {
-            "find": find,
-            "hits": shown,
-            "stages": {name: _ms(getattr(stages, name)) for name in MEASURED},
-            "postings": snapshot.postings(stages.codes),
-            "terms": int(stages.codes.nnz),
-            "candidates": stages.candidates,
-            "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),
-        }
-
-
-def _ms(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def answer_question(
+    snapshot: LibrarySnapshot,
+    question: Question,
+    query: Query,
+    encode: Callable[[QueryPart], Embeddings],
+) -> serialize.Json:
+    """Return the ``SearchAnswer`` to a question, but for its time in all."""
+    searcher = snapshot.searcher
+    stages = Stages()
+    options = question.options(snapshot)
+    find = searcher.target(question.find)
+    with stages.timed("encode_ms"):
+        encoded = list(map(encode, query.parts))
+    hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
+    with stages.timed("content_ms"):
+        shown = [
+            {
+                **serialize.item(hit.item),
+                "score": float(hit.score),
+                "confidence": hit.confidence,
+                "duplicates": hit.duplicates,
+            }
+            for hit in hits
+        ]
+    assert stages.codes is not None
+    milliseconds = {}
+    for name in schemas.StagesAnswer.model_fields:
+        value = getattr(stages, name, None)
+        milliseconds[name] = value and round(value, 3)
+    return {
+        "find": find,
+        "hits": shown,
+        "stages": milliseconds,
+        "postings": int(snapshot.frequencies[stages.codes.indices].sum()),
+        "terms": int(stages.codes.nnz),
+        "candidates": stages.candidates,
+        "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),
+    }

@@ -20,10 +20,11 @@ def item(entry: Item) -> Json:
     """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of
     its fields."""
     picture = entry.modality == "image"
-    sizes = [entry.fields.get(name) for name in ("width", "height")]
-    width, height = (
-        sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
-    )
+    width = entry.fields.get("width")
+    height = entry.fields.get("height")
+    if not picture or not all(isinstance(x, int) and x > 0 for x in (width, height)):
+        width = None
+        height = None
     pictured = entry.id if picture else entry.group
     return {
         "id": entry.id,

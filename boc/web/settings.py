@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +21,6 @@ def default_cache() -> Path:
 K = 1000  # hits per search at most
 SENTENCE = 1000  # characters of a sentence at most
 FILTERS = 16
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Variable that names the folder in which several processes add up what they count."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -37,13 +36,14 @@ class Settings:
     ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further ones are
     rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the
     number of seconds between checks whether the index was replaced. With ``api_only`` there is no
-    page. ``secret`` signs the cookies of this start of the server.
+    page. ``workers`` processes answer at the same address; ``secret`` signs their cookies, those of
+    this start of the server.
     """
 
     name: str
     at: str
     host: str = "127.0.0.1"
-    hosts: tuple[str, ...] = ()
+    hosts: Sequence[str] = ()
     token: str | None = None
     cache: Path = field(default_factory=default_cache)
     cache_bytes: int = 500_000_000
@@ -56,7 +56,8 @@ class Settings:
     patience: float = 30.0
     look_every: float = 3.0
     api_only: bool = False
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    workers: int = 1
+    secret: str = field(default_factory=secrets.token_hex, repr=False)
 
     @property
     def private(self) -> bool:

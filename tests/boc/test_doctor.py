@@ -72,13 +72,13 @@ NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(
 def test_version_comparison(version: str, least: str, suffix: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("importlib.metadata.version", lambda name: version + suffix)
-        assert (doctor._lack(f"torch<999,>={least}") == "") == (
+        assert (doctor.lack("torch", f"torch<999,>={least}") == "") == (
             Version(version + suffix) >= Version(least)
         )
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_is_compiled", lambda name: not name.endswith("_search"))
+    monkeypatch.setattr(doctor, "is_compiled", lambda name: not name.endswith("_search"))
     [finding] = doctor.compiled_modules()
     assert (finding.state, "indexing.embedded._search" in finding.what) == ("note", True)
     assert "C compiler" in finding.todo

@@ -122,7 +122,7 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "upload": ("", upload),
     "empty": ("", empty),
     "error": ("", away),
-    "settings": (f"{ASKED}&hybrid=sum&words_weight=1000", settings),
+    "settings": (f"{ASKED}&hybrid=rrf", settings),
 }
 
 

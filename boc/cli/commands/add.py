@@ -16,7 +16,7 @@ from boc.cli import options
 @options.metadata
 @options.ocr
 @options.verbose
-def command(name: str, sources: tuple[Path, ...], encoder: str | None, **keywords: Any) -> None:
+def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
     """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
 
     SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file.
@@ -30,9 +30,10 @@ def command(name: str, sources: tuple[Path, ...], encoder: str | None, **keyword
     """
     from boc.manage.build import add_items
 
+    if not options.on_command_line("encoder"):
+        keywords["encoder"] = None
     with options.bars() as progress:
-        spec = encoder if options.on_command_line("encoder") else None
-        report = add_items(name, sources, encoder=spec, progress=progress, **keywords)
+        report = add_items(name, sources, progress=progress, **keywords)
     others = f", {report.replaced} of them in place of others" if report.replaced else ""
     click.echo(f"{name}: {report.images} pictures and {report.texts} captions added{others}")
     options.report(report.failed, report.images + report.texts)

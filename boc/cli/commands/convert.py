@@ -63,10 +63,10 @@ def command(
     settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())
     click.echo(f"{model.kind} of {model.parameters:,} parameters: {settings}")
     if model.training:
-        message = (
-            f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in model.training.items()
-        )
-        click.echo(f"the file says: {', '.join(message)}")
+        facts = []
+        for key, value in model.training.items():
+            shown = f"{value:g}" if isinstance(value, float) else value
+            facts.append(f"{key} {shown}")
+        click.echo(f"the file says: {', '.join(facts)}")
     options.write_onnx(output)
     click.echo(f"model in {output}; use it with --encoder {model.kind}:{output}")

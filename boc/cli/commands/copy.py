@@ -61,15 +61,13 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
     with options.bars() as progress:
         report = copy_index(name, new, to=to, progress=progress, **keywords)
-    click.echo(
-        sentence(
-            to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name,
-            report,
-        ),
-    )
+    made = new or name
+    if to is not None and to.lower().endswith((".h5", ".hdf5")):
+        made = to
+    click.echo(sentence(made, report))
 
 
 def sentence(name: str, report: CopyReport | LoadReport) -> str:
     """Return what a copy or a load did, in one line."""
-    counts = f"{report.images} pictures and {report.texts} captions"
-    return f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}"
+    state = " is up to date" if report.up_to_date else ""
+    return f"{name}{state}: {report.images} pictures and {report.texts} captions"

@@ -1,16 +1,9 @@
 """boc delete."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import click
 
 from boc.cli import options
 from boc.errors import ManifestError
-
-if TYPE_CHECKING:
-    from boc.plugins import Backend
 
 
 @click.command("delete")
@@ -37,7 +30,10 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
 
     if everything:
         backend = plugins.backend(at)
-        size = _count(backend, check_name(name))
+        try:
+            size = f"{sum(backend.open(check_name(name)).manifest.items.values())} items"
+        except ManifestError:  # a damaged index is to be removed all the more
+            size = "everything"
         backend.remove(name)
         click.echo(f"{name}: {size} deleted, the index is removed")
         return
@@ -50,10 +46,3 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         click.echo(f"no item {options.plain(key)} in {name}", err=True)
     if not count:
         raise SystemExit(1)
-
-
-def _count(backend: Backend, name: str) -> str:
-    try:
-        return f"{sum(backend.open(name).manifest.items.values())} items"
-    except ManifestError:  # damaged: all the more to be removed
-        return "everything"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -41,20 +42,28 @@ def command(places: tuple[str, ...]) -> None:
 
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
-    findings = chain(_configuration(group), examine(places or _configured_places(group)))
-    if sum(map(_print, findings)):
+    problem = False
+    for finding in chain(check_settings(group), examine(places or configured_places(group))):
+        problem |= finding.state == "problem"
+        state = click.style(f"{finding.state:8s}", fg=COLOURS[finding.state])
+        click.echo(f"{state} {finding.about}: {finding.what}")
+        if finding.todo:
+            click.echo(f"         -> {finding.todo}")
+    if problem:
         raise SystemExit(1)
 
 
-def _configuration(group: click.Group) -> Iterator[Finding]:
+def check_settings(group: click.Group) -> Iterator[Finding]:
     """Yield findings on the file of settings and on the variables that are set."""
     from boc.doctor import Finding
 
     try:
         settings.defaults(group)
         path = settings.read()[0]
-        looked = " and ".join(map(str, settings.places()))
-        yield Finding("ok", "settings", f"file {path}" if path else f"no file; looked for {looked}")
+        text = f"no file; looked for {' and '.join(map(str, settings.places()))}"
+        if path is not None:
+            text = f"file {path}"
+        yield Finding("ok", "settings", text)
     except BocError as error:
         what, _, todo = str(error).rpartition("; ")
         yield Finding("problem", "settings", what, todo)
@@ -62,26 +71,15 @@ def _configuration(group: click.Group) -> Iterator[Finding]:
     if variables:
         yield Finding("ok", "settings", f"variables {', '.join(variables)}")
     for name, near in settings.misspelt(group).items():
-        yield Finding(
-            "note",
-            "settings",
-            f"nothing reads the variable {name}",
-            f"write {near}, or unset it",
-        )
+        what = f"nothing reads the variable {name}"
+        yield Finding("note", "settings", what, f"write {near}, or unset it")
 
 
-def _configured_places(group: click.Group) -> list[str]:
-    try:
-        values = settings.defaults(group)
-    except BocError:
-        values = {}
-    addresses = [str(each["at"]) for each in values.values() if "at" in each]
-    return list(dict.fromkeys(addresses)) or ["file:boc-data"]
-
-
-def _print(finding: Finding) -> bool:
-    state = click.style(f"{finding.state:8s}", fg=COLOURS[finding.state])
-    click.echo(f"{state} {finding.about}: {finding.what}")
-    if finding.todo:
-        click.echo(f"         -> {finding.todo}")
-    return finding.state == "problem"
+def configured_places(group: click.Group) -> list[str]:
+    """Return the addresses that commands use here."""
+    addresses = {}
+    with suppress(BocError):
+        addresses = {
+            str(each["at"]): None for each in settings.defaults(group).values() if "at" in each
+        }
+    return list(addresses) or ["file:boc-data"]

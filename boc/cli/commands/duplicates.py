@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
-
-if TYPE_CHECKING:
-    from boc.manage.duplicates import DuplicateGroup
 
 
 @click.command("duplicates")
@@ -39,24 +35,22 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
     with options.bars() as progress:
         groups = find_duplicates(Searcher.open(name, at), threshold, progress=progress)
     if as_json:
-        click.echo(json.dumps([_record(group) for group in groups], ensure_ascii=False))
-    else:
-        _print(name, groups)
-
-
-def _print(name: str, groups: list[DuplicateGroup]) -> None:
+        records = [
+            {
+                "kept": group.item.id,
+                "duplicates": [
+                    {"id": one.item.id, "score": one.score, "exact": one.exact}
+                    for one in group.duplicates
+                ],
+            }
+            for group in groups
+        ]
+        click.echo(json.dumps(records, ensure_ascii=False))
+        return
     for group in groups:
         click.echo(options.plain(group.item.id))
         for one in group.duplicates:
-            click.echo(
-                f"    {'equal' if one.exact else f'{one.score:.4f}'}  {options.plain(one.item.id)}",
-            )
+            score = "equal" if one.exact else f"{one.score:.4f}"
+            click.echo(f"    {score}  {options.plain(one.item.id)}")
     count = sum(len(group.duplicates) for group in groups)
     click.echo(f"{name}: {len(groups)} groups with {count} duplicates", err=True)
-
-
-def _record(group: DuplicateGroup) -> dict[str, Any]:
-    others = [
-        {"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates
-    ]
-    return {"kept": group.item.id, "duplicates": others}

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
     from boc.evaluate.metrics import Ndcg, Recalls
     from boc.evaluate.runs import Gallery
+    from boc.evaluate.trec import Judgements
+
+UNFIT = {
+    "FEATURES alone": ("rm", "per_query", "compare"),
+    "an index": ("fold", "per_query", "compare"),
+    "runs": ("score", "name", "rm", "fold", "ndcg", "runs"),
+}
+"""The options that do not fit what is measured."""
 
 
 @click.command("evaluate")
@@ -30,11 +38,7 @@ if TYPE_CHECKING:
     type=click.Choice(METRICS),
     help="Score of a pair; with --name, of re-ranking [default: dot, as the index].",
 )
-@click.option(
-    "--name",
-    shell_complete=options.complete_names,
-    help="Rank through this index of the same items instead.",
-)
+@click.option("--name", help="Rank through this index of the same items instead.")
 @click.option(
     "--rm",
     type=float,
@@ -116,27 +120,25 @@ def command(
               boc evaluate runs/text-to-image.run --qrels runs/text-to-image.qrels --per-query
               boc evaluate --compare one.run other.run --qrels runs/text-to-image.qrels
     """
+    measured = "FEATURES alone" if name is None else "an index"
     if qrels is not None:
-        others = ("score", "name", "rm", "fold", "ndcg", "runs")
-        if unfit := [name for name in others if options.is_set(name)]:
-            raise click.UsageError(
-                f"--qrels measures runs; leave out --{unfit[0].replace('runs', 'run')}",
-            )
-        _of_runs(features, qrels, per_query=per_query, compare=compare, as_json=as_json)
+        measured = "runs"
+    for option in UNFIT[measured]:
+        if options.on_command_line(option):
+            flag = option.replace("_", "-").replace("runs", "run")
+            raise click.UsageError(f"--{flag} does not fit {measured}; leave it out")
+    if qrels is not None:
+        from boc.evaluate.trec import Judgements
+
+        if not compare:
+            measure_runs(features, Judgements(qrels), per_query=per_query, as_json=as_json)
+        elif len(features) == 2 and not per_query:
+            compare_runs(*features, Judgements(qrels), as_json=as_json)
+        else:
+            raise click.UsageError("--compare takes two runs, without --per-query")
         return
-    if per_query or compare:
-        raise click.UsageError(
-            "--per-query and --compare are of runs; name their judgements with --qrels",
-        )
     if name is not None and len(features) > 1:
         raise click.UsageError("several FEATURES are measured without an index; leave out --name")
-    if name is not None and options.on_command_line("fold"):
-        raise click.UsageError(
-            "an index is measured over all pictures; leave out --fold, or --name",
-        )
-    if name is None and options.on_command_line("rm"):
-        raise click.UsageError("--rm is for an index: name it with --name, or leave it out")
-
     from boc.evaluate.runs import Gallery
 
     gallery = Gallery.of(*features)
@@ -144,16 +146,18 @@ def command(
     if ndcg is not None:
         with options.bars() as bars:
             tick = bars.ticks("relevance", len(gallery.captions) * gallery.images)
-            known = gallery.relevance(None if ndcg == "rouge-l" else Path(ndcg), tick=tick)
+            path = None if ndcg == "rouge-l" else Path(ndcg)
+            known = gallery.relevance(path, tick=tick)
+    if name is None:
+        protocols = measure_features(gallery, score or "dot", fold, known)
+    else:
+        protocols = measure_index(gallery, name, at, rm, score, known)
     tables: dict[str, dict[str, dict[str, float]]] = {}
-    for label, recalls, gains in (
-        _dense(gallery, score or "dot", fold, known)
-        if name is None
-        else _through(gallery, name, at, rm, score, known)
-    ):
+    for label, recalls, gains in protocols:
         tables[label] = asdict(recalls)
-        for side, value in asdict(gains).items() if gains is not None else ():
-            tables[label][side]["ndcg"] = value
+        if gains is not None:
+            for side, value in asdict(gains).items():
+                tables[label][side]["ndcg"] = value
     if runs is not None:
         gallery.write_runs(runs, name, at, rm=rm, score=score)
     if as_json:
@@ -165,64 +169,13 @@ def command(
             ("sentence to picture", "text_to_image"),
             ("picture to sentence", "image_to_text"),
         ):
-            click.echo(f"  {direction}  {_line(**table[side])}")
+            line = "R@1 {r1:5.1f}  R@5 {r5:5.1f}  R@10 {r10:5.1f}  median rank {median_rank:g}"
+            if known is not None:
+                line += "  NDCG@25 {ndcg:.3f}"
+            click.echo(f"  {direction}  {line.format(**table[side])}")
 
 
-def _of_runs(
-    runs: tuple[Path, ...],
-    qrels: Path,
-    *,
-    per_query: bool,
-    compare: bool,
-    as_json: bool,
-) -> None:
-    if compare and (len(runs) != 2 or per_query):
-        raise click.UsageError("--compare takes two runs, without --per-query")
-    from boc.evaluate.trec import MEASURES, Judgements
-
-    judgements = Judgements(qrels)
-    if compare:
-        differences = judgements.compare(*runs)
-        if as_json:
-            click.echo(json.dumps({name: each._asdict() for name, each in differences.items()}))
-            return
-        click.echo(
-            f"{options.plain(str(runs[0]))} minus {options.plain(str(runs[1]))}, interval of 95 %",
-        )
-        for name, (mean, low, high, p, corrected) in differences.items():
-            click.echo(
-                f"  {name:10}  {mean:+.4f}  [{low:+.4f}, {high:+.4f}]  p {p:.4f}  Holm "
-                f"{corrected:.4f}",
-            )
-        return
-    tables = {str(run): judgements.measure(run) for run in runs}
-    if per_query:
-        rows = csv.writer(sys.stdout, lineterminator="\n")
-        rows.writerow(["run", "query", *MEASURES])
-        for run, table in tables.items():
-            rows.writerows(
-                [run, query, *row]
-                for query, row in zip(judgements.queries, table.tolist(), strict=True)
-            )
-        return
-    means = {
-        run: dict(zip(MEASURES, table.mean(axis=0).tolist(), strict=True))
-        for run, table in tables.items()
-    }
-    if as_json:
-        click.echo(json.dumps(means))
-        return
-    for run, values in means.items():
-        click.echo(options.plain(run))
-        click.echo("  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
-
-
-def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | None = None) -> str:
-    line = f"R@1 {r1:5.1f}  R@5 {r5:5.1f}  R@10 {r10:5.1f}  median rank {median_rank:g}"
-    return line if ndcg is None else f"{line}  NDCG@25 {ndcg:.3f}"
-
-
-def _dense(
+def measure_features(
     gallery: Gallery,
     score: str,
     fold: int,
@@ -237,11 +190,13 @@ def _dense(
         with options.bars() as bars:
             scores = gallery.scores(score, tick=bars.ticks("scores", len(gallery.captions)))
     for label, part in gallery.protocols(fold).items():
-        ndcg = None if relevance is None else evaluate_ndcg(scores, gallery.owners, relevance, part)
-        yield label, evaluate_recall(scores, gallery.owners, part), ndcg
+        gains = None
+        if relevance is not None:
+            gains = evaluate_ndcg(scores, gallery.owners, relevance, part)
+        yield label, evaluate_recall(scores, gallery.owners, part), gains
 
 
-def _through(
+def measure_index(
     gallery: Gallery,
     name: str,
     at: str,
@@ -254,13 +209,49 @@ def _through(
 
     with options.bars() as bars:
         tick = bars.ticks("searching", gallery.images + len(gallery.captions))
-        figures = evaluate_index(
-            gallery.paths[0],
-            name,
-            at,
-            rm,
-            rerank,
-            relevance=relevance,
-            tick=tick,
-        )
+        path = gallery.paths[0]
+        figures = evaluate_index(path, name, at, rm, rerank, relevance=relevance, tick=tick)
     yield "index", *figures
+
+
+def measure_runs(
+    runs: tuple[Path, ...],
+    judgements: Judgements,
+    *,
+    per_query: bool,
+    as_json: bool,
+) -> None:
+    """Print the measures of runs of TREC: their means, or a line ``per_query``."""
+    from boc.evaluate.trec import MEASURES
+
+    tables = {str(run): judgements.measure(run) for run in runs}
+    if per_query:
+        rows = csv.writer(sys.stdout, lineterminator="\n")
+        rows.writerow(["run", "query", *MEASURES])
+        for run, table in tables.items():
+            for query, row in zip(judgements.queries, table.tolist(), strict=True):
+                rows.writerow([run, query, *row])
+        return
+    means = {
+        run: dict(zip(MEASURES, table.mean(axis=0).tolist(), strict=True))
+        for run, table in tables.items()
+    }
+    if as_json:
+        click.echo(json.dumps(means))
+        return
+    for run, values in means.items():
+        click.echo(options.plain(run))
+        click.echo("  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+
+
+def compare_runs(one: Path, other: Path, judgements: Judgements, *, as_json: bool) -> None:
+    """Print the difference of two runs of TREC in each measure."""
+    differences = judgements.compare(one, other)
+    if as_json:
+        click.echo(json.dumps({name: each._asdict() for name, each in differences.items()}))
+        return
+    click.echo(f"{options.plain(one)} minus {options.plain(other)}, interval of 95 %")
+    for name, (mean, low, high, p, corrected) in differences.items():
+        click.echo(
+            f"  {name:10}  {mean:+.4f}  [{low:+.4f}, {high:+.4f}]  p {p:.4f}  Holm {corrected:.4f}",
+        )

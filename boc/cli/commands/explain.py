@@ -50,12 +50,14 @@ def command(
         raise click.UsageError(
             "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
         )
-    from boc.explain.score import LABELLED, explain
+    from boc.explain.score import explain
     from boc.plan import usual_way
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder)
-    text = text_and_id[0] if image is None else None
+    text = None
+    if image is None:
+        text = text_and_id[0]
     plan = usual_way(searcher.index)
     explanation = explain(searcher, text_and_id[-1], text, image)
     if as_json:
@@ -63,24 +65,26 @@ def command(
         said["plan"] = plan
         click.echo(json.dumps({**said, **explanation.to_dict()}, ensure_ascii=False))
     else:
-        _print(explanation, LABELLED)
+        print_terms(explanation)
         if plan == "all":
             click.echo("plan all: a search compares all vectors, and needs no terms", err=True)
     if explanation.missing:
         click.echo(f"terms only: {explanation.missing}", err=True)
 
 
-def _print(explanation: Explanation, top: int) -> None:
+def print_terms(explanation: Explanation) -> None:
+    """Print the terms that query and item share, and the words that the item is written in."""
     from boc.codecs.surrogate_text import FIELD
+    from boc.explain.score import LABELLED
 
-    for match in explanation.matches[:top]:
+    for match in explanation.matches[:LABELLED]:
         product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
-        words = options.plain(", ".join(match.label.words)) if match.label else ""
-        click.echo(
-            f"{100 * float(explanation.share(match)):5.1f} %  t{match.term:<6} {product:<24}  "
-            f"{words}".rstrip(),
-        )
-    others = explanation.matches[top:]
+        share = f"{100 * float(explanation.share(match)):5.1f} %"
+        line = f"{share}  t{match.term:<6} {product:<24}"
+        if match.label:
+            line += f"  {options.plain(', '.join(match.label.words))}"
+        click.echo(line.rstrip())
+    others = explanation.matches[LABELLED:]
     if others:
         rest = sum(match.product for match in others)
         click.echo(f"{100 * rest / explanation.score:5.1f} %  and {len(others)} others, {rest}")
@@ -90,7 +94,5 @@ def _print(explanation: Explanation, top: int) -> None:
         click.echo(f"{options.plain(explanation.item.id)} shares no term with this query", err=True)
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
-        click.echo(
-            "words    "
-            + ", ".join(f"{options.plain(word)} {count}" for word, count in counts.items()),
-        )
+        words = [f"{options.plain(word)} {count}" for word, count in counts.items()]
+        click.echo(f"words    {', '.join(words)}")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from boc.cli import options
-
-if TYPE_CHECKING:
-    from boc.inputs.extraction import Extraction
 
 SETTINGS = {
     "precision": click.Choice(["float32", "bfloat16", "float16"]),
@@ -81,18 +78,12 @@ def command(
               boc extract captions.csv -o regions.h5 --regions grid
               boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:mine --set precision=bfloat16
     """
-    if (
-        regions is not None
-        and options.on_command_line("regions")
-        and not options.on_command_line("encoder")
-    ):
-        encoder = None
-    elif (
-        encoder is not None
-        and options.on_command_line("encoder")
-        and not options.on_command_line("regions")
-    ):
-        regions = None
+    # An option of the command line counts, whatever the settings say of the other.
+    if options.on_command_line("regions") != options.on_command_line("encoder"):
+        if options.on_command_line("regions"):
+            encoder = None
+        else:
+            regions = None
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
     from boc import plugins
@@ -126,21 +117,13 @@ def command(
     )
     options.show(extraction.steps("extracting"))
     if extraction.speed.images:
-        click.echo(_speed(extraction), err=True)
+        speed = extraction.speed
+        rate = f"{speed.images / speed.seconds:.1f} images per second"
+        text = f"{rate}, {extraction.workers or 'no'} workers"
+        if encoder is not None:
+            share = f"{100 * speed.waiting / speed.seconds:.0f} % of the time"
+            text += f"; the encoder waited for pictures {share}"
+        click.echo(text, err=True)
     with FeatureFile(output) as file:
         click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
         options.report(file.failures, file.count("image") + file.count("text"))
-
-
-def _speed(extraction: Extraction) -> str:
-    speed = extraction.speed
-    text = (
-        f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} "
-        "workers"
-    )
-    if extraction.encoder is None:
-        return text
-    return (
-        f"{text}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} "
-        "% of the time"
-    )

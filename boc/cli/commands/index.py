@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from boc.cli import options
 from boc.cli.commands.copy import sentence
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     metavar="I/N",
     help="Load part I of N of the items; the last of N processes publishes.",
 )
-def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -> None:
+def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords: Any) -> None:
     """Make the index NAME from everything in SOURCE.
 
     SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a
@@ -94,9 +95,11 @@ def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -
     from boc.inputs.vector_files import has_vectors
     from boc.manage.build import build_index
 
+    given = click.get_current_context().get_parameter_source("code")
+    if given is ParameterSource.DEFAULT:
+        code = None
     with options.bars() as progress:
-        chosen = code if options.is_set("code") else None
-        report = build_index(name, sources, code=chosen, progress=progress, **keywords)
+        report = build_index(name, sources, code=code, progress=progress, **keywords)
     if not report.published:
         click.echo(
             f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are",

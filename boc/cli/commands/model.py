@@ -10,13 +10,7 @@ from boc.cli import options
 from boc.cli.options import plain
 from boc.errors import BocError
 
-name = click.argument(
-    "name",
-    metavar="MODEL",
-    shell_complete=lambda context, parameter, start: [
-        name for name in models.CATALOGUE if name.startswith(start)
-    ],
-)
+name = click.argument("name", metavar="MODEL")
 
 
 @click.group("model")
@@ -56,33 +50,37 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     from boc.models import hub
 
     repository = models.repository(name)
+    present = models.find(repository)
     pinned = models.entry(repository) if revision is None else None
     commit = pinned.revision if pinned else revision
-    present = models.find(repository)
     if present is not None and commit in (None, present.revision) and not models.verify(present):
         click.echo(f"{repository} is there already: {present.folder}")
         options.write_onnx(present.folder, needed=False)
         if revision is None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
-    offer = hub.look(repository, commit or "", pinned.sha256 if pinned else "")
-    licence = offer.licence or (
-        f"{pinned.licence} (its card says nothing)" if pinned else "not stated; see its page"
-    )
+    digest = ""
+    licence = "not stated; see its page"
+    if pinned is not None:
+        digest = pinned.sha256
+        licence = f"{pinned.licence} (its card says nothing)"
+    offer = hub.look(repository, commit or "", digest)
+    licence = offer.licence or licence
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
     click.echo(plain(f"licence   {licence}"), err=True)
-    if not yes and not (sys.stdin and sys.stdin.isatty()):
-        raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
-    if not yes and not click.confirm("Download it?", err=True):
-        raise BocError("nothing was downloaded")
+    if not yes:
+        if not (sys.stdin and sys.stdin.isatty()):
+            raise BocError(
+                "there is no terminal to accept the licence at; add --yes if you accept it",
+            )
+        if not click.confirm("Download it?", err=True):
+            raise BocError("nothing was downloaded")
     folder = hub.download(offer).folder
     click.echo(f"{repository}: {folder}")
     options.write_onnx(folder, needed=False)
-    click.echo(
-        "Use it: boc index photos ~/Pictures --encoder "
-        f"{name if '/' not in name else f'clip:{name}'}",
-    )
+    spec = f"clip:{name}" if "/" in name else name
+    click.echo(f"Use it: boc index photos ~/Pictures --encoder {spec}")
 
 
 @command.command("list")
@@ -127,17 +125,23 @@ def verify(name: str | None) -> None:
     Examples: boc model verify
               boc model verify clip
     """
-    chosen = list(models.models()) if name is None else [models.find(models.repository(name))]
+    chosen = list(models.models())
+    if name is not None:
+        model = models.find(models.repository(name))
+        if model is None:
+            raise BocError(f"{name} is not there; boc model list shows what is")
+        chosen = [model]
     if not chosen:
         click.echo("no models; boc model get clip gets one", err=True)
     damaged = False
     for model in chosen:
-        if model is None:
-            raise BocError(f"{name} is not there; boc model list shows what is")
         changed = models.verify(model)
-        damaged |= bool(changed)
-        again = f"changed: {', '.join(changed)}; get it again: boc model get {model.repository}"
-        click.echo(plain(f"{model.repository}: {again if changed else 'unchanged'}"))
+        state = "unchanged"
+        if changed:
+            damaged = True
+            again = f"get it again: boc model get {model.repository}"
+            state = f"changed: {', '.join(changed)}; {again}"
+        click.echo(plain(f"{model.repository}: {state}"))
     if damaged:
         raise SystemExit(1)
 

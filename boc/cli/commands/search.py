@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,27 +16,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boc.cli import options
-from boc.errors import BocError, ImageError, leave_out
-from boc.names import MODALITIES, REQUEST_FORMS, Modality, RequestForm
+from boc.errors import BocError, leave_out
+from boc.names import MODALITIES, REQUEST_FORMS, RequestForm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from PIL.Image import Image
-
     from boc.search.options import SearchOptions
     from boc.search.queries import Query
     from boc.search.searcher import Searcher
     from boc.types import Hit
 
-    Answers = list[tuple[str, str, list[Hit]]]
+    Answers = Sequence[tuple[str, str, list[Hit]]]
     """The id of a query, the query as text, and its hits."""
-
-SIDE = 240  # pixels of a picture in a terminal
 
 
 class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as a name and a weight or None."""
+    """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as keywords of ``SearchOptions``:
+    none for ``words``, a search without vectors."""
 
     name = "hybrid"
 
@@ -44,13 +40,15 @@ class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic befo
         value: Any,
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> tuple[str, float | None]:
+    ) -> dict[str, Any]:
+        if value == "words":
+            return {}
+        if value == "rrf":
+            return {"hybrid": "rrf"}
         name, colon, weight = value.partition(":")
-        if value in ("rrf", "words"):
-            return value, None
         if name != "sum" or not colon:
             self.fail(f"{value!r} is not one of rrf, sum:WEIGHT and words", param, ctx)
-        return name, click.FLOAT.convert(weight, param, ctx)
+        return {"hybrid": "sum", "words_weight": click.FLOAT.convert(weight, param, ctx)}
 
 
 @click.command("search", cls=options.TextCommand)
@@ -117,11 +115,6 @@ class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic befo
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @click.option(
-    "--show",
-    is_flag=True,
-    help="Show the pictures in the terminal (kitty, iTerm2, and those with sixel).",
-)
-@click.option(
     "--paths/-0",
     default=None,
     help="Print paths alone, a line each; with -0 a zero byte ends each, for xargs -0.",
@@ -142,21 +135,15 @@ def command(
     like: tuple[str, ...],
     queries: Path | None,
     run: Path | None,
-    find: Modality | None,
     conditions: tuple[str, ...],
-    sort: str | None,
-    k: int,
-    rm: float | None,
-    hybrid: tuple[str, float | None] | None,
-    min_confidence: float | None,
-    collapse: bool,
+    hybrid: dict[str, Any] | None,
     html: Path | None,
-    show: bool,
     paths: bool | None,
     as_json: bool,
     form: RequestForm | None,
     at: str,
     encoder: str | None,
+    **settings: Any,
 ) -> None:
     """Search the index NAME by a sentence, pictures, or items.
 
@@ -182,19 +169,17 @@ def command(
     """
     if len(words) > 1 and any(word.startswith("-") for word in words):
         raise click.UsageError(f"write TEXT in quotes: {' '.join(words)!r}")
-    text = " ".join(words) if words else None
-    one_query = text is not None or bool(images or like)
-    if one_query == (queries is not None):
+    if bool(words or images or like) == (queries is not None):
         where = f"; {name!r} is read as the name of an index" if queries is None else ""
         raise click.UsageError(
             f"give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE{where}",
         )
-    if run is not None and (queries is None or sort is not None):
+    if run is not None and (queries is None or settings["sort"] is not None):
         raise click.UsageError(
             "--run writes the hits of --queries by score; add --queries FILE, leave out --sort",
         )
-    mode, weight = hybrid or (None, None)
-    if mode == "words" and (images or like):
+    by_words = hybrid == {}
+    if by_words and (images or like):
         raise click.UsageError(
             "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
         )
@@ -202,27 +187,19 @@ def command(
         raise click.UsageError(
             "--request prints one request; leave out --queries, --hybrid and --html",
         )
-    if ways := [
-        way for way in ("as_json", "show", "paths", "form") if options.on_command_line(way)
-    ]:
+    if ways := [way for way in ("as_json", "paths", "form") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
-                "give one of --json, --paths, -0, --show and --request: each prints something else",
+                "give one of --json, --paths, -0 and --request: each prints something else",
             )
         # An option of the command line counts whatever the settings say.
         as_json = ways == ["as_json"]
-        show = ways == ["show"]
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
     from boc.types import Stages
 
-    draw = None
-    if show:
-        from boc.cli.terminal_pictures import find_terminal
-
-        draw = find_terminal(os.environ)
     if html is not None:
         check_output(html, begins(b"<!doctype html>", b" - boc</title>"), *images, queries)
     if run is not None:
@@ -231,29 +208,23 @@ def command(
         check_run(run)
     searcher = Searcher.open(name, at, encoder=encoder)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    search_options = SearchOptions(
-        k,
-        rm,
-        find,
-        filters=filters,
-        hybrid=None if mode == "words" else mode,  # type: ignore[arg-type]  # "rrf" or "sum"
-        words_weight=weight,
-        sort=sort,
-        min_confidence=min_confidence,
-        collapse=collapse,
-    )
-    stages = Stages()
+    search_options = SearchOptions(filters=filters, **(hybrid or {}), **settings)
+    text = " ".join(words) if words else None
     if form is not None:
-        click.echo(searcher.request(_query(text, images, like), search_options).render(form))
+        request = searcher.request(query_of(text, images, like), search_options)
+        click.echo(request.render(form))
         return
+    stages = Stages()
     if queries is not None:
-        answers = _by_file(searcher, queries, search_options, words=mode == "words")
-    elif mode == "words" and text is not None:
-        answers = [("", text, searcher.search_words([text], search_options)[0])]
+        answers = search_file(searcher, queries, search_options, by_words=by_words)
     else:
-        title = ", ".join([*([] if text is None else [text]), *map(str, images), *like])
-        asked = _query(text, images, like)
-        answers = [("", title, searcher.search_query(asked, search_options, stages=stages))]
+        title = ", ".join([*filter(None, [text]), *map(str, images), *like])
+        if by_words:
+            hits = searcher.search_words([title], search_options)[0]
+        else:
+            query = query_of(text, images, like)
+            hits = searcher.search_query(query, search_options, stages=stages)
+        answers = [("", title, hits)]
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -261,38 +232,176 @@ def command(
     if run is not None:
         from boc.evaluate.trec import write_run
 
-        write_run(
-            run,
-            (
-                (id, [hit.id for hit in hits], [hit.score for hit in hits])
-                for id, _, hits in answers
-            ),
-        )
+        ranked = ((id, [h.id for h in hits], [h.score for h in hits]) for id, _, hits in answers)
+        write_run(run, ranked)
         return
+    print_answers(answers, search_options, paths, stages.plan, as_json=as_json)
+    if text is not None and not by_words:
+        tell_words(searcher, text)
+
+
+def query_of(
+    text: str | None,
+    images: Sequence[Path] = (),
+    like: Sequence[str] = (),
+) -> Query:
+    """Return the query of TEXT, pictures and items; those with a minus are unwanted."""
+    from boc.search.queries import Query, parse_text
+
+    sentence: str | None = None
+    minus: list[str] = []
+    if text is not None:
+        sentence, minus = parse_text(text)
+    unlike = [id[1:] for id in like if id.startswith("-")]
+    examples = [id.removeprefix("\\") for id in like if not id.startswith("-")]
+    return Query.of(sentence, minus=minus, images=images, like=examples, unlike=unlike)
+
+
+def search_file(
+    searcher: Searcher,
+    path: Path,
+    search_options: SearchOptions,
+    *,
+    by_words: bool,
+) -> Answers:
+    """Search by each sentence or vector of a file."""
+    from boc.inputs.features import is_feature_file, read_queries
+    from boc.search.queries import parse_text
+
+    if str(path) != "-" and (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
+        if by_words:
+            raise click.UsageError(
+                "--hybrid words needs sentences; give a file with one per line as --queries",
+            )
+        answers: list[Any] = []
+        for items, queries in read_queries(path, searcher.index.manifest.identity):
+            keys = [item.id for item in items]
+            texts = None
+            if queries.modality == "text":
+                texts = [item.content for item in items]
+            hits = searcher.search_vectors(queries, search_options, texts=texts)
+            answers += zip(keys, texts or keys, hits, strict=True)
+        return answers
+    sentences = read_sentences(path)
+    if by_words:
+        ranked = searcher.search_words([text for _, text in sentences], search_options)
+        return [(*sentence, hits) for sentence, hits in zip(sentences, ranked, strict=True)]
+    # Sentences without unwanted words are searched as one batch.
+    batch = {}
+    for _, text in sentences:
+        wanted, minus = parse_text(text)
+        if not minus:
+            batch[text] = str(wanted)
+    hits_of = {}
+    if batch:
+        found = searcher.search_texts(list(batch.values()), search_options)
+        hits_of = dict(zip(batch, found, strict=True))
+    for _, text in sentences:
+        if text not in hits_of:
+            hits_of[text] = searcher.search_query(query_of(text), search_options)
+    return [(id, text, hits_of[text]) for id, text in sentences]
+
+
+def read_sentences(path: Path) -> list[tuple[str, str]]:
+    """Return the ids and sentences of a file, by default their numbers. A vector in JSON Lines is
+    a sentence, too."""
+    from boc.inputs.text_lines import json_lines
+    from boc.inputs.vector_files import id_of, text_of
+
+    shown = f"--queries {path}"
+    lines = options.read_lines(str(path), shown, "sentences")
+    pairs = []
+    if path.suffix.lower() == ".jsonl":
+        faults: list[str] = []
+        for number, record in json_lines(path, faults):
+            if isinstance(record, dict):
+                vector = record.get("vector")
+                text = text_of(record) if vector is None else json.dumps(vector)
+                pairs.append((id_of(record, number), text))
+        leave_out(shown, faults)
+    else:
+        for number, line in enumerate(lines, 1):
+            id = str(number)
+            text = line
+            if path.suffix.lower() == ".tsv":
+                id, tab, text = line.partition("\t")
+                if not tab:
+                    raise BocError(
+                        f"{shown}: {line[:60]!r} has no tab; write ID, a tab and the sentence",
+                    )
+            pairs.append((id.strip(), text.strip()))
+    for id, count in Counter(id for id, _ in pairs).items():
+        if count > 1:
+            raise BocError(f"{shown}: the id {id!r} stands twice; give each sentence its own")
+    return pairs
+
+
+def print_answers(
+    answers: Answers,
+    search_options: SearchOptions,
+    paths: bool | None,
+    plan: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print hits as JSON, as ``paths`` with a line end or a zero byte behind each, or as a list."""
+    reason = "matches this query"
+    if search_options.min_confidence:
+        least = f"{search_options.min_confidence:g}"
+        reason = f"has a confidence of {least}; a smaller --min-confidence shows more"
     for id, query, hits in answers:
         if as_json:
-            record: dict[str, Any] = {
-                **({"id": id} if id else {}),
-                "query": query,
-                "hits": [hit.to_dict() for hit in hits],
-            }
-            if stages.plan:
-                record["plan"] = stages.plan
+            record = {"query": query, "hits": [hit.to_dict() for hit in hits]}
+            if id:
+                record = {"id": id, **record}
+            if plan:
+                record["plan"] = plan
             click.echo(json.dumps(record, ensure_ascii=False))
             continue
-        if paths is not None:
-            _print_paths(hits, b"\n" if paths else b"\0")
-        else:
+        if paths is None:
             if len(answers) > 1:
                 click.echo(options.plain(query))
-            _print(hits, draw)
+            for rank, hit in enumerate(hits, 1):
+                print_hit(rank, hit)
+        else:
+            print_paths(hits, b"\n" if paths else b"\0")
         if not hits:
-            click.echo(_why_none(search_options), err=True)
-    if text is not None and mode != "words":
-        _tell_words(searcher, text)
+            which = "no item that passes all filters" if search_options.filters else "nothing"
+            click.echo(f"{which} {reason}", err=True)
 
 
-def _tell_words(searcher: Searcher, text: str) -> None:
+def print_hit(rank: int, hit: Hit) -> None:
+    """Print a hit as a line: its rank, score, confidence, id, sentence, and duplicates."""
+    parts = [f"{rank:3d}", f"{hit.score:7.4f}"]
+    if hit.confidence is not None:
+        parts.append(f"{hit.confidence:4.0%}")
+    parts.append(options.plain(hit.id))
+    if hit.path is None:
+        parts.append(options.plain(hit.item.content))
+    if hit.duplicates:
+        parts.append(f"(+{len(hit.duplicates)})")
+    click.echo("  ".join(parts))
+
+
+def print_paths(hits: Sequence[Hit], end: bytes) -> None:
+    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a
+    terminal would obey."""
+    left = []
+    for hit in hits:
+        if hit.path is None:
+            left.append(f"{hit.id} is a sentence, which has no path")
+            continue
+        name = os.fsencode(hit.path)
+        if sys.stdout.isatty():
+            name = options.plain(hit.path).encode()
+        if end in name:
+            left.append(f"{hit.path!r} has a line end: print it by -0, for xargs -0")
+        else:
+            click.echo(name + end, nl=False)
+    leave_out("hits", left)
+
+
+def tell_words(searcher: Searcher, text: str) -> None:
     """Say on stderr what of a sentence nothing knows, and what may be meant."""
     from boc.search.spelling import Spelling
 
@@ -313,142 +422,3 @@ def _tell_words(searcher: Searcher, text: str) -> None:
     for word, near in Spelling(searcher).unknown(text):
         meant = f"; did you mean {near}?" if near else ""
         click.echo(f"{word!r} is no word of this index or its encoder{meant}", err=True)
-
-
-def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...] = ()) -> Query:
-    from boc.search.queries import Query, parse_text
-
-    sentence, minus = (None, []) if text is None else parse_text(text)
-    unlike = [id[1:] for id in like if id.startswith("-")]
-    examples = [id.removeprefix("\\") for id in like if not id.startswith("-")]
-    return Query.of(sentence, minus=minus, images=images, like=examples, unlike=unlike)
-
-
-def _by_file(
-    searcher: Searcher,
-    path: Path,
-    search_options: SearchOptions,
-    *,
-    words: bool,
-) -> Answers:
-    from boc.inputs.features import is_feature_file, read_queries
-    from boc.inputs.text_lines import json_lines
-    from boc.inputs.vector_files import id_of, text_of
-
-    answers: Answers = []
-    if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        lines = options.read_lines(str(path), f"--queries {path}", "sentences")
-        ids = [str(number) for number in range(1, len(lines) + 1)]
-        if path.suffix.lower() == ".tsv":
-            if odd := next((line for line in lines if "\t" not in line), ""):
-                raise BocError(
-                    f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence",
-                )
-            ids, lines = map(
-                list,
-                zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True),
-            )
-        elif path.suffix.lower() == ".jsonl":
-            faults: list[str] = []
-            records = [
-                (number, each)
-                for number, each in json_lines(path, faults)
-                if isinstance(each, dict)
-            ]
-            leave_out(f"--queries {path}", faults)
-            ids = [id_of(each, number) for number, each in records]
-            lines = [
-                json.dumps(each["vector"]) if "vector" in each else text_of(each)
-                for _, each in records
-            ]
-        twice = [id for id, count in Counter(ids).items() if count > 1]
-        if twice:
-            raise BocError(
-                f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own",
-            )
-        return _by_lines(searcher, ids, lines, search_options, words=words)
-    if words:
-        raise click.UsageError(
-            "--hybrid words needs sentences; give a file with one per line as --queries",
-        )
-    for items, queries in read_queries(path, searcher.index.manifest.identity):
-        texts = [item.content for item in items] if queries.modality == "text" else None
-        hits = searcher.search_vectors(queries, search_options, texts=texts)
-        keys = [item.id for item in items]
-        answers += zip(keys, texts or keys, hits, strict=True)
-    return answers
-
-
-def _by_lines(
-    searcher: Searcher,
-    ids: list[str],
-    lines: list[str],
-    search_options: SearchOptions,
-    *,
-    words: bool,
-) -> Answers:
-    """Answer sentences as they were typed; those without unwanted words are one batch."""
-    from boc.search.queries import parse_text
-
-    if words:
-        return list(zip(ids, lines, searcher.search_words(lines, search_options), strict=True))
-    plain = {
-        line: str(sentence) for line in lines for sentence, minus in [parse_text(line)] if not minus
-    }
-    hits = (
-        dict(zip(plain, searcher.search_texts(list(plain.values()), search_options), strict=True))
-        if plain
-        else {}
-    )
-    return [
-        (
-            id,
-            line,
-            hits[line] if line in hits else searcher.search_query(_query(line), search_options),
-        )
-        for id, line in zip(ids, lines, strict=True)
-    ]
-
-
-def _print_paths(hits: list[Hit], end: bytes) -> None:
-    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a
-    terminal would obey."""
-    left = [f"{hit.id} is a sentence, which has no path" for hit in hits if hit.path is None]
-    for path in (hit.path for hit in hits if hit.path is not None):
-        name = options.plain(path).encode() if sys.stdout.isatty() else os.fsencode(path)
-        if end in name:
-            left.append(f"{path!r} has a line end: print it by -0, for xargs -0")
-        else:
-            click.echo(name + end, nl=False)
-    leave_out("hits", left)
-
-
-def _print(hits: list[Hit], draw: Callable[[Image], str] | None) -> None:
-    from boc.inputs.images import read_image
-
-    for rank, hit in enumerate(hits, 1):
-        click.echo(
-            f"{rank:3d}  {hit.score:7.4f}  "
-            + (f"{hit.confidence:4.0%}  " if hit.confidence is not None else "")
-            + options.plain(hit.id)
-            + (f"  {options.plain(hit.item.content)}" if hit.path is None else "")
-            + (f"  (+{len(hit.duplicates)})" if hit.duplicates else ""),
-        )
-        if draw is not None and hit.path is not None:
-            try:
-                picture = read_image(Path(hit.path), least=2 * SIDE)
-            except ImageError as error:
-                click.echo(options.one_line(error), err=True)
-            else:
-                picture.thumbnail((SIDE, SIDE))
-                click.echo(draw(picture))
-
-
-def _why_none(search_options: SearchOptions) -> str:
-    which = "no item that passes all filters" if search_options.filters else "nothing"
-    if not search_options.min_confidence:
-        return f"{which} matches this query"
-    return (
-        f"{which} has a confidence of {search_options.min_confidence:g}; a smaller "
-        "--min-confidence shows more"
-    )

@@ -64,12 +64,10 @@ def command(
               boc sync photos ~/Pictures --watch
               boc sync flickr captions.csv --images flickr30k-images
     """
-    spec = keywords["encoder"] if options.on_command_line("encoder") else None
-    keywords |= {
-        "encoder": spec,
-        "exclude": keywords["exclude"] or None,
-        "keep_missing": missing == "keep",
-    }
+    if not options.on_command_line("encoder"):
+        keywords["encoder"] = None
+    keywords["exclude"] = keywords["exclude"] or None
+    keywords["keep_missing"] = missing == "keep"
     if not watching:
         from boc.manage.sync import sync_index
 
@@ -108,10 +106,10 @@ def _print(name: str, report: SyncReport) -> None:
         "removed": report.removed,
         "missing and kept": report.missing,
     }
-    parts = [f"{count:,} {what}" for what, count in counts.items() if count] + [
-        f"{report.same:,} as they were",
-    ]
-    click.echo(f"{name}{' is up to date' if report.up_to_date else ''}: {', '.join(parts)}")
+    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
+    parts.append(f"{report.same:,} as they were")
+    state = " is up to date" if report.up_to_date else ""
+    click.echo(f"{name}{state}: {', '.join(parts)}")
     if report.unreadable:
         click.echo(
             f"{len(report.unreadable)} pictures are not in the index, since they have no file or "

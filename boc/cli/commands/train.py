@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,23 +90,22 @@ def command(
     recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
     data = open_source(source, ids, images)
     region_source = plugins.region_source(regions)
-    held_out = None
+    validated = None
+    held = None
     if validate is not None:
         held_out = open_source(source, validate, images)
-        data = join_sources(without(data, held_out) if ids is None else data, held_out)
-    validated = (
-        None
-        if held_out is None
-        else {item.id for item in held_out.items if item.modality == "image"}
-    )
+        if ids is None:
+            data = without(data, held_out)
+        data = join_sources(data, held_out)
+        validated = {item.id for item in held_out.items if item.modality == "image"}
+        held = len(validated)
     data.check_captioned()
-    pictures = sum(item.modality == "image" for item in data.items)
-    trainer.check_size(recipe, pictures, None if validated is None else len(validated))
+    picture_ids = {item.id for item in data.items if item.modality == "image"}
+    trainer.check_size(recipe, len(picture_ids), held)
     run = trainer.describe(recipe, data.digest, region_source, validated)
     with sole_writer(output):
         if not trainer.is_finished(output, run):
-            file = data.file or _regions_file(data, output, region_source)
-            picture_ids = {item.id for item in data.items if item.modality == "image"}
+            file = data.file or regions_file(data, output, region_source)
             training = trainer.Training(
                 output,
                 file,
@@ -121,7 +119,10 @@ def command(
             options.show(
                 ("reading captions", done, training.captions) for done in training.prepare()
             )
-            _show(training.run())
+            with options.bars() as progress:
+                for now in training.run():
+                    progress("training", now.step, now.steps)
+                    show_recalls(now)
         options.write_onnx(output)
     best = trainer.best(output)
     for label, recall in (
@@ -135,7 +136,7 @@ def command(
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 
-def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
+def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     """Write the regions of all pictures beside the run that reads them, and return the path.
 
     Pictures that cannot be used are left out, and named.
@@ -153,14 +154,12 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     return path
 
 
-def _show(steps: Iterator[TrainingProgress]) -> None:
+def show_recalls(now: TrainingProgress) -> None:
+    """Print loss and recalls at the end of an epoch, above the bar."""
     from tqdm import tqdm
 
-    with options.bars() as progress:
-        for now in steps:
-            progress("training", now.step, now.steps)
-            if now.recalls is not None:
-                text = now.recalls.text_to_image.r10
-                image = now.recalls.image_to_text.r10
-                recalls = f"R@10 sentence to picture {text:.1f}, picture to sentence {image:.1f}"
-                tqdm.write(f"epoch {now.epoch + 1}: loss {now.loss:.3f}, {recalls}", sys.stderr)
+    if now.recalls is not None:
+        text = now.recalls.text_to_image.r10
+        image = now.recalls.image_to_text.r10
+        recalls = f"R@10 sentence to picture {text:.1f}, picture to sentence {image:.1f}"
+        tqdm.write(f"epoch {now.epoch + 1}: loss {now.loss:.3f}, {recalls}", sys.stderr)

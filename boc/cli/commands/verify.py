@@ -60,12 +60,13 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
             json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}),
         )
     else:
-        _print(name, report)
+        print_report(name, report)
     if not report.right:
         raise SystemExit(1)
 
 
-def _print(name: str, report: Verification) -> None:
+def print_report(name: str, report: Verification) -> None:
+    """Print all that does not fit, and the counts."""
     for wrong in report.mismatches:
         pair = f"query {options.plain(wrong.query)}  item {options.plain(wrong.item)}"
         click.echo(f"{pair}  found {wrong.found:.10g}  expected {wrong.expected}")
@@ -84,13 +85,12 @@ def _print(name: str, report: Verification) -> None:
             err=True,
         )
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
+    state = "not what the manifest says"
+    if all(count == expected for count, expected in report.counts.values()):
+        state = "as the manifest says"
     click.echo(
         f"{name}: {report.pairs} pairs of {report.queries} queries against "
         f"{AGAINST[report.against]}, "
         f"{len(report.mismatches)} wrong; {image} pictures, {text} captions, {postings} postings, "
-        + (
-            "as the manifest says"
-            if all(a == b for a, b in report.counts.values())
-            else "not what the manifest says"
-        ),
+        f"{state}",
     )

@@ -7,12 +7,12 @@ import hashlib
 import hmac
 import re
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from pathlib import Path
 from time import time
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,7 +38,7 @@ class Guard:
         }
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
-        self._secret = settings.secret
+        self._secret = settings.secret.encode()
         self._ended = settings.cache.with_name("sessions")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,11 +83,11 @@ class Guard:
         if self._token is None:
             return None
         if path_of(scope) == "/":
-            return self._exchange_token(scope, parse_qsl(scope["query_string"].decode("latin-1")))
+            return self._exchange_token(scope)
         if not path_of(scope).startswith("/static/"):
             self._check_token(scope, headers)
         if (scope["method"], path_of(scope)) == ("POST", "/api/logout"):
-            return self._end_session(scope, headers)
+            return self._end_session(scope)
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -95,33 +95,26 @@ class Guard:
         local server."""
         names = headers.getlist("host")
         name = _host(names[0]) if len(names) == 1 else None
-        if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
+        if name is None or not (name in self._hosts or (self._anywhere and is_address(name))):
             shown = ", ".join(names)[:100]
             raise ProblemError(
                 400,
                 f"this server does not go by the name {shown!r}; start it with --allow-host NAME",
             )
 
-    def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
+    def _exchange_token(self, scope: Scope) -> Response | None:
+        query = parse_qsl(scope["query_string"].decode("latin-1"))
         token = dict(query).get("token")
         if token is None:
             return None
         if not _same(token, self._token or ""):
             raise _token_error()
-        rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse(
-            f"./?{rest}" if rest else "./",
-            303,
-            {"Cache-Control": "no-store"},
-        )
+        address = "./"
+        if rest := urlencode([(name, value) for name, value in query if name != "token"]):
+            address += f"?{rest}"
+        answer = RedirectResponse(address, 303, {"Cache-Control": "no-store"})
         ticket = self._ticket(scope, f"{int(time()) + SESSION}.{secrets.token_hex(8)}")
-        answer.set_cookie(
-            _cookie_name(scope),
-            ticket,
-            max_age=SESSION,
-            httponly=True,
-            samesite="strict",
-        )
+        answer.set_cookie(cookie_name(scope), ticket, SESSION, httponly=True, samesite="strict")
         return answer
 
     def _check_token(self, scope: Scope, headers: Headers) -> None:
@@ -129,8 +122,8 @@ class Guard:
         kind, _, credentials = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(credentials.strip(), token):
             return
-        ticket = _cookie(headers.get("cookie", ""), _cookie_name(scope))
-        session, _, _ = ticket.rpartition(".")
+        ticket = Request(scope).cookies.get(cookie_name(scope), "")
+        session = ticket.rpartition(".")[0]
         if (
             re.fullmatch(r"[0-9]{1,12}\.[0-9a-f]{16}", session)
             and time() < int(session.partition(".")[0])
@@ -143,15 +136,15 @@ class Guard:
     def _ticket(self, scope: Scope, session: str) -> str:
         """Return the value of the cookie of a session, END.NUMBER: it opens only this port, of this
         start of the server, since browsers send cookies to every port of a host."""
-        signed = f"{session}\0{_cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
+        signed = f"{session}\0{cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
     def _mark(self, session: str) -> Path:
         """Return the file that is there once a session has ended: several processes look at it."""
         return self._ended / hashlib.sha256(self._secret + session.encode()).hexdigest()
 
-    def _end_session(self, scope: Scope, headers: Headers) -> Response:
-        session = _cookie(headers.get("cookie", ""), _cookie_name(scope)).rpartition(".")[0]
+    def _end_session(self, scope: Scope) -> Response:
+        session = Request(scope).cookies.get(cookie_name(scope), "").rpartition(".")[0]
         try:
             self._ended.mkdir(parents=True, exist_ok=True)
             for old in self._ended.iterdir():
@@ -164,7 +157,7 @@ class Guard:
                 f"the session cannot be ended ({error.strerror}); restart the server",
             ) from error
         answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
-        answer.delete_cookie(_cookie_name(scope), httponly=True, samesite="strict")
+        answer.delete_cookie(cookie_name(scope), httponly=True, samesite="strict")
         return answer
 
 
@@ -198,17 +191,9 @@ def _same(one: str, other: str) -> bool:
     )
 
 
-def _cookie_name(scope: Scope) -> str:
+def cookie_name(scope: Scope) -> str:
     """Return the name of the cookie: another one for each port of a host."""
     return f"boc_{(scope.get('server') or ('', 0))[1]}"
-
-
-def _cookie(header: str, name: str) -> str:
-    try:
-        cookie = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return "" if cookie is None else cookie.value
 
 
 def _host(header: str) -> str | None:
@@ -218,11 +203,13 @@ def _host(header: str) -> str | None:
         address.port  # noqa: B018 - raises for a port that is no number
     except ValueError:
         return None
-    plain = address.netloc == header and "@" not in header and "/" not in header
-    return address.hostname if plain else None
+    if address.netloc == header and "@" not in header and "/" not in header:
+        return address.hostname
+    return None
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Return whether a host name is an address of IPv4 or IPv6."""
     try:
         ip_address(name)
     except ValueError:

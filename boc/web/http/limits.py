@@ -32,8 +32,17 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
+        declared = Headers(scope=scope).get("content-length", str(self._most))
         try:
-            size = self._size(Headers(scope=scope))
+            if not declared.isdecimal() or int(declared[:20]) > self._most:
+                raise self._too_long()
+            size = int(declared)
+            if size > self._room:
+                raise ProblemError(
+                    429,
+                    "too many pictures at once; send it again in a second",
+                    {"Retry-After": "1"},
+                )
             self._room -= size
             try:
                 await self._with_body(scope, receive, send)
@@ -41,20 +50,6 @@ class BodyLimit:
                 self._room += size
         except ProblemError as error:
             await error.answer()(scope, receive, send)
-
-    def _size(self, headers: Headers) -> int:
-        """Return the bytes that a body may have. ProblemError if they are too many, alone or with
-        those in memory."""
-        declared = headers.get("content-length", str(self._most))
-        if not declared.isdecimal() or int(declared[:20]) > self._most:
-            raise self._too_long()
-        if int(declared) > self._room:
-            raise ProblemError(
-                429,
-                "too many pictures at once; send it again in a second",
-                {"Retry-After": "1"},
-            )
-        return int(declared)
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -64,30 +59,26 @@ class BodyLimit:
                 f"the picture took longer than {self._patience:g} s to arrive; send a smaller one"
             )
             raise ProblemError(408, said) from None
-        if body is None:
-            return
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def replay() -> Message:
             return next(messages, None) or await receive()
 
-        await self._app(scope, replay, send)
+        if body is not None:
+            await self._app(scope, replay, send)
 
     async def _read(self, receive: Receive) -> bytes | None:
         """Return the body; None if the client disconnected."""
-        parts = []
-        length = 0
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return None
-            part = message.get("body", b"")
-            length += len(part)
-            if length > self._most:
+            body += message.get("body", b"")
+            if len(body) > self._most:
                 raise self._too_long()
-            parts.append(part)
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return bytes(body)
 
     def _too_long(self) -> ProblemError:
         said = f"the picture has too many bytes, the limit is {self._limit:,}; reduce it"
@@ -118,14 +109,16 @@ class LoadLimit:
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["start"] = perf_counter()
-        kind = _kind(scope)
+        # Thumbnails and files of pictures have their own places, and every body is an upload.
+        path = path_of(scope)
+        kind = (
+            path.split("/")[2] if path.startswith(("/api/thumb/", "/api/picture/")) else "question"
+        )
+        if scope["method"] == "POST":
+            kind = "upload"
         if not self._room[kind]:
-            busy = refusal(
-                429,
-                "too many requests at once; ask again in a second",
-                {"Retry-After": "1"},
-            )
-            await busy(scope, receive, send)
+            text = "too many requests at once; ask again in a second"
+            await refusal(429, text, {"Retry-After": "1"})(scope, receive, send)
             return
         response: list[Message] = []
 
@@ -135,38 +128,9 @@ class LoadLimit:
         self._room[kind] -= 1
         try:
             async with self._places[kind]:
-                await self._app(
-                    scope,
-                    receive,
-                    send if kind == "picture" else buffer,
-                )  # a file may be large
+                # The file of a picture may be too large for a buffer.
+                await self._app(scope, receive, send if kind == "picture" else buffer)
         finally:
             self._room[kind] += 1
         for message in response:  # here, where a client that reads slowly keeps no other waiting
             await send(message)
-
-
-def _kind(scope: Scope) -> str:
-    if scope["method"] == "POST":
-        return "upload"
-    kinds = [kind for kind in ("thumb", "picture") if path_of(scope).startswith(f"/api/{kind}/")]
-    return kinds[0] if kinds else "question"
-
-
-class Heads:
-    """Answer HEAD as GET, without the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        async def without_body(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
-            await send(message)
-
-        await self._app({**scope, "method": "GET"}, receive, without_body)

@@ -16,24 +16,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from boc.errors import BocError, worded
 from boc.search.options import SearchOptions
 from boc.web.http.headers import HEADERS, path_of
-from boc.web.http.logs import ID, REQUEST
 
-SMALL = 1000  # bytes below which a response is not compressed
-LEVEL = 5
 PARAMETERS = {"like", *vars(SearchOptions())}
 
 
-class ProblemError(Exception):
+class ProblemError(BocError):
     """An error to answer with. ``message`` names the value, the rule and the next step."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.headers = dict(headers or {})
+        self.http_status = status
+        self.headers = headers
 
     def answer(self) -> Response:
         """Return the response that says so."""
-        return refusal(self.status, str(self), self.headers)
+        return refusal(self.http_status, str(self), self.headers)
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -69,13 +66,10 @@ def unknown(id: str) -> ProblemError:
 def answer_problems(app: FastAPI) -> None:
     """Make ``app`` answer every error in this form."""
 
-    @app.exception_handler(ProblemError)
-    def problem(_: Request, error: ProblemError) -> Response:
-        return error.answer()
-
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(error.http_status, worded(error, parameter_words))
+        message = worded(error, parameter_words)
+        return refusal(error.http_status, message, getattr(error, "headers", None))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:
@@ -88,36 +82,33 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # this handler runs outside the layers, which would add the headers
-        text = (
-            f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
-        )
-        return refusal(500, text, {**HEADERS, ID: REQUEST.get()})
+        return refusal(500, "the server failed at this; its terminal has the error", HEADERS)
 
 
 def _message(error: Mapping[str, Any]) -> str:
     if error["type"] == "string_too_long":
-        what = "the sentence" if error["loc"][-1] == "q" else error["loc"][-1]
+        what = error["loc"][-1]
+        if what == "q":
+            what = "the sentence"
         return (
             f"{what} has {len(error['input']):,} characters; shorten it to "
             f"{error['ctx']['max_length']:,}"
         )
-    value = (
-        f", got {str(error['input'])[:100]!r}"
-        if isinstance(error.get("input"), (str, int, float))
-        else ""
-    )
+    value = ""
+    if isinstance(error.get("input"), (str, int, float)):
+        value = f", got {str(error['input'])[:100]!r}"
     return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 
 
-class Compression:
+class Compression(GZipMiddleware):
     """Compress all responses but pictures, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._plain = app
-        self._zipped = GZipMiddleware(app, SMALL, LEVEL)
+        super().__init__(app, minimum_size=1000, compresslevel=5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and path_of(scope).startswith(
-            ("/api/thumb/", "/api/picture/"),
-        )
-        await (self._plain if picture else self._zipped)(scope, receive, send)
+        pictures = ("/api/thumb/", "/api/picture/")
+        if scope["type"] == "http" and path_of(scope).startswith(pictures):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
+import re
 import resource
 import socket
 from pathlib import Path
@@ -12,13 +14,29 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from boc.errors import BocError
-from boc.web.http.logs import Form, configuration
 
 CONNECTIONS = 1024  # at a time; a request on a further one is answered with 503
 LEAST = 32  # connections, and pictures that they ask for
 FILES = 256  # that the process needs beside connections: the index, pictures
-MMAP_THRESHOLD = -3  # the option of mallopt: blocks from this size on are mapped for themselves
-GRACE = 3  # seconds that open requests have to finish when the server stops
+
+
+def configure_logging() -> None:
+    """Log faults of the server on stderr, and requests if uvicorn logs them: without what is
+    behind their routes, which may be a token, a sentence or an id."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    requests = logging.getLogger("uvicorn.access")
+    requests.setLevel(logging.INFO)
+    requests.addFilter(cut_address)
+
+
+def cut_address(record: logging.LogRecord) -> bool:
+    """Cut the address in a line of uvicorn's log of requests behind its route."""
+    assert isinstance(record.args, tuple)
+    client, method, path, *others = record.args
+    route = re.match("(/index/[^/?]*)?(/api)?/?[^/?]*", str(path))
+    record.args = (client, method, route and route[0], *others)
+    return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -38,6 +56,8 @@ def listen(host: str, port: int) -> socket.socket:
             "give <--host 127.0.0.1>",
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit this option; uvicorn sets it on sockets only that it opened itself.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.bind(address)
         sock.listen(CONNECTIONS)
@@ -55,36 +75,41 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
-    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for
-    no log.
+def run(app: ASGIApp | str, sock: socket.socket, workers: int = 1, *, log: bool = False) -> None:
+    """Answer requests until Ctrl-C or SIGTERM, and ``log`` them.
 
-    Clients that send or read slowly keep their connection: a proxy in front of the server closes
-    these.
+    ``workers`` processes answer, each with an application of its own: ``app`` is then the import
+    path of a function that makes it. Clients that send or read slowly keep their connection: a
+    proxy in front of the server closes these.
     """
-    config = uvicorn.Config(
+    uvicorn.run(
         app,
+        factory=isinstance(app, str),
+        workers=workers,
+        fd=sock.fileno(),
         http="h11",
-        log_config=configuration(log),
-        access_log=False,  # addresses may contain a token
+        log_config=None,
+        access_log=log,
         server_header=False,
         backlog=CONNECTIONS,
-        limit_concurrency=_connections(),
-        timeout_graceful_shutdown=GRACE,
+        limit_concurrency=connection_limit(),
+        # Open requests have 3 seconds to finish when the server stops. A worker that imports a
+        # large library for the first time answers no question of its parent for as long.
+        timeout_graceful_shutdown=3,
+        timeout_worker_healthcheck=60,
     )
-    _return_memory()
-    uvicorn.Server(config).run(sockets=[sock])
 
 
-def _return_memory() -> None:
+def return_memory() -> None:
     """Let the C library return the memory of each picture when it is freed: it would keep a
     gigabyte for later ones."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(MMAP_THRESHOLD, 1 << 20)
+        # The option M_MMAP_THRESHOLD: blocks of a megabyte and more are mapped for themselves.
+        library.mallopt(-3, 1 << 20)
 
 
-def _connections() -> int:
+def connection_limit() -> int:
     """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted.
     BocError if that is too low to open the index again, as after a change, while clients are
     connected."""

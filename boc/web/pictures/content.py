@@ -16,14 +16,13 @@ from boc.inputs.archives import is_archive, open_member
 from boc.inputs.images import check_file, check_pixels, decoding, open_image
 from boc.paths import path_of
 from boc.types import Item
-from boc.web.http.logs import FAULTS
 
 LARGEST = 1_000_000_000  # bytes of a file
 FOLDERS = 1 << 14  # that were indexed, whose places are kept
 CHUNK = 1 << 18  # bytes read at a time
 FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
-_log = logging.getLogger(FAULTS)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from boc.errors import ImageError
 from boc.inputs.images import image_size
 
 
@@ -18,17 +19,20 @@ class PixelBudget:
         self._changed = threading.Condition()
 
     @contextmanager
-    def of(self, path: Path) -> Iterator[None]:
-        """Wait until the picture may be decoded, within the block. ImageError if its size cannot be
-        read."""
-        width, height = image_size(path)
-        share = min(width * height, self._pixels)
-        with self._changed:
-            self._changed.wait_for(lambda: self._used + share <= self._pixels)
-            self._used += share
+    def of(self, path: Path, name: str) -> Iterator[None]:
+        """Wait until the picture may be decoded, within the block. ImageError if it cannot be: with
+        its ``name``, since an answer must not reveal paths of this disk."""
         try:
-            yield
-        finally:
+            width, height = image_size(path)
+            share = min(width * height, self._pixels)
             with self._changed:
-                self._used -= share
-                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._used + share <= self._pixels)
+                self._used += share
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._used -= share
+                    self._changed.notify_all()
+        except ImageError as error:
+            raise ImageError(str(error).replace(str(path), name)) from error

@@ -1,13 +1,13 @@
 """Thumbnails of pictures, cached in a folder."""
 
 import hashlib
+import math
 import os
 import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from boc.errors import ImageError
 from boc.inputs.images import thumbnail
 from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import PixelBudget
@@ -29,7 +29,7 @@ class Thumbnails:
         self._most = most
         self._budget = budget
         self._lock = threading.Lock()
-        self._total: int | None = None
+        self._total = math.inf
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
     def name(self, path: str, status: os.stat_result, side: int) -> str:
@@ -46,17 +46,11 @@ class Thumbnails:
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return file.read_bytes()
-            data = self._draw(picture, side)
+            with self._budget.of(picture.path, picture.name):
+                data = thumbnail(picture.path, side)
         with suppress(OSError):
             self._keep(file, data)
         return data
-
-    def _draw(self, picture: Content, side: int) -> bytes:
-        try:
-            with self._budget.of(picture.path):
-                return thumbnail(picture.path, side)
-        except ImageError as error:
-            raise ImageError(str(error).replace(str(picture.path), picture.name)) from error
 
     def _keep(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,27 +58,20 @@ class Thumbnails:
             handle.write(data)
         Path(handle.name).replace(file)
         with self._lock:
-            if self._total is None:
-                self._total = sum(size for _, size, _ in self._files())
-            else:
-                self._total += len(data)
+            self._total += len(data)
             if self._total > self._most:
-                self._shrink()
+                self._recount()
 
-    def _shrink(self) -> None:
-        """Remove the oldest until four fifths of the limit are used."""
-        left = 0
-        for _, size, path in sorted(self._files(), reverse=True):
-            left += size
-            if left > 0.8 * self._most:
-                left -= size
-                path.unlink(missing_ok=True)
-        self._total = left
-
-    def _files(self) -> list[tuple[int, int, Path]]:
+    def _recount(self) -> None:
+        """Count the bytes of all files; remove the oldest above the limit, down to four fifths."""
         files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):
                 status = path.stat()
                 files.append((status.st_mtime_ns, status.st_size, path))
-        return files
+        self._total = sum(size for _, size, _ in files)
+        if self._total > self._most:
+            for _, size, path in sorted(files):
+                if self._total > 0.8 * self._most:
+                    self._total -= size
+                    path.unlink(missing_ok=True)

@@ -36,38 +36,33 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
             413,
             f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it",
         )
-    _check(data, pixels)
-    with picture_file(data) as path:
-        shown = Path(name or "").name[:100] or "the picture"
-        try:
-            yield Upload(path, shown, hashlib.sha256(data).hexdigest())
-        except ImageError as error:
-            raise ProblemError(400, str(error)) from error
-
-
-def _check(data: bytes, pixels: int) -> None:
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
     try:
         with open_image(io.BytesIO(data), "the picture") as image:
             width, height = image.size
     except ImageError as error:
-        raise _refusal(error, pixels) from None
+        from PIL import Image, UnidentifiedImageError
+
+        if isinstance(error.__context__, UnidentifiedImageError):
+            raise ProblemError(
+                415,
+                f"this is no picture in a known format; send one of {', '.join(formats())}",
+            ) from None
+        if isinstance(error.__context__, Image.DecompressionBombError):
+            raise ProblemError(
+                413,
+                f"too many pixels, the limit is {pixels:,}; reduce the picture",
+            ) from None
+        raise ProblemError(400, str(error)) from None
     if width * height > pixels:
         raise ProblemError(
             413,
             f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture",
         )
-
-
-def _refusal(error: ImageError, pixels: int) -> ProblemError:
-    from PIL import Image, UnidentifiedImageError
-
-    if isinstance(error.__context__, UnidentifiedImageError):
-        return ProblemError(
-            415,
-            f"this is no picture in a known format; send one of {', '.join(formats())}",
-        )
-    if isinstance(error.__context__, Image.DecompressionBombError):
-        return ProblemError(413, f"too many pixels, the limit is {pixels:,}; reduce the picture")
-    return ProblemError(400, str(error))
+    with picture_file(data) as path:
+        shown = Path(name or "").name[:100] or "the picture"
+        try:
+            yield Upload(path, shown, hashlib.sha256(data).hexdigest())
+        except ImageError as error:
+            raise ProblemError(400, str(error)) from error

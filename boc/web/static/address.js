@@ -1,6 +1,7 @@
-/** The state of the page as a query string, so that an address can be shared, reloaded and gone back to. */
+/** The state of the page as a query string, so that an address can be shared, reloaded and gone back to: which changes are
+ * steps in the history of the browser, and what an entry keeps. */
 
-const NUMBERS = ["k", "rm", "z", "words_weight"];
+const NUMBERS = ["k", "rm", "z"];
 const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word", "name"];
 const LISTS = ["like", "unlike", "pick"];
 
@@ -16,7 +17,7 @@ export function read(query) {
     state[name] = Number.isFinite(value) ? value : null;
   }
   if (state.find !== "text") state.find = state.find === "image" ? "image" : "";
-  if (state.hybrid !== "sum") state.words_weight = null;
+  if (state.hybrid !== "rrf") state.hybrid = "";
   return state;
 }
 
@@ -34,12 +35,38 @@ export function write(state, by = "") {
 /** The settings as the API takes them; what is the index's own choice is left out. */
 export function parameters(state) {
   const query = new URLSearchParams();
-  if (state.find) query.set("find", state.find);
   for (const name of NUMBERS) if (state[name] !== null) query.set(name, state[name]);
-  if (state.hybrid) query.set("hybrid", state.hybrid);
-  if (state.rerank) query.set("rerank", state.rerank);
-  if (state.sort) query.set("sort", state.sort);
+  for (const name of ["find", "hybrid", "rerank", "sort"]) if (state[name]) query.set(name, state[name]);
   if (state.collapse) query.set("collapse", "true");
   for (const filter of state.filters) query.append("filter", filter);
   return query;
+}
+
+const SAME_STEP = 2000; // milliseconds within which changes of a slider are one step
+
+/**
+ * Write `address` and the `key` of the picture searched by into the history. `kind` is "step" for an entry of its own,
+ * "typing" and "knob" for changes that continue the last entry, "move" for one that replaces it. `above` says that the
+ * dialog opens over the page; `remember()` runs before a new entry.
+ */
+export function commit(kind, { address, key, above, remember }) {
+  const last = history.state ?? {};
+  const same = [location.search, location.pathname + location.search].includes(address);
+  if (same && key === (last.picture ?? null)) return;
+  const continues = last.kind === kind && (kind === "typing" || (kind === "knob" && Date.now() - last.at < SAME_STEP));
+  if (!continues) remember();
+  const entry = { kind, at: Date.now(), picture: key, above };
+  if (kind === "move") history.replaceState({ ...last, ...entry, above: last.above }, "", address);
+  else if (continues) history.replaceState(entry, "", address);
+  else history.pushState(entry, "", address);
+}
+
+/** Keep how far down the page is, and how many hits it shows. */
+export function rememberPlace(depth) {
+  history.replaceState({ ...history.state, y: scrollY, depth }, "");
+}
+
+/** End the typing: the next key begins another entry. */
+export function endTyping() {
+  if (history.state?.kind === "typing") history.replaceState({ ...history.state, kind: "step" }, "");
 }

@@ -119,9 +119,7 @@ const byDate = (a, b) => (dateOf(a) < dateOf(b) ? 1 : dateOf(a) > dateOf(b) ? -1
 export async function search(state, picture, k, signal) {
   const query = parameters(state);
   query.set("k", k);
-  const words = state.q.trim();
-  if (!words) for (const name of ["hybrid", "words_weight"]) query.delete(name);
-  if (query.get("hybrid") === "sum") query.delete("rerank");
+  if (!state.q.trim()) query.delete("hybrid");
   if (!query.has("hybrid")) query.set("min_confidence", 0);
   const ask = (own) => asked(new URLSearchParams(query), { ...state, like: own(state.like), unlike: own(state.unlike) });
   const answer = joined(await answers(state, "api/search", ask, { picture, signal }));

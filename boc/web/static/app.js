@@ -1,17 +1,14 @@
 /** The page: its parts, what changes its state, and what shows the state. */
 
-import { read, write } from "./address.js";
+import { commit, endTyping, read, rememberPlace, write } from "./address.js";
 import * as api from "./api.js";
 import { Facets } from "./facets.js";
-import { Controls, foldPanel } from "./controls.js";
+import { Controls, Order, foldPanel } from "./controls.js";
 import { completions, taken, withoutBegun } from "./filters.js";
 import { Dialog } from "./dialog.js";
 import { h } from "./dom.js";
-import { commit, endTyping, rememberPlace } from "./history.js";
-import { tokenForm, welcome } from "./messages.js";
+import { Notices, tokenForm, welcome } from "./messages.js";
 import { Meter } from "./meter.js";
-import { Notices } from "./notices.js";
-import { Order } from "./order.js";
 import { bySentence, hasQuery, likes, page, title } from "./page.js";
 import { listenForFiles, pictureOf, recall } from "./pictures.js";
 import { Results } from "./results.js";

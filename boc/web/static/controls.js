@@ -1,11 +1,10 @@
-/** The panel of settings: how many hits, how much work a hit, and the words of the sentence; and the chips of filters. */
+/** The panel of settings, the chips of filters, and the order of the hits. */
 
 import { count, h, icon, many } from "./dom.js";
 import { chips } from "./filters.js";
 
 const KEYS =
   'In the box, -snow or -"two cats" leaves out what shows that, and year:2024 or width>1000 are filters. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.';
-const WEIGHT = 10000; // of a word's score of about ten, beside sums of products of about a hundred thousand
 
 /** The active filters stand in `chips`. `onChange(change)` gets what is to change in the state. */
 export class Controls {
@@ -13,39 +12,31 @@ export class Controls {
     this.chips = chips;
     this.onChange = onChange;
     const field = (key, name, hint, limits) => number(name, hint, limits, (value) => onChange({ [key]: value }));
-    this.k = field("k", "Hits at first", "more come as you scroll down", { max: info.limits.k, placeholder: 40 });
     this.rm = field("rm", "Candidates re-ranked per hit", "more: nearer to exact, slower", { max: 1000, step: "any", placeholder: info.rm });
     this.z = field("z", "Query terms", "fewer: fewer posting lists to read", { max: info.query_z, placeholder: info.query_z });
-    this.weight = field("words_weight", "Weight of the words", "beside the score of the terms", { step: "any", required: true });
-    const setHybrid = (hybrid) => onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null });
     const told = "finds a sentence's own words in captions and text fields";
-    this.hybrid = choice("Count the words too", { "": "No", rrf: "Fuse ranks", sum: "Add scores" }, told, setHybrid);
+    this.hybrid = choice("Count the words too", { "": "No", rrf: "Fuse ranks" }, told, (hybrid) => onChange({ hybrid }));
     const metrics = { "": "Index's own", dot: "Vectors", mrsw: "Alignment" };
     this.rerank = choice("Re-scored by", metrics, "alignment compares each word with each region", (rerank) => onChange({ rerank }));
     this.rerank.element.hidden = !info.concepts;
     const setCollapse = (value) => onChange({ collapse: Boolean(value) });
     const places = { "": "Side by side", true: "Under the best" };
     this.collapse = choice("Near-duplicates", places, "pictures that are nearly the same", setCollapse);
-    const own = { k: null, rm: null, z: null, hybrid: "", words_weight: null, rerank: "", collapse: false, filters: [] };
-    const onclick = () => onChange(own);
-    this.reset = h("button", { type: "button", class: "quiet-button", onclick }, "Back to the index's settings");
+    const own = { rm: null, z: null, hybrid: "", rerank: "", collapse: false, filters: [] };
+    this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange(own) }, "Back to the index's settings");
     const leave = document.getElementById("leave");
     if (leave) leave.hidden = false;
-    const pair = (...knobs) => h("div", { class: "knob-pair" }, ...knobs.map(({ element }) => element));
-    const pairs = [pair(this.hybrid, this.weight), pair(this.rerank, this.collapse)];
-    const knobs = h("div", { class: "knobs" }, this.k.element, this.rm.element, this.z.element, ...pairs);
+    const pair = h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element);
+    const knobs = h("div", { class: "knobs" }, this.rm.element, this.z.element, this.hybrid.element, pair);
     root.replaceChildren(knobs, h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave));
   }
 
   /** Show a state. */
   show(state, bySentence) {
-    for (const key of ["k", "rm", "z"]) this[key].show(state[key]);
+    for (const key of ["rm", "z"]) this[key].show(state[key]);
     this.hybrid.show(state.hybrid, !bySentence);
-    this.rerank.show(state.rerank, state.hybrid === "sum");
-    this.collapse.show(state.collapse ? "true" : "", false);
-    this.weight.show(state.words_weight);
-    this.weight.element.hidden = state.hybrid !== "sum";
-    this.rm.disable(state.hybrid === "sum");
+    this.rerank.show(state.rerank);
+    this.collapse.show(state.collapse ? "true" : "");
     const shown = chips(state.filters).map(({ text, filters }) => [text, { filters: state.filters.filter((each) => !filters.includes(each)) }]);
     if (state.pick.length) shown.push([state.name || many(state.pick.length, "picture"), { pick: [], name: "" }]);
     const chip = ([text, change]) => {
@@ -57,8 +48,8 @@ export class Controls {
     };
     this.chips.replaceChildren(...shown.map(chip));
     this.chips.hidden = !shown.length;
-    const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.rerank || state.collapse || state.filters.length;
-    this.reset.hidden = !changed;
+    const { rm, z, hybrid, rerank, collapse, filters } = state;
+    this.reset.hidden = rm === null && z === null && !hybrid && !rerank && !collapse && !filters.length;
   }
 }
 
@@ -75,7 +66,7 @@ function number(name, hint, limits, onSet) {
   const onchange = () => input.reportValidity() && onSet(input.value ? Number(input.value) : null);
   const input = h("input", { id, type: "number", min: 1, step: 1, ...limits, "aria-describedby": `${id}-hint`, onchange });
   const element = h("div", { class: "knob" }, h("label", { for: id }, name), input, h("small", { id: `${id}-hint` }, hint));
-  return { element, disable: (off) => (input.disabled = off), show: (value) => (input.value = value ?? "") };
+  return { element, show: (value) => (input.value = value ?? "") };
 }
 
 /** A row of radio buttons that looks like one switch; `options` are texts by value. */
@@ -86,7 +77,7 @@ function choice(name, options, told, onSet) {
   const element = h("fieldset", { class: "knob" }, h("legend", {}, name), h("div", { class: "switch" }, ...parts), h("small", {}, told));
   return {
     element,
-    show(value, off) {
+    show(value, off = false) {
       element.disabled = off;
       inputs.forEach((input) => (input.checked = input.value === value));
     },
@@ -110,4 +101,28 @@ export function foldPanel(button, panel) {
   };
   document.addEventListener("keydown", listen, { capture: true });
   button.addEventListener("click", () => set(panel.hidden));
+}
+
+const FIELD = "taken";
+const ORDERS = [
+  ["", "Best first"],
+  [`-${FIELD}`, "Newest first"],
+  [FIELD, "Oldest first"],
+];
+
+/** The control in `root`, for hits that have dates. `onSort(sort)` gets the order that is wanted. */
+export class Order {
+  constructor(root, onSort) {
+    this.root = root;
+    const options = ORDERS.map(([value, text]) => h("option", { value, text }));
+    this.select = h("select", { "aria-label": "Order of the hits", onchange: () => onSort(this.select.value) }, ...options);
+    root.replaceChildren(this.select);
+  }
+
+  /** Show the order of `state`; `info` describes the index, and `hits` are those on the page. */
+  show({ sort }, info, hits) {
+    this.dated ||= info?.fields[FIELD] === "date" && hits.some((hit) => hit.fields[FIELD]);
+    this.root.hidden = !hits.length || !this.dated;
+    this.select.value = ORDERS.some(([value]) => value === sort) ? sort : "";
+  }
 }

@@ -64,3 +64,6 @@ export function picture(thumb, name, side, props = {}) {
   frame.append(image);
   return frame;
 }
+
+/** Whether a click on a link opens it in another tab or window. */
+export const opensElsewhere = ({ metaKey, ctrlKey, shiftKey }) => metaKey || ctrlKey || shiftKey;

@@ -1,6 +1,6 @@
-/** What stands in the place of results: a welcome, an empty answer, an error, and the question for the token. */
+/** What stands in the place of results (a welcome, an empty answer, an error, the question for the token) and beside them. */
 
-import { h, many } from "./dom.js";
+import { h, icon, many } from "./dom.js";
 
 /** A heading with paragraphs: strings become text, false parts are left out. */
 export function message(title, ...parts) {
@@ -42,4 +42,39 @@ export function tokenForm(signIn, onOpen) {
   const fields = h("div", {}, input, h("button", { class: "button strong" }, "Open"));
   const help = "Whoever started boc serve has it: it is in its variable BOC_TOKEN.";
   return message("This page asks for a token", h("p", { id: "token-help" }, help), h("form", { class: "token", onsubmit }, label, fields, wrong));
+}
+
+const QUIET = 600; // milliseconds without change before a status is read out
+
+export class Notices {
+  #line;
+  #status;
+  #telling = 0;
+
+  constructor(line, status) {
+    this.#line = line;
+    this.#status = status;
+  }
+
+  /** Show a line to dismiss; with `now`, which runs by itself in `wait` seconds, a button that runs it. */
+  show(text, { wait = 0, now = null } = {}) {
+    const left = h("span", { class: "left", "aria-hidden": "true" }, now && `Results stay as they are. Trying again in ${Math.ceil(wait)} s.`);
+    const old = this.#line.querySelector("p");
+    const body = h("div", {}, old?.textContent === text ? old : h("p", { text }), left);
+    const dismiss = { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => this.hide() };
+    const again = now && h("button", { class: "button", type: "button", onclick: () => now() }, "Try now");
+    this.#line.replaceChildren(body, again ?? h("button", dismiss, icon("close")));
+    this.#line.hidden = false;
+  }
+
+  hide() {
+    this.#line.hidden = true;
+    this.#line.replaceChildren();
+  }
+
+  /** Have screen readers say `text` once nothing changes any more. */
+  tell(text) {
+    clearTimeout(this.#telling);
+    this.#telling = setTimeout(() => (this.#status.textContent = text), QUIET);
+  }
 }

@@ -1,6 +1,6 @@
 /** The hits: pictures in rows of equal height, or sentences as a list; arrows move between them. */
 
-import { h, icon, picture, score } from "./dom.js";
+import { h, icon, opensElsewhere, picture, score } from "./dom.js";
 
 const GAP = 6;
 const EAGER = 12; // pictures that are asked for at once; others as they come near the screen
@@ -40,14 +40,14 @@ export const probableFirst = (hits) => [...hits.filter((hit) => !improbable(hit)
  * {boxes: [{x, y, width, height, row}], height, least}. Rows but the last are as wide as the page, and the last is at most
  * `most` high; `least` is the least height of the others.
  */
-function justify(aspects, width, target, most, gap = GAP) {
+function justify(aspects, width, target, most) {
   const boxes = [];
   let y = 0;
   let least = Infinity;
   for (let start = 0, row = 0; start < aspects.length; row++) {
     let end = start;
     let sum = 0;
-    const height = () => (width - gap * (end - start - 1)) / sum;
+    const height = () => (width - GAP * (end - start - 1)) / sum;
     while (end < aspects.length && (end === start || height() > target)) sum += aspects[end++];
     let high = height();
     if (high > target)
@@ -63,18 +63,18 @@ function justify(aspects, width, target, most, gap = GAP) {
         high = with_;
       }
     }
-    const full = Math.abs(sum * high + gap * (end - start - 1) - width) < 1;
+    const full = Math.abs(sum * high + GAP * (end - start - 1) - width) < 1;
     let x = 0;
     for (let i = start; i < end; i++) {
       const right = full && i === end - 1 ? width : x + aspects[i] * high;
       boxes.push({ x: Math.round(x), y: Math.round(y), width: Math.round(right) - Math.round(x), height: Math.round(high), row });
-      x = right + gap;
+      x = right + GAP;
     }
     if (full) least = Math.min(least, high);
-    y += Math.round(high) + gap;
+    y += Math.round(high) + GAP;
     start = end;
   }
-  return { boxes, height: Math.max(0, y - gap), least };
+  return { boxes, height: Math.max(0, y - GAP), least };
 }
 
 /** Do not wait any more for a picture that nobody sees: others need the line. */
@@ -115,7 +115,7 @@ export class Results {
     this.list.addEventListener("click", (event) => {
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
-      if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
+      if (!link || opensElsewhere(event)) return;
       event.preventDefault();
       const { id } = this.hits[this.placeOf(link)];
       (link.classList.contains("like") ? onLike : onOpen)(id);

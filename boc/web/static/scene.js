@@ -23,12 +23,12 @@ export function shades(values) {
 }
 
 /** The numbers of the largest values but zeros, largest first. */
-function strongest(values, most = DRAWN) {
+function strongest(values) {
   return values
     .map((value, i) => [value, i])
     .filter(([value]) => value > 0)
     .sort(([a, i], [b, j]) => b - a || i - j)
-    .slice(0, most)
+    .slice(0, DRAWN)
     .map(([, i]) => i);
 }
 

@@ -38,7 +38,7 @@ export function termTable(found, looks, back) {
 function row(term, most, look, back) {
   const bar = h("span", { class: "share-bar", style: { width: `${Math.max(0.5, (100 * term.product) / most)}%` } });
   const words = term.words.join(", ");
-  const props = { class: words ? "stands" : "stands none", text: words || `term ${term.term}` };
+  const props = { class: "stands", text: words || `term ${term.term}` };
   const name = look ? h("button", { ...props, type: "button", onfocus: look, onclick: look, onblur: back }) : h("span", props);
   const product = h("span", { class: "product" }, `${count(term.query)} × ${count(term.item)} = `, h("b", { text: count(term.product) }));
   const element = h(

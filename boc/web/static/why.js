@@ -1,7 +1,7 @@
 /** The dialog that shows an item: the photograph, what is known of it, and, unfolded, why it was found. */
 
 import { explain, item as itemOf, withId } from "./api.js";
-import { count, h, icon, score } from "./dom.js";
+import { count, h, icon, opensElsewhere, score } from "./dom.js";
 import { Scene, shades } from "./scene.js";
 import { termTable } from "./shared_terms.js";
 
@@ -27,15 +27,14 @@ export class Why {
     this.place = h("span", { class: "place" });
     this.previous = this.button("left", "Previous (←)", () => this.onMove(-1));
     this.next = this.button("right", "Next (→)", () => this.onMove(1));
-    const like = { class: "button", href: "", "aria-label": "More like this", title: "More like this (m)" };
+    const like = { class: "button", href: "", title: "More like this (m)" };
     this.like = h("a", like, icon("like"), h("span", {}, "More like this"));
     this.like.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+      if (opensElsewhere(event)) return;
       event.preventDefault();
       this.onLike(this.id);
     });
-    const label = { "aria-label": "Save the original", title: "Save the original" };
-    this.save = h("a", { class: "icon", href: "", download: "", ...label }, icon("save"));
+    this.save = h("a", { class: "icon", href: "", download: "", title: "Save the original" }, icon("save"));
     this.less = this.button("less", "Less like this", () => this.onUnlike(this.id));
     const shut = this.button("close", "Close (Esc)", () => this.onClose());
     dialog.replaceChildren(h("header", {}, this.title, this.place, this.previous, this.next, this.save, this.like, this.less, shut), this.body);
@@ -45,8 +44,8 @@ export class Why {
     this.swipes();
   }
 
-  button(name, label, onclick) {
-    return h("button", { class: "icon", type: "button", "aria-label": label, title: label, onclick }, icon(name));
+  button(name, title, onclick) {
+    return h("button", { class: "icon", type: "button", title, onclick }, icon(name));
   }
 
   /** A finger that goes sideways over the picture shows the next or the previous one. */
@@ -302,7 +301,7 @@ export class Why {
       const style = { opacity: 0.55 + (0.45 * frequency) / most };
       const link = h("a", { href: `?${new URLSearchParams({ q: word })}`, title: `frequency ${count(frequency)}`, style }, word);
       link.addEventListener("click", (event) => {
-        if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+        if (opensElsewhere(event)) return;
         event.preventDefault();
         this.onQuery(word);
       });

@@ -149,7 +149,7 @@ CASES = [
     (f"search photos hello --request body --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (
         f"search photos hello --request body --json {AT}",
-        ["give one of --json, --paths, -0, --show and --request"],
+        ["give one of --json, --paths, -0 and --request"],
     ),
     (f"search photos hello --hybrid both {AT}", ["both", "rrf"]),
     (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from boc.cli.contact_sheet import write_sheet
-from boc.errors import BocError
 from boc.types import Hit, Item
 
 NASTY = "<script>alert('x')</script> \"quoted\" & <b>bold</b>"
@@ -109,13 +108,3 @@ def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:
     found = page(tmp_path / "a.html")
     assert f"{gone}: cannot be read" in found.text
     assert (found.count("li"), found.count("img")) == (2, 1)
-
-
-def test_page_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("old")
-    write_sheet(tmp_path / "a.html", [])
-    assert "old" not in (tmp_path / "a.html").read_text()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.html"]
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(BocError, match="is a folder"):
-        write_sheet(tmp_path / "folder", [])

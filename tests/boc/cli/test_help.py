@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.shell_completion import get_completion_class
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,52 +147,12 @@ def test_the_version_is_shown() -> None:
     assert boc("--version").stdout == f"boc, version {__version__}\n"
 
 
-def offered(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> list[str]:
-    """What a shell is offered when Tab is pressed at the end of a line."""
-    words = line.split(" ")
-    monkeypatch.setenv("COMP_WORDS", line if shell == "fish" else "\n".join(words))
-    monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
-    completion = get_completion_class(shell)
-    assert completion is not None
-    values = completion(main, {}, "boc", "_BOC_COMPLETE").complete()
-    return re.findall(r"^(?:plain,)?(\S+)$", values.replace("plain\n", "plain,"), re.MULTILINE)
-
-
-def test_completion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for index in ("boc-data/photos", "boc-data/places", "boc-data/videos", "other/scenes"):
-        (here / index).mkdir(parents=True)
-        (here / index / "CURRENT").write_text("commit-0.json")
-    (here / "boc-data" / "photos-unfinished").mkdir()
-    assert set(offered(monkeypatch, "boc se")) == {
-        name for name in main.commands if name.startswith("se")
-    }
-    assert offered(monkeypatch, "boc search --fin") == ["--find"]
-    assert offered(monkeypatch, "boc search x --find ") == ["image", "text"]
-    assert offered(monkeypatch, "boc index x y --code s") == ["scalar", "soft"]
-    assert offered(monkeypatch, "boc model get c") == ["clip"]
-    for name, command in main.commands.items():
-        if [parameter.name for parameter in command.params][:1] == ["name"]:
-            assert offered(monkeypatch, f"boc {name} p") == ["photos", "places"], name
-    assert offered(monkeypatch, "boc search --at file:other ") == ["scenes"]
-    monkeypatch.setenv("BOC_AT", "file:other")
-    assert offered(monkeypatch, "boc search ") == ["scenes"]
-    for at in (
-        "file:none",
-        "file:",
-        "elastic+http://localhost:1",
-        "file:~nobody/x",
-        "file:" + "long" * 2000,
-    ):
-        assert offered(monkeypatch, f"boc search --at {at} ") == []
-    (here / "boc.toml").write_text("wrong")
-    assert offered(monkeypatch, "boc search --at file:boc-data v") == ["videos"]
-
-
 @pytest.mark.slow
-def test_completion_loads_nothing_heavy(here: Path) -> None:
+def test_completion_loads_nothing_heavy_and_no_settings(here: Path) -> None:
+    (here / "boc.toml").write_text("wrong")
     words = {
-        "COMP_WORDS": "boc\nsearch\np",
-        "COMP_CWORD": "2",
+        "COMP_WORDS": "boc\nsearch\nx\n--find\n",
+        "COMP_CWORD": "4",
         "_BOC_COMPLETE": "bash_complete",
         "PYTHONPATH": str(ROOT),
     }
@@ -206,6 +165,7 @@ def test_completion_loads_nothing_heavy(here: Path) -> None:
         check=True,
         env=os.environ | words,
     )
+    assert done.stdout.startswith("plain,image\nplain,text\n")
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "click"} <= loaded
     assert loaded.isdisjoint({"numpy", "torch", "h5py", "indexing", "encoders"})

@@ -143,12 +143,12 @@ def test_bodies_in_memory_are_limited() -> None:
 
 MEMORY = """
 from pathlib import Path
-from boc.web.http.server import _return_memory
+from boc.web.http.server import return_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
-_return_memory()
+return_memory()
 del [bytearray(b"x") * (24 << 20)][:]
 before = resident()
 pairs = [(bytearray(b"x") * (16 << 20), bytearray(b"x") * 100_000) for _ in range(20)]

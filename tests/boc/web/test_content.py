@@ -22,7 +22,6 @@ from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
-from boc.web.http.logs import FAULTS
 from boc.web.pictures.content import open_content
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def test_what_is_no_picture_of_the_library_is_refused(
     id: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, FAULTS):
+    with caplog.at_level(logging.WARNING, "boc.web.pictures.content"):
         answers = [client.get(f"/api/{route}/{id}") for route in ("thumb", "picture")]
     for answer in answers:
         assert answer.status_code == 404, answer.text

@@ -23,7 +23,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     budget = PixelBudget(pixels)
 
     def decode(number: int) -> None:
-        with budget.of(tmp_path / f"{number}.png"):
+        with budget.of(tmp_path / f"{number}.png", "x"):
             with lock:
                 held.append(number)
                 taken = [sizes[each][0] * sizes[each][1] for each in held]
@@ -46,11 +46,11 @@ def test_budget_after_an_error(tmp_path: Path) -> None:
     Image.new("L", (10, 10)).save(tmp_path / "a.png")
     budget = PixelBudget(100)
     for _ in range(3):
-        with pytest.raises(ValueError, match="odd"), budget.of(tmp_path / "a.png"):
+        with pytest.raises(ValueError, match="odd"), budget.of(tmp_path / "a.png", "a"):
             raise ValueError("odd")
-    with pytest.raises(ImageError), budget.of(tmp_path / "none.png"):
+    with pytest.raises(ImageError, match=r"^x:"), budget.of(tmp_path / "none.png", "x"):
         pass
-    with budget.of(tmp_path / "a.png"):
+    with budget.of(tmp_path / "a.png", "a"):
         pass
 
 

@@ -122,7 +122,11 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")],
+    [
+        ("nothing", "no index 'nothing'"),
+        ("nothing --workers 3", "no index 'nothing'"),
+        ("photos --host no.such.host.invalid", "no address"),
+    ],
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
     result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
@@ -147,16 +151,14 @@ def test_without_the_extra_it_says_how_to_get_it(
 
 
 def test_several_workers(library: Path, tmp_path: Path) -> None:
-    at = ("--at", f"file:{library / 'index'}", "--workers", 2, "--log", "json")
+    at = ("--at", f"file:{library / 'index'}", "--workers", 2, "--log")
     log = tmp_path / "log"
-    with serving(log, "photos", *at) as (process, port, said):
-        assert [line for line in said if line.startswith("loading")] == said[:1]
+    with serving(log, "photos", *at) as (process, port, _):
         answers = [
             get(port, f"/api/search?q=a%20red%20box&k={k}&token=hidden") for k in range(1, 21)
         ]
         assert [len(found["hits"]) for _, found in answers] == list(range(1, 21))
-        counted = get(port, "/metrics")[1].decode()
-        assert 'boc_requests_total{method="GET",route="/api/search",status="200"} 20.0' in counted
+        assert get(port, "/metrics")[0] == 404
         assert get(port, "/readyz")[0] == 200
         (victim, *_) = children(process.pid)
         os.kill(victim, signal.SIGKILL)
@@ -165,8 +167,10 @@ def test_several_workers(library: Path, tmp_path: Path) -> None:
         workers = children(process.pid)
         end(process, signal.SIGTERM)
         assert process.exitcode == 0
-        assert "Traceback" not in log.read_text()
-        assert "hidden" not in log.read_text()
+        said = log.read_text()
+        assert said.count("GET /api/search HTTP/1.1") == 21
+        assert "Traceback" not in said
+        assert "hidden" not in said
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
@@ -189,15 +193,3 @@ def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
         assert len(workers) == 2
         end(process, signal.SIGKILL)
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
-def test_an_error_of_a_worker_is_told_once(library: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    process = start(
-        ["serve", "nothing", "--at", f"file:{library / 'index'}", "--port", 0, "--workers", 3],
-        errors=log,
-    )
-    process.join(PATIENCE)
-    assert process.exitcode == 1
-    assert "no index 'nothing'" in log.read_text()
-    assert len(log.read_text().strip().splitlines()) == 1
