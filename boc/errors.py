@@ -2,13 +2,8 @@
 
 import errno
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 3  # reasons of a message
 ADVICE = {
@@ -39,21 +34,6 @@ class BocError(Exception):
     """
 
     http_status = 400
-
-
-def named_options(function: F) -> F:
-    """Answer a keyword argument that ``function`` does not have with those that it has."""
-
-    known = [name for name in signature(function).parameters if name != "self"]
-
-    @wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in known:
-                raise BocError(f"no option {name!r}; known: {', '.join(known)}")
-        return function(*args, **keywords)
-
-    return call  # type: ignore[return-value]
 
 
 class BocWarning(UserWarning):

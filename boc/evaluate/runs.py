@@ -44,6 +44,15 @@ PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How well captions and pictures find each other: ``recalls``, and ``ndcg`` if it was asked
+    for."""
+
+    recalls: Recalls
+    ndcg: Ndcg | None = None
+
+
+@dataclass(frozen=True)
 class Gallery:
     """Pictures and their captions, with embeddings in each file of ``paths``.
 
@@ -204,7 +213,7 @@ def evaluate_index(
     *,
     relevance: NDArray[np.float32] | None = None,
     tick: Callable[[int], object] = lambda done: None,
-) -> tuple[Recalls, Ndcg | None]:
+) -> Evaluation:
     """Compute the recalls through an index that holds the items of ``path``.
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of
@@ -221,7 +230,8 @@ def evaluate_index(
             _evaluate_direction(file, relevance, searcher, options, *direction, tick)
             for direction in DIRECTIONS
         )
-    return Recalls(text, image), None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
+    ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
+    return Evaluation(Recalls(text, image), ndcg)
 
 
 def _evaluate_direction(

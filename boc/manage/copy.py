@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError, named_options
+from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import SUFFIXES, is_feature_file
 from boc.manage.budgets import choose_budgets, promise
@@ -43,7 +43,6 @@ class CopyReport:
     up_to_date: bool = False
 
 
-@named_options
 def copy_index(
     name: str,
     new: str | None = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.atomic_files import json_sha256
-from boc.errors import BocError, SourceError, named_options, note
+from boc.errors import BocError, SourceError, note
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
@@ -65,7 +65,6 @@ class SyncReport:
         return not (self.added or self.changed or self.moved or self.removed)
 
 
-@named_options
 def sync_index(
     name: str,
     source: Path | str | Sequence[Path | str],

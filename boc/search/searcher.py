@@ -227,10 +227,13 @@ class Searcher:
             raise BocError(
                 f"search takes one sentence, got {type(text).__name__}; write image= for a "
                 "picture, vector= for "
-                "numbers, and index.searcher.search_texts([...]) for several sentences",
+                "numbers, and index.search_many([...]) for several sentences",
             )
         return self.search_query(
-            Query((QueryPart("text", text),)), options, stages=stages, **keywords
+            Query((QueryPart("text", text),)),
+            options,
+            stages=stages,
+            **keywords,
         )
 
     def warm(self) -> None:

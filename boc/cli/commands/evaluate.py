@@ -254,7 +254,7 @@ def _through(
 
     with options.bars() as bars:
         tick = bars.ticks("searching", gallery.images + len(gallery.captions))
-        figures = evaluate_index(
+        report = evaluate_index(
             gallery.paths[0],
             name,
             at,
@@ -263,4 +263,4 @@ def _through(
             relevance=relevance,
             tick=tick,
         )
-    yield "index", *figures
+    yield "index", report.recalls, report.ndcg

@@ -408,7 +408,7 @@ def _by_lines(
 def _print_paths(hits: list[Hit], end: bytes) -> None:
     """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a
     terminal would obey."""
-    left = [f"{hit.id} is a sentence, which has no path" for hit in hits if hit.path is None]
+    left = [f"{hit.id} has no path" for hit in hits if hit.path is None]
     for path in (hit.path for hit in hits if hit.path is not None):
         name = options.plain(path).encode() if sys.stdout.isatty() else os.fsencode(path)
         if end in name:
@@ -426,7 +426,7 @@ def _print(hits: list[Hit], draw: Callable[[Image], str] | None) -> None:
             f"{rank:3d}  {hit.score:7.4f}  "
             + (f"{hit.confidence:4.0%}  " if hit.confidence is not None else "")
             + options.plain(hit.id)
-            + (f"  {options.plain(hit.item.content)}" if hit.path is None else "")
+            + (f"  {options.plain(hit.item.content)}" if hit.item.modality == "text" else "")
             + (f"  (+{len(hit.duplicates)})" if hit.duplicates else ""),
         )
         if draw is not None and hit.path is not None:
