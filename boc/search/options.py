@@ -238,10 +238,10 @@ def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Fi
     return tuple(values)
 
 
-def check_texts(texts: Sequence[str], method: str) -> list[str]:
+def check_texts(texts: Sequence[str]) -> list[str]:
     """Return sentences in NFC. BocError unless ``texts`` are sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise BocError(f"{method} takes a list of sentences, got {texts!r}; write [{texts!r}]")
+        raise BocError(f"sentences must be a list, got {texts!r}; write [{texts!r}]")
     for text in texts:
         check_sentence(text)
     return list(map(nfc, texts))

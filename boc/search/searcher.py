@@ -288,7 +288,7 @@ class Searcher:
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
         """Search by several sentences as one batch; one list of hits per sentence."""
-        texts = check_texts(texts, "search_texts")
+        texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoder = self.encoder
         begun = perf_counter()
@@ -309,7 +309,7 @@ class Searcher:
         BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence and
         collapse.
         """
-        texts = check_texts(texts, "search_words")
+        texts = check_texts(texts)
         options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
@@ -333,7 +333,7 @@ class Searcher:
         options = self._options(options, **keywords)
         queries = self._plain(queries)
         if texts is not None:
-            check_texts(texts, "search_vectors")
+            check_texts(texts)
             if len(texts) != len(queries):
                 raise BocError(
                     f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "
