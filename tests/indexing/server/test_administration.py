@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
-from boc.manage.attach import attach
+from boc.manage.attach import attach_index
 from boc.manage.build import add_items, build_index
 from boc.manage.copy import copy_index
 from boc.plugins import backend
@@ -530,7 +530,7 @@ def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Pa
             BackendError,
             match="is a data stream, whose documents stay as they are; attach to a _re",
         ):
-            attach(place.name, files[:1], at=place.at)
+            attach_index(place.name, files[:1], at=place.at)
         place.ask("DELETE", f"_data_stream/{place.name}")
     place.ask("DELETE", path)
     build_index(place.name, files[0], at=place.at)
@@ -629,7 +629,7 @@ def test_reindex_keeps_attached_codes(
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
-    attach(name, [files[0]], at=place.at, code="bits:6")
+    attach_index(name, [files[0]], at=place.at, code="bits:6")
     found = answers(place.at, name, queries, "image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.inputs.metadata import parse_filter
-from boc.manage.attach import attach, detach
+from boc.manage.attach import attach_index, detach_index
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
@@ -202,7 +202,7 @@ def test_attach_and_detach_amid_writes(
         return True
 
     try:
-        report = attach(
+        report = attach_index(
             shop.name,
             [file],
             at=at,
@@ -243,10 +243,12 @@ def test_attach_and_detach_amid_writes(
     assert verify(index, pairs=200).right
     assert index.manifest.items == {"image": N, "text": 0}
 
-    again = attach(shop.name, [file], at=at, key="sku" if by_key else None, confirm=lambda c: False)
+    again = attach_index(
+        shop.name, [file], at=at, key="sku" if by_key else None, confirm=lambda c: False
+    )
     assert again is not None
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
-    assert detach(shop.name, at=at) == N
+    assert detach_index(shop.name, at=at) == N
     left = shop.sources()
     assert {id: theirs(source) for id, source in left.items()} == {
         id: theirs(s) for id, s in before.items()
@@ -287,14 +289,14 @@ def test_attach_continues_after_a_kill(
         process.wait()
 
     killed(str(file), "--code", "scalar", has=True)
-    report = attach(shop.name, [file], at=at)
+    report = attach_index(shop.name, [file], at=at)
     assert report is not None
     assert report.documents == N
     assert report.written + report.unchanged == N
     check_searches(at, shop.name, keys, vectors)
     killed("--detach", has=False)
     if "boc" in json.dumps(list(shop.ask("GET", f"{shop.name}*"))):
-        detach(shop.name, at=at)
+        detach_index(shop.name, at=at)
     assert shop.sources() == before
     assert list(shop.ask("GET", f"{shop.name}*")) == [shop.name]
 
@@ -308,7 +310,7 @@ def test_attach_again_updates(
 ) -> None:
     shop.make({})
     keys = [f"d{i}" for i in range(N)]
-    attach(
+    attach_index(
         shop.name,
         [features(tmp_path / "first.h5", keys[:100], vectors[:100])],
         at=at,
@@ -317,7 +319,7 @@ def test_attach_again_updates(
     turned = np.roll(vectors, 1, axis=0)
     shop.ask("PUT", f"{shop.name}/_doc/d5?refresh=true", document(5))
     newer = np.concatenate([vectors[:50], turned[50:]])
-    report = attach(shop.name, [features(tmp_path / "all.h5", keys, newer)], at=at)
+    report = attach_index(shop.name, [features(tmp_path / "all.h5", keys, newer)], at=at)
     assert report is not None
     assert (report.documents, report.written, report.unchanged) == (N, N - 49, 49)
     check_searches(at, shop.name, keys, newer)
@@ -394,7 +396,7 @@ def test_detach_after_an_alias_moved(
             {"add": {"index": index, "alias": art}},
         ]
         shop.ask("POST", "_aliases", {"actions": actions})
-        attach(art, [file], at=at, code="scalar")
+        attach_index(art, [file], at=at, code="scalar")
     assert (codes(one), codes(two)) == (50, 50)
     few = {
         "add": {"index": two, "alias": f"{art}-few", "filter": {"ids": {"values": ["d1", "d2"]}}},
@@ -409,14 +411,14 @@ def test_detach_after_an_alias_moved(
             == searcher.index.manifest.items["image"]
             == shown
         )
-    assert detach(art, at=at) == 100
+    assert detach_index(art, at=at) == 100
     assert (codes(one), codes(two)) == (0, 0)
-    attach(art, [file], at=at, code="scalar")
+    attach_index(art, [file], at=at, code="scalar")
     for code in shop.ask("GET", f"{art}-boc-*"):
         shop.ask("DELETE", code)  # what an older boc, or an administrator, left
-    assert detach(two, at=at) == 50
+    assert detach_index(two, at=at) == 50
     with pytest.raises(BackendError, match="nothing is attached"):
-        detach(two, at=at)
+        detach_index(two, at=at)
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
@@ -443,7 +445,7 @@ def test_a_partial_source_is_refused(
         BackendError,
         match="keeps a part of its documents in _source, so that an update would lose",
     ):
-        attach(
+        attach_index(
             shop.name,
             [features(tmp_path / "one.h5", ["d0"], vectors[:1])],
             at=at,
@@ -485,5 +487,5 @@ def test_a_hardened_server(
         BackendError,
         match=r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script",
     ):
-        attach("shop", [file], at=at, code="scalar")
+        attach_index("shop", [file], at=at, code="scalar")
     assert node.request("GET", "shop*") == before
