@@ -244,7 +244,11 @@ def test_attach_and_detach_amid_writes(
     assert index.manifest.items == {"image": N, "text": 0}
 
     again = attach_index(
-        shop.name, [file], at=at, key="sku" if by_key else None, confirm=lambda c: False
+        shop.name,
+        [file],
+        at=at,
+        key="sku" if by_key else None,
+        confirm=lambda c: False,
     )
     assert again is not None
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
