@@ -42,8 +42,10 @@ def add_pictures(
     All have the metadata ``fields``. A picture that cannot be read is in the report. SourceError if
     none can be read; BocError for ids and fields that do not fit.
     """
-    keys = [path_text(Path(each).name) for each in pictures if isinstance(each, (str, Path))]
-    keys = keys if ids is None else list(ids)
+    if ids is None:
+        keys = [path_text(Path(each).name) for each in pictures if isinstance(each, (str, Path))]
+    else:
+        keys = list(ids)
     if len(keys) != len(pictures) or not all(isinstance(key, str) and key for key in keys):
         raise BocError(
             f"the ids of {len(pictures)} pictures must be as many texts, got {ids!r}; give id= of "

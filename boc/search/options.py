@@ -221,20 +221,23 @@ class SearchOptions:
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
     """Return filters as values, for an index that declares ``fields``. BocError says how to write
     one."""
-    each = (filters,) if isinstance(filters, (str, Filter)) else () if filters is None else filters
+    if isinstance(filters, (str, Filter)):
+        filters = [filters]
+    each = filters or ()
     if not isinstance(each, Sequence):
         raise BocError(
             f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}",
         )
     values = []
     for one in each:
-        if not isinstance(one, (str, Filter)):
+        if isinstance(one, str):
+            values.append(parse_filter(one, fields))
+        elif isinstance(one, Filter):
+            values.append(check_filter(one, fields))
+        else:
             raise BocError(
                 f"a filter must be a text such as 'width>10', or a boc.Filter, got {one!r}",
             )
-        values.append(
-            parse_filter(one, fields) if isinstance(one, str) else check_filter(one, fields),
-        )
     return tuple(values)
 
 
