@@ -9,46 +9,75 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boc.errors import BocError
-    from boc.index import DeleteReport, Index, open
-    from boc.manage.build import LoadReport, build_index
-    from boc.manage.copy import copy_index
+    from boc.evaluate.runs import Evaluation
+    from boc.evaluate.verify import Verification
+    from boc.explain.score import Explanation
+    from boc.index import Index, open
+    from boc.manage.attach import AttachReport, attach_index, detach_index
+    from boc.manage.build import DeleteReport, LoadReport, build_index
+    from boc.manage.copy import CopyReport, copy_index
+    from boc.manage.duplicates import DuplicateGroup
+    from boc.manage.sync import SyncReport
+    from boc.manage.whole_index import CompactReport, delete_index, index_names
+    from boc.search.hits import Hits
     from boc.search.options import SearchOptions
+    from boc.search.queries import Query
     from boc.search.searcher import Searcher
     from boc.types import Embeddings, Filter, Hit, Item
 
 __version__ = "0.3.0"
 
 __all__ = [
+    "AttachReport",
     "BocError",
+    "CompactReport",
+    "CopyReport",
     "DeleteReport",
+    "DuplicateGroup",
     "Embeddings",
+    "Evaluation",
+    "Explanation",
     "Filter",
     "Hit",
+    "Hits",
     "Index",
     "Item",
     "LoadReport",
+    "Query",
     "SearchOptions",
     "Searcher",
+    "SyncReport",
+    "Verification",
+    "attach_index",
     "build_index",
     "copy_index",
+    "delete_index",
+    "detach_index",
+    "index_names",
     "open",
 ]
 
-_MODULES = {
-    "BocError": "errors",
-    "DeleteReport": "index",
-    "Embeddings": "types",
-    "Filter": "types",
-    "Hit": "types",
-    "Index": "index",
-    "Item": "types",
-    "LoadReport": "manage.build",
-    "SearchOptions": "search.options",
-    "Searcher": "search.searcher",
-    "build_index": "manage.build",
-    "copy_index": "manage.copy",
-    "open": "index",
+_NAMES = {
+    "errors": "BocError",
+    "evaluate.runs": "Evaluation",
+    "evaluate.verify": "Verification",
+    "explain.score": "Explanation",
+    "index": "Index open",
+    "manage.attach": "AttachReport attach_index detach_index",
+    "manage.build": "DeleteReport LoadReport build_index",
+    "manage.copy": "CopyReport copy_index",
+    "manage.duplicates": "DuplicateGroup",
+    "manage.sync": "SyncReport",
+    "manage.whole_index": "CompactReport delete_index index_names",
+    "search.hits": "Hits",
+    "search.options": "SearchOptions",
+    "search.queries": "Query",
+    "search.searcher": "Searcher",
+    "types": "Embeddings Filter Hit Item",
 }
+"""The public names of each module."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from boc import plugins
 from boc.errors import BocError
-from boc.inputs.images import picture_file
-from boc.manage.build import PLACE, add_items, delete
+from boc.inputs.images import is_picture, picture_file
+from boc.manage.build import PLACE, add_items, delete_items, paths_of
+from boc.manage.copy import copy_index
 from boc.manage.facts import index_facts
+from boc.manage.pictures import add_pictures
 from boc.manage.sync import sync_index
+from boc.manage.whole_index import compact_index
 from boc.plugins import find_item
+from boc.progress import progress_of
 from boc.search.options import SearchOptions
+from boc.search.queries import Query
 from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
 
-    from boc.explain.score import Explanation
+    from boc import (
+        CompactReport,
+        CopyReport,
+        DeleteReport,
+        DuplicateGroup,
+        Evaluation,
+        Explanation,
+        Hits,
+        Item,
+        LoadReport,
+        SyncReport,
+        Verification,
+    )
+    from boc.codecs import Code
     from boc.inputs.images import Picture
     from boc.inputs.metadata import Metadata
-    from boc.manage.build import LoadReport
-    from boc.manage.sync import SyncReport
-    from boc.names import Hybrid, Metric, Modality
+    from boc.names import Metric, Modality
     from boc.progress import Progress
-    from boc.search.hits import Hits
-    from boc.search.options import Filters
-    from boc.types import Item
-
-
-class DeleteReport(NamedTuple):
-    """The number of items that were deleted, and the ids that the index did not hold."""
-
-    deleted: int
-    unknown: list[str]
+    from boc.search.options import MoreKeywords
 
 
 def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> Index:
@@ -115,24 +123,21 @@ class Index:
         *,
         image: Picture | None = None,
         vector: ArrayLike | None = None,
-        filters: Filters = (),
-        find: Modality | None = None,
-        min_confidence: float | None = None,
-        sort: str | None = None,
-        collapse: bool = False,
-        rm: float | None = None,
-        rerank: Metric | None = None,
-        hybrid: Hybrid | None = None,
-        words_weight: float | None = None,
-        query_z: int | None = None,
+        like: str | Iterable[str] = (),
+        unlike: str | Iterable[str] = (),
+        **options: Unpack[MoreKeywords],
     ) -> Hits:
-        """Return the k best items for a sentence, a picture, or a vector of the encoder, best
-        first.
+        """Return the k best items for a query, best first.
 
-        A picture is a path, a PIL image, bytes or a binary file; a vector is (d,), that of a
-        sentence. ``filters`` are as on the command line, ``"width>=1000"``, or a list of these; the
-        others are fields of ``boc.SearchOptions``. A hit has ``id``, ``score``, ``path`` and
-        ``fields``; all have ``to_pandas``, and are pictures in a notebook.
+        A query is a sentence, a picture, items that hits should be ``like`` and ``unlike`` (one id
+        or several), or these together; or a vector of the encoder (d,), that of a sentence. A
+        picture is a path, a PIL image, an array (height, width, 3) of uint8, bytes or a binary
+        file.
+
+        The ``options`` are those of ``boc.SearchOptions``: ``filters`` as on the command line,
+        ``"width>=1000"``, or a list of these; ``find``, ``sort``, ``min_confidence``, ``collapse``,
+        ``rm``, ``rerank``, ``query_z``, ``hybrid`` and ``words_weight``. A hit has ``id``,
+        ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
 
         BocError for invalid values; ImageError for an unreadable picture.
 
@@ -140,27 +145,60 @@ class Index:
         >>> hits = index.search("a red box", k=3, filters="width>=64")
         >>> len(hits), hits[0].fields["width"]
         (3, 64)
+        >>> hits[0].id in index.search(like=hits[0].id)
+        False
         """
-        options = SearchOptions(
-            k,
-            rm,
-            find,
-            rerank,
-            filters,
-            hybrid,
-            words_weight,
-            query_z,
-            sort,
-            min_confidence,
-            collapse,
-        )
-        return self._searcher.search(text, image=image, vector=vector, options=options)
+        chosen = SearchOptions(k, **options)
+        if not like and not unlike and (text is None or image is None):
+            return self._searcher.search(text, image=image, vector=vector, options=chosen)
+        if vector is not None:
+            raise BocError("a vector is a query of its own; leave out all but vector=")
+        with nullcontext() if image is None else picture_file(image) as path:
+            query = Query.of(
+                text,
+                images=[] if path is None else [path],
+                like=_several(like),
+                unlike=_several(unlike),
+            )
+            return self._searcher.search_query(query, chosen)
 
-    @wraps(search)
-    async def asearch(self, *args: Any, **keywords: Any) -> Hits:
+    async def asearch(
+        self,
+        text: str | None = None,
+        k: int = 10,
+        *,
+        image: Picture | None = None,
+        vector: ArrayLike | None = None,
+        like: str | Iterable[str] = (),
+        unlike: str | Iterable[str] = (),
+        **options: Unpack[MoreKeywords],
+    ) -> Hits:
+        """Search as ``search`` does, in a thread, for coroutines."""
         from asyncio import to_thread
 
-        return await to_thread(self.search, *args, **keywords)
+        return await to_thread(
+            self.search,
+            text,
+            k,
+            image=image,
+            vector=vector,
+            like=like,
+            unlike=unlike,
+            **options,
+        )
+
+    def search_many(
+        self,
+        texts: Sequence[str],
+        k: int = 10,
+        **options: Unpack[MoreKeywords],
+    ) -> list[Hits]:
+        """Search by several sentences at once, which is faster; return the hits of each.
+
+        >>> [len(hits) for hits in boc.open("photos").search_many(["a red box", "a house"], k=3)]
+        [3, 3]
+        """
+        return self._searcher.search_texts(texts, SearchOptions(k, **options))
 
     def warm(self) -> None:
         """Load the encoder now, so that the first search waits for nothing. Call it where a service
@@ -184,63 +222,92 @@ class Index:
             ) from None
 
     __getitem__ = get
-    __iter__ = None
 
     def __contains__(self, id: str) -> bool:
         with suppress(KeyError):
             return bool(find_item(self._searcher.index, _text("id", id)))
         return False
 
-    def __enter__(self) -> Index:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close nothing: the index can still be used."""
+    def __iter__(self) -> Iterator[Item]:
+        """Yield all items, ordered by id, read in batches."""
+        return self._searcher.index.items()
 
     def explain(
         self,
-        id: str,
         text: str | None = None,
+        id: str | None = None,
         *,
         image: Picture | None = None,
     ) -> Explanation:
         """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that
         they share.
 
-        >>> explanation = boc.open("photos").explain("003.png", "a yellow box")
+        >>> explanation = boc.open("photos").explain("a yellow box", "003.png")
         >>> explanation.score == sum(match.product for match in explanation.matches)
         True
         """
         from boc.explain.score import explain
 
+        if id is None or (text is not None and id not in self and text in self):
+            raise BocError(
+                "explain takes a sentence and then the id of an item: explain('a dog', hit.id), or "
+                "explain(image='dog.jpg', id=hit.id)",
+            )
         with nullcontext() if image is None else picture_file(image) as path:
             return explain(self._searcher, _text("id", id), text, path)
 
     def add(
         self,
-        source: Path | str | Sequence[Path | str],
+        source: Picture | Iterable[Picture],
         *,
+        id: str | None = None,
+        ids: Sequence[str] | None = None,
+        fields: Mapping[str, Any] | None = None,
         metadata: Metadata | Path | str | None = None,
         images: Path | None = None,
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> LoadReport:
-        """Add everything in ``source`` to the index, under its code; items with the same ids are
-        replaced.
+        """Add pictures, or everything in ``source``, to the index, under its code; items with the
+        same ids are replaced.
 
-        ``source`` is a folder of pictures, a CSV of image,caption, or feature files. The options
-        are those of ``boc.build_index``.
+        ``source`` is a picture or several: paths, or PIL images, arrays (height, width, 3) of
+        uint8, bytes or binary files, which are stored without a path. Their ids are ``id`` or
+        ``ids``, by default the names of the files; ``fields`` are metadata values of all
+        of them. Or it is a folder of pictures, a CSV of image,caption, or feature files,
+        whose options are those of ``boc.build_index``. A picture that cannot be read is in
+        ``failed`` of the report; SourceError if none can.
         """
-        where: dict[str, Any] = {"at": self.at, "encoder": self._encoder, "device": self._device}
-        report = add_items(
-            self.name,
-            source,
-            metadata=metadata,
-            images=images,
-            ocr=ocr,
-            progress=progress,
-            **where,
-        )
+        single = is_picture(source) or isinstance(source, str) or not isinstance(source, Iterable)
+        parts: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
+        if parts and all(map(is_picture, parts)):
+            if None not in (id, ids) or None not in (fields, metadata):
+                raise BocError("give id= or ids=, and fields= or metadata=, not both")
+            report = add_pictures(
+                self._searcher,
+                self.name,
+                self.at,
+                parts,
+                ids=ids if id is None else [id],
+                fields=fields,
+                metadata=metadata,
+                ocr=ocr,
+                progress=progress_of(progress),
+            )
+        elif (id, ids, fields) != (None, None, None):
+            raise BocError("id, ids and fields are of single pictures; give metadata= for others")
+        else:
+            report = add_items(
+                self.name,
+                parts,
+                at=self.at,
+                encoder=self._encoder,
+                device=self._device,
+                metadata=metadata,
+                images=images,
+                ocr=ocr,
+                progress=progress,
+            )
         self.refresh()
         return report
 
@@ -261,14 +328,19 @@ class Index:
 
         The options are those of ``boc.manage.sync.sync_index``.
         """
-        more: dict[str, Any] = {
-            "at": self.at,
-            "searcher": self._searcher,
-            "exclude": exclude,
-            "progress": progress,
-        }
-        more |= {"keep_missing": keep_missing, "remove_many": remove_many}
-        report = sync_index(self.name, source, metadata=metadata, images=images, ocr=ocr, **more)
+        report = sync_index(
+            self.name,
+            source,
+            at=self.at,
+            searcher=self._searcher,
+            metadata=metadata,
+            images=images,
+            exclude=exclude,
+            keep_missing=keep_missing,
+            remove_many=remove_many,
+            ocr=ocr,
+            progress=progress,
+        )
         self.refresh()
         return report
 
@@ -277,12 +349,104 @@ class Index:
 
         BackendError if the index would be empty.
         """
-        if not isinstance(ids, (str, Iterable)):
-            raise BocError(f"ids must be one id or several, got {ids!r}; give the id of a hit")
-        chosen = [ids] if isinstance(ids, str) else [_text("id", id) for id in ids]
-        report = DeleteReport(*delete(self.name, chosen, at=self.at))
+        report = delete_items(self.name, _several(ids), at=self.at)
         self.refresh()
         return report
+
+    def copy(
+        self,
+        new: str | None = None,
+        *,
+        to: str | Path | None = None,
+        code: str | Code | None = None,
+        rm: float | None = None,
+        recall: float | None = None,
+        rerank: Metric | None = None,
+        replace: bool = False,
+        progress: bool | Progress = False,
+    ) -> CopyReport:
+        """Copy the index to the name ``new``, the place or the file ``to``, or another ``code``.
+
+        The options are those of ``boc.copy_index``.
+        """
+        report = copy_index(
+            self.name,
+            new,
+            at=self.at,
+            to=to,
+            code=code,
+            rm=rm,
+            recall=recall,
+            rerank=rerank,
+            replace=replace,
+            progress=progress,
+        )
+        self.refresh()
+        return report
+
+    def compact(self) -> CompactReport:
+        """Merge the index into one segment without deleted rows: smallest and fastest, with the
+        same hits."""
+        report = compact_index(self.name, at=self.at)
+        self.refresh()
+        return report
+
+    def verify(self, features: Path | str | Sequence[Path | str] = ()) -> Verification:
+        """Check that the index is whole and exact; ``right`` of the report says so.
+
+        Frequencies are computed from the stored vectors, or from the ``features``, the feature
+        files that the index was made from.
+
+        >>> boc.open("photos").verify().right
+        True
+        """
+        from boc.evaluate.verify import verify
+
+        index = plugins.backend(self.at).open(self.name)
+        return verify(index, files=paths_of(features) if features else ())
+
+    def duplicates(
+        self,
+        threshold: float | None = None,
+        *,
+        find: Modality | None = None,
+        progress: bool | Progress = False,
+    ) -> list[DuplicateGroup]:
+        """Return the groups of equal and nearly equal pictures, or of sentences.
+
+        ``threshold`` is the smallest cosine of near duplicates, by default that of few random
+        pairs. The first item of a group is the one to keep; nothing is deleted.
+        """
+        from boc.manage.duplicates import find_duplicates
+
+        return find_duplicates(
+            self._searcher,
+            threshold,
+            find=find,
+            progress=progress_of(progress),
+        )
+
+    def evaluate(
+        self,
+        features: Path | str,
+        *,
+        rm: float | None = None,
+        rerank: Metric | None = None,
+        ndcg: Path | str | None = None,
+    ) -> Evaluation:
+        """Measure how well captions find their pictures through the index, and pictures their
+        captions.
+
+        ``features`` is the feature file of its items. ``rm`` and ``rerank`` are as in ``search``;
+        ``ndcg`` is "rouge-l", or a file of relevances, for NDCG@25, too.
+        """
+        from boc.evaluate.runs import Gallery, evaluate_index
+
+        (path,) = paths_of(features)
+        known = None
+        if ndcg is not None:
+            known = Gallery.of(path).relevance(None if ndcg == "rouge-l" else Path(ndcg))
+        return evaluate_index(path, self.name, self.at, rm, rerank, relevance=known)
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds and how it was made, as values for programs.
@@ -297,6 +461,12 @@ class Index:
         """Show the current state of the index, which other processes may have changed. The encoder
         is kept."""
         self._searcher = self._searcher.renew()
+
+
+def _several(ids: str | Iterable[str]) -> list[str]:
+    if not isinstance(ids, Iterable):
+        raise BocError(f"ids must be one id or several, got {ids!r}; give the id of a hit")
+    return [ids] if isinstance(ids, str) else [_text("id", id) for id in ids]
 
 
 def _text(argument: str, value: object) -> str:

@@ -64,7 +64,21 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
         raise BocError(
             f"an encoder must be text such as 'clip', or a model folder, got {type(spec).__name__}",
         )
-    kind, argument = _parse_spec(models.spec(str(spec)))
+    spec = models.spec(str(spec))
+    kind, colon, argument = spec.partition(":")
+    # The folder of a model says its kind by itself.
+    held = models.kind(Path((argument or spec).partition("?")[0]))
+    if held and not colon:
+        kind = held
+        argument = spec
+    if held and held != kind and kind in models.ENCODERS:
+        raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
+    if not argument:
+        names = ", ".join(models.CATALOGUE)
+        raise EncoderError(
+            f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of "
+            f"{names}",
+        )
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
 
@@ -89,24 +103,6 @@ def tool(name: str) -> ModuleType:
     """Import one of ``TOOLS``."""
     folder, what = TOOLS[name]
     return _module(folder, name, what)
-
-
-def _parse_spec(spec: str) -> tuple[str, str]:
-    """Return the kind and the argument of an encoder: the folder of a model says its kind by
-    itself."""
-    kind, colon, argument = spec.partition(":")
-    held = models.kind(Path((argument or spec).partition("?")[0]))
-    if held and not colon:
-        return held, spec
-    if held and held != kind and kind in models.ENCODERS:
-        raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
-    if not argument:
-        names = ", ".join(models.CATALOGUE)
-        raise EncoderError(
-            f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of "
-            f"{names}",
-        )
-    return kind, argument
 
 
 def _package(folder: str) -> ModuleType:

@@ -84,8 +84,12 @@ class Hit:
 
     @property
     def path(self) -> str | None:
-        """The path of a picture; None for a sentence."""
-        return system_path(self.item.content) if self.item.modality == "image" else None
+        """The path of a picture; None for a sentence, a vector, and a picture added from memory."""
+        item = self.item
+        # The content of a picture without a file is its id.
+        if item.modality == "text" or (item.content == item.id and item.content[:1] != "/"):
+            return None
+        return system_path(item.content)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -113,7 +117,6 @@ class Hit:
     def __repr__(self) -> str:
         values = self.to_dict()
         content = values.pop("content")
-        what = "path" if values.pop("modality") == "image" else "text"
         shown = {
             name: value
             for name, value in values.pop("fields", {}).items()
@@ -122,7 +125,8 @@ class Hit:
         parts = {
             "id": values.pop("id"),
             "score": values.pop("score"),
-            what: content,
+            "path": self.path,
+            "text": content if values.pop("modality") == "text" else None,
             "fields": shown or None,
             **values,
         }

@@ -14,16 +14,12 @@ import boc
 
 
 def main(folder: str, encoder: str, query: str) -> None:
-    try:
-        index = boc.open("folder")
-    except boc.BocError:
+    if "folder" not in boc.index_names():
         boc.build_index("folder", folder, encoder=encoder, code="dictionary")
-        index = boc.open("folder")
-    else:
-        index.sync(folder)
-    for hit in (
-        index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5)
-    ):
+    index = boc.open("folder")
+    index.sync(folder)
+    hits = index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5)
+    for hit in hits:
         print(f"{hit.score:.3f}  {hit.path}")
 
 

@@ -78,7 +78,8 @@ MAY = {
     "boc.manage": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
     "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.codecs", "boc.manage", "boc.inputs", "boc.rerank", "boc.search"},
-    "boc.index": BASE | {"boc.explain", "boc.manage", "boc.inputs", "boc.search"},
+    "boc.index": BASE
+    | {"boc.codecs", "boc.evaluate", "boc.explain", "boc.manage", "boc.inputs", "boc.search"},
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs"},
@@ -87,7 +88,15 @@ MAY = {
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.errors", "boc.index", "boc.manage", "boc.search", "boc.types"},
+    "boc": {
+        "boc.errors",
+        "boc.evaluate",
+        "boc.explain",
+        "boc.index",
+        "boc.manage",
+        "boc.search",
+        "boc.types",
+    },
     "boc.codecs": {"boc.clustering"},
     "boc.plan": {"boc.plugins", "boc.types"},
     "boc.plugins": {"boc.plan"},

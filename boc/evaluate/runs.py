@@ -44,6 +44,15 @@ PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How well captions and pictures find each other: ``recalls``, and ``ndcg`` if it was asked
+    for."""
+
+    recalls: Recalls
+    ndcg: Ndcg | None = None
+
+
+@dataclass(frozen=True)
 class Gallery:
     """Pictures and their captions, with embeddings in each file of ``paths``.
 
@@ -203,7 +212,7 @@ def evaluate_index(
     *,
     relevance: Floats | None = None,
     tick: Callable[[int], object] = lambda done: None,
-) -> tuple[Recalls, Ndcg | None]:
+) -> Evaluation:
     """Compute the recalls through an index that holds the items of ``path``.
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of
@@ -231,8 +240,8 @@ def evaluate_index(
         )
     recalls = Recalls(text, image)
     if not grades:
-        return recalls, None
-    return recalls, mean_ndcg(np.array(text_ndcg), np.array(image_ndcg))
+        return Evaluation(recalls, None)
+    return Evaluation(recalls, mean_ndcg(np.array(text_ndcg), np.array(image_ndcg)))
 
 
 def _evaluate_direction(

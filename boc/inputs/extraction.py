@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,11 +16,13 @@ from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
+from boc.inputs.images import picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
 if TYPE_CHECKING:
+    from boc.inputs.images import Picture
     from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file, the most that a kill can lose
@@ -45,7 +47,8 @@ class Extraction:
     ``precision`` it computes in. Pictures are prepared in ``workers`` other processes, ahead of the
     encoder; 0 prepares them in this process, None in as many as pay. Their facts are read there,
     too, and stored as metadata; with ``ocr`` also the words inside them, which takes longer than
-    all else. Items that cannot be used are listed in the file with the reason.
+    all else. ``pictures`` are those in memory, by id. Items that cannot be used are
+    listed in the file with the reason.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Extraction:
         precision: str = "float32",
         workers: int | None = 0,
         ocr: bool = False,
+        pictures: Mapping[str, Picture] | None = None,
     ) -> None:
         self._prepare: Callable[[ImageRef], Any]
         if encoder is not None:
@@ -108,7 +112,7 @@ class Extraction:
         else:
             if ocr:
                 words.check_installed()
-            self._prepare = _WithFacts(self._prepare, ocr)
+            self._prepare = _WithFacts(self._prepare, ocr, pictures or {})
 
     def run(self) -> Iterator[int]:
         """Process the source; yields the number of items done, starting with those of an earlier
@@ -215,8 +219,13 @@ class _WithFacts:
 
     prepare: Callable[[ImageRef], Any]
     ocr: bool
+    pictures: Mapping[str, Picture]
 
     def __call__(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
+        with picture_file(self.pictures.get(image.id, image.path)) as path:
+            return self._read(ImageRef(image.id, path))
+
+    def _read(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
         for _ in range(ATTEMPTS):
             try:
                 state = settled_state(image.path)

@@ -17,15 +17,19 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
+import numpy as np
+
 from boc.errors import ADVICE, BocError, ImageError, advice
 from boc.inputs.archives import opener
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-Picture: TypeAlias = "Path | str | Image | bytes | BinaryIO"
-"""A picture of a query: its path, a PIL image, its bytes, or a file that has them."""
+Picture: TypeAlias = "Path | str | Image | NDArray[np.uint8] | bytes | BinaryIO"
+"""A picture: its path, a PIL image, an array (height, width, 3), its bytes, or a file that has
+them."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 """The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs
@@ -137,8 +141,15 @@ def picture_file(picture: Picture) -> Iterator[Path]:
     if isinstance(picture, (str, Path)):
         yield Path(picture)
         return
-    from PIL.Image import Exif, Image
+    from PIL.Image import Exif, Image, fromarray
 
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            raise BocError(
+                f"an array of shape {picture.shape} and type {picture.dtype} is no picture; give "
+                "(height, width, 3) of uint8",
+            )
+        picture = fromarray(picture)
     data: Any = picture
     if isinstance(picture, Image):
         turned = Exif()
@@ -156,9 +167,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
         data = "" if isinstance(picture, io.TextIOBase) else read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise BocError(
-            "image must be a path, a PIL image, bytes, or a file opened by 'rb', got "
-            f"{type(picture).__name__}; "
-            "write PIL.Image.fromarray(array) for an array, and upload.file for an upload",
+            "image must be a path, a PIL image, an array, bytes, or a file opened by 'rb', got "
+            f"{type(picture).__name__}; write upload.file for an upload",
         )
     with NamedTemporaryFile(prefix="boc-") as handle:
         handle.write(data)
@@ -167,6 +177,15 @@ def picture_file(picture: Picture) -> Iterator[Path]:
             yield Path(handle.name)
         except ImageError as error:
             raise ImageError(str(error).replace(handle.name, "the picture")) from error
+
+
+def is_picture(value: object) -> bool:
+    """Return whether ``value`` is the path of a picture by its suffix, or a picture in memory."""
+    if isinstance(value, (str, Path)):
+        return Path(value).suffix.lower() in suffixes() and not Path(value).is_dir()
+    # PIL images and numpy arrays have an interface of arrays.
+    in_memory = isinstance(value, (bytes, bytearray, memoryview))
+    return in_memory or hasattr(value, "read") or hasattr(value, "__array_interface__")
 
 
 @contextmanager

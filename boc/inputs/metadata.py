@@ -79,7 +79,7 @@ class Metadata:
         types = _types(path, next(table, ("", []))[1])
         for where, cells in table:
             try:
-                key, fields = _row(where, [cells[0], *map(nfc, cells[1:])], types)
+                key, fields = parse_row(where, [cells[0], *map(nfc, cells[1:])], types)
             except SourceError as error:
                 faults.append(str(error))
                 continue
@@ -312,7 +312,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
     return types
 
 
-def _row(
+def parse_row(
     where: str,
     cells: Sequence[str],
     types: Mapping[str, FieldType],

@@ -14,11 +14,11 @@ from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
 from boc.inputs.features import FeatureFiles
-from boc.manage.build import codec_maker
+from boc.manage.build import codec_maker, paths_of
 from boc.manage.learn import fit_code
 from boc.manage.load import batches, check_same_encoder, new_manifest, source_digest
 from boc.plugins import check_name
-from boc.progress import Progress, silent
+from boc.progress import Progress, progress_of
 
 if TYPE_CHECKING:
     from boc.plugins import Attachment
@@ -48,15 +48,15 @@ class AttachReport:
     replaced: list[str] = field(default_factory=list)
 
 
-def attach(
+def attach_index(
     name: str,
-    sources: Sequence[Path | str],
+    source: Path | str | Sequence[Path | str],
     *,
     at: str,
     key: str | None = None,
     code: str | Code | SurrogateCodec = "dictionary",
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
-    progress: Progress = silent,
+    progress: bool | Progress = False,
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another
     program.
@@ -68,7 +68,7 @@ def attach(
     ----------
     name : str
         One index, or an alias of one.
-    sources : sequence of paths
+    source : path, or a sequence of paths
         Feature files by one encoder.
     at : str
         Address of the server: elastic+URL or opensearch+URL.
@@ -81,14 +81,15 @@ def attach(
     confirm : callable, optional
         Called with the addition to the mapping, before anything is changed; if it returns False,
         nothing is changed.
-    progress : callable, optional
-        Called as ``progress(label, done, total)`` after each batch.
+    progress : bool or callable, default=False
+        True draws bars; a callable is called as ``progress(stage, done, total)`` after each batch.
 
     Returns None if ``confirm`` returned False. EncoderError for another encoder than that of an
     earlier attachment; BackendError if the index is not there, is boc's, or cannot hold codes.
     """
+    show = progress_of(progress)
     with (
-        FeatureFiles([Path(path) for path in sources]) as file,
+        FeatureFiles(paths_of(source)) as file,
         plugins.backend(at).attach(check_name(name)) as place,
     ):
         index = place.index
@@ -97,7 +98,7 @@ def attach(
             codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
             check_same_encoder(file, manifest)
         else:
-            codec = fit_code(file, codec_maker(code)(file.header.identity), progress)
+            codec = fit_code(file, codec_maker(code)(file.header.identity), show)
             if codec.words:
                 raise BocError(
                     "the code words writes a text for each picture, and other programs' "
@@ -122,7 +123,7 @@ def attach(
             without = without + len(unknown)
             missing += unknown[: LISTED - len(missing)]
             done += len(batch)
-            progress("attaching", done, total)
+            show("attaching", done, total)
         documents, removed, replaced = place.finish(source_digest(file))
         written -= len(removed)
         return AttachReport(
@@ -136,7 +137,7 @@ def attach(
         )
 
 
-def detach(name: str, *, at: str) -> int:
+def detach_index(name: str, *, at: str) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
     The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -62,6 +63,14 @@ class LoadReport:
     up_to_date: bool = False
     replaced: int = 0
     published: bool = True
+
+
+@dataclass(frozen=True)
+class DeleteReport:
+    """The number of items that were deleted, and the ids that the index did not hold."""
+
+    deleted: int
+    unknown: list[str]
 
 
 def build_index(
@@ -297,8 +306,8 @@ def add_items(
     return report
 
 
-def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list[str]]:
-    """Delete items from the index ``name``; return how many were deleted, and the unknown ids.
+def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteReport:
+    """Delete items from the index ``name``.
 
     BackendError if the index would be empty.
     """
@@ -317,7 +326,15 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
             for start in range(0, len(known), LOOKED_UP):
                 editor.delete(known[start : start + LOOKED_UP])
             editor.commit(json_sha256([index.manifest.source, "without", *sorted(known)]))
-    return len(known), [key for key in distinct if key in unknown]
+    return DeleteReport(len(known), [key for key in distinct if key in unknown])
+
+
+def __getattr__(name: str) -> object:
+    """Return ``delete_items`` by its old name ``delete``, for one version."""
+    if name != "delete":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("delete is called delete_items", DeprecationWarning, stacklevel=2)
+    return delete_items
 
 
 def _unknown(index: Engine, ids: Sequence[str]) -> Iterator[str]:

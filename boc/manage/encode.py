@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from boc.atomic_files import check_writable, file_lock, json_sha256
 from boc.errors import BocError
@@ -15,6 +16,7 @@ from boc.inputs.sources import Source
 from boc.manage.foreign_vectors import write_features
 
 if TYPE_CHECKING:
+    from boc.inputs.images import Picture
     from boc.plugins import Encoder
     from boc.progress import Progress
 
@@ -33,22 +35,26 @@ def encoded(
     *,
     concepts: bool,
     ocr: bool,
+    pictures: Mapping[str, Picture] | None = None,
 ) -> Iterator[Path]:
     """Encode a source on its way to the index ``name``; yield the feature file, which goes when the
     block succeeds.
 
-    After a kill, or an error, the same call continues it; a call for other contents removes it.
-    BocError if another process encodes for this index.
+    After a kill, or an error, the same call continues it, unless ``pictures`` in memory are given,
+    by id; a call for other contents removes it. BocError if another process encodes for this index.
     """
     contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
+    if pictures:
+        contents.append(str(uuid4()))
     with _beside(name, at, contents) as path:
         extraction = Extraction(
             source,
             path,
             encoder=network,
             concepts=concepts,
-            workers=None,
+            workers=0 if pictures else None,
             ocr=ocr,
+            pictures=pictures,
         )
         if not path.exists():
             for step in extraction.steps("encoding"):

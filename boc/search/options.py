@@ -43,10 +43,9 @@ _KINDS: dict[str, tuple[tuple[type, type], str]] = {
 """Of each option its usual type, all types that it may have, and how to write it."""
 
 
-class SearchKeywords(TypedDict, total=False):
-    """The fields of ``SearchOptions`` as keyword arguments."""
+class MoreKeywords(TypedDict, total=False):
+    """The fields of ``SearchOptions`` but ``k``, as keyword arguments."""
 
-    k: int
     rm: float | None
     find: Modality | None
     rerank: Metric | None
@@ -59,6 +58,12 @@ class SearchKeywords(TypedDict, total=False):
     collapse: bool
 
 
+class SearchKeywords(MoreKeywords, total=False):
+    """The fields of ``SearchOptions`` as keyword arguments."""
+
+    k: int
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """The options of a search. BocError for a value out of its range, and for values that exclude
@@ -69,10 +74,10 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates per hit: ``rm`` * k of them are re-ranked. At least 1; default: that of the
-        index.
+        Candidates that are re-ranked per hit, so ``rm`` * k of them. At least 1; default: that of
+        the index.
     find : "image" or "text", optional
-        Modality of the hits; default: "image" if the index has pictures.
+        Kind of item searched for; default: "image" if the index has pictures.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: that of the index.
     filters : str, Filter, or sequence of these
@@ -85,7 +90,7 @@ class SearchOptions:
         Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores
         often above 10,000.
     query_z : int, optional
-        Number of terms of largest weight kept of a query, at least 1; default: all.
+        Number of terms of a query, at least 1: those of largest weight; default: all.
     sort : str, optional
         Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The
         hits themselves are the same, the ``k`` of the best scores; those without a value come last.
@@ -236,10 +241,10 @@ def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Fi
     return tuple(values)
 
 
-def check_texts(texts: Sequence[str], method: str) -> list[str]:
+def check_texts(texts: Sequence[str]) -> list[str]:
     """Return sentences in NFC. BocError unless ``texts`` are sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise BocError(f"{method} takes a list of sentences, got {texts!r}; write [{texts!r}]")
+        raise BocError(f"sentences must be a list, got {texts!r}; write [{texts!r}]")
     for text in texts:
         check_sentence(text)
     return list(map(nfc, texts))

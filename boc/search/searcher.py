@@ -222,7 +222,7 @@ class Searcher:
             raise BocError(
                 f"search takes one sentence, got {type(text).__name__}; write image= for a "
                 "picture, vector= for "
-                "numbers, and index.searcher.search_texts([...]) for several sentences",
+                "numbers, and index.search_many([...]) for several sentences",
             )
         return self.search_query(
             Query((QueryPart("text", text),)),
@@ -282,7 +282,7 @@ class Searcher:
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
         """Search by several sentences as one batch; one list of hits per sentence."""
-        texts = check_texts(texts, "search_texts")
+        texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoder = self.encoder
         with timed(stages, "encode_ms"):
@@ -302,7 +302,7 @@ class Searcher:
         BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence and
         collapse.
         """
-        texts = check_texts(texts, "search_words")
+        texts = check_texts(texts)
         options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
@@ -326,7 +326,7 @@ class Searcher:
         options = self._options(options, **keywords)
         queries = self._plain(queries)
         if texts is not None:
-            check_texts(texts, "search_vectors")
+            check_texts(texts)
             if len(texts) != len(queries):
                 raise BocError(
                     f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "

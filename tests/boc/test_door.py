@@ -23,6 +23,7 @@ import boc
 from boc import build_index, plugins
 from boc.codecs import global_code
 from boc.errors import BocError
+from boc.manage import build
 from boc.progress import Bars
 from tests.helpers import draw_pictures
 
@@ -61,6 +62,11 @@ def test_every_public_name_is_there_and_listed() -> None:
         boc.serach  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_an_old_name_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="delete is called delete_items"):
+        assert build.delete is build.delete_items
+
+
 def run_apart(coroutine: Any) -> Any:
     """Run a coroutine in a thread of its own: this one may have the event loop of a browser."""
     with ThreadPoolExecutor(1) as pool:
@@ -88,11 +94,11 @@ def test_build_add_and_delete(library: Path, at: str) -> None:
     index = boc.open("photos", at)
     assert (index.info()["rm"], index.info()["terms"], len(index)) == (3, 8, 120)
     item = index.get("003.png")
-    assert index.delete(["003.png", "nobody.png"]) == (1, ["nobody.png"])
+    assert index.delete(["003.png", "nobody.png"]) == boc.DeleteReport(1, ["nobody.png"])
     assert len(index) == 119
     with pytest.raises(BocError, match=r"has no item '003\.png'"):
         index.get("003.png")
-    assert index.delete("004.png") == (1, [])  # one id, not its characters
+    assert index.delete("004.png").deleted == 1  # one id, not its characters
     assert index.add([library / "photos.h5"]).texts == 80
     assert (len(index), index.get("003.png")) == (120, item)
 
@@ -136,7 +142,6 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: index.search(image=io.TextIOWrapper(io.BytesIO(b"\xff"))),
         "opened by 'rb', got TextIOWrapper",
     ),
-    (lambda index: index.delete(3), "ids must be one id or several, got 3; give the id of a hit"),
     (lambda index: boc.open("nothing", index.at), "no index 'nothing'"),
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (lambda index: build_index("x", []), r"got \[\]"),
@@ -145,9 +150,6 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         "code must be text such as 'dictionary:2/64'",
     ),
     (lambda index: index.search(), "give one of these: search"),
-    (lambda index: index.search("a dog", image="dog.jpg"), "give one of these: search"),
-    (lambda index: index.search(["a dog", "a cat"]), "search_texts"),
-    (lambda index: index.search(Path("dog.jpg")), "got PosixPath; write image= for a picture"),
     (lambda index: index.search(np.zeros(16)), "got ndarray; .* vector= for numbers"),
     (
         lambda index: index.search(vector=np.zeros((2, 16))),
@@ -160,29 +162,25 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: index.search(vector=[1.0] * 16, hybrid="rrf"),
         "search by sentences, or leave hybrid out",
     ),
-    (
-        lambda index: index.search(image=np.zeros((4, 4, 3), np.uint8)),
-        r"got ndarray; write PIL\.Image\.fromarray",
-    ),
     (lambda index: index.search(image=io.StringIO("x")), "a file opened by 'rb', got StringIO"),
     (
         lambda index: index.search(image=UploadFile(io.BytesIO())),
-        r"got UploadFile; .* and upload\.file for an upload",
+        r"got UploadFile; write upload\.file for an upload",
     ),
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
     (lambda index: index.search(image=b"hello"), "the picture: not a picture in a known format"),
     (lambda index: run_apart(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
-    (lambda index: index.search(image=5), "image must be a path, a PIL image, bytes, or a file"),
+    (lambda index: index.search(image=5), "image must be a path, a PIL image, an array, bytes"),
     (lambda index: index.get(5), "id must be text, got 5"),
     (lambda index: index.get("nobody.png"), "has no item 'nobody.png'"),
-    (lambda index: index.explain("a dog", "nobody.png"), "no item 'a dog' in the index"),
-    (lambda index: index.explain("003.png"), "give either a sentence or a picture"),
     (
         lambda index: build_index("x", "photos.h5", rm="3"),
         "rm must be a number, such as 5, got '3'",
     ),
     (lambda index: index.delete([5]), "id must be text, got 5"),
-    (lambda index: index.delete(5), "ids must be one id or several, got 5"),
+    (lambda index: index.delete(5), "ids must be one id or several, got 5; give the id of a hit"),
+    (lambda index: index.explain("a dog", "nobody.png"), "no item 'nobody.png' in the index"),
+    (lambda index: index.explain(id="003.png"), "give either a sentence or a picture"),
     (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
     (lambda index: index[0], "id must be text, got 0"),
     (lambda index: 5 in index, "id must be text, got 5; give the id of one item, as a hit has it"),
@@ -193,15 +191,11 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (lambda index: boc.open("boc-data", "photos"), "'photos' is no address; write file:DIR"),
     (
-        lambda index: build_index("~/Pictures", "x"),
-        "'~/Pictures' cannot name an index; use lower-case letters",
-    ),
-    (
         lambda index: build_index("x", np.zeros((2, 2))),
         r"got array\(\[\[0\., .*; save arrays by numpy\.save",
     ),
     (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
-    (lambda index: index.add(5), "a source must be a path or a list of paths, got 5"),
+    (lambda index: index.add(5), r"a source must be a path or a list of paths, got \[5\]"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),
 ]
 
@@ -244,6 +238,7 @@ def test_unknown_keyword_is_a_type_error(
         lambda path: io.BytesIO(path.read_bytes()),
         Image.open,
         lambda path: Image.open(path).convert("CMYK"),
+        lambda path: np.asarray(Image.open(path).convert("RGB")),
     ],
 )
 def test_a_picture_in_any_form_finds_the_same(
@@ -276,16 +271,15 @@ def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
     assert run_apart(pets.asearch("a red box", k=5, sort="width")) == hits
 
 
-def test_an_index_holds_ids_and_is_a_context(pets: boc.Index) -> None:
+def test_an_index_holds_items_by_id(pets: boc.Index) -> None:
     assert ("003.png" in pets, "nobody.png" in pets) == (True, False)
     assert pets["003.png"] == pets.get("003.png")
-    with pets as same:
-        assert same.search("a red box", 3) == pets.search("a red box", k=np.int64(3))
+    assert [item.id for item in pets] == sorted(item.id for item in pets)
+    assert len(list(pets)) == len(pets)
+    assert pets.search("a red box", 3) == pets.search("a red box", k=np.int64(3))
     assert pets.search(np.str_("a red box"), filters=("width>10", "height<99")) == pets.search(
         "a red box",
     )
-    with pytest.raises(TypeError, match="'Index' object is not iterable"):
-        list(pets)  # type: ignore[call-overload]
 
 
 @pytest.mark.slow
@@ -398,7 +392,7 @@ def test_completion_offers_the_options() -> None:
         each.name
         for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()
     }
-    assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
+    assert {"k=", "image=", "vector=", "like="} <= offered
     offered = {
         each.name for each in jedi.Script('import boc\nboc.build_index("photos", ').complete()
     }
@@ -406,7 +400,7 @@ def test_completion_offers_the_options() -> None:
     offered = {
         each.name for each in jedi.Script('import boc\nboc.open("photos").add("more", ').complete()
     }
-    assert {"metadata=", "images=", "ocr=", "progress="} <= offered
+    assert {"id=", "fields=", "metadata=", "images=", "ocr=", "progress="} <= offered
     offered = {
         each.name
         for each in jedi.Script('import boc\nboc.open("photos").sync("photos", ').complete()

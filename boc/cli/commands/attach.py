@@ -65,7 +65,7 @@ def command(
     if detach:
         if not yes:
             click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)
-        count = library.detach(name, at=at)
+        count = library.detach_index(name, at=at)
         click.echo(
             f"{name}: the code was removed from {count} documents; its empty fields stay in the "
             "mapping",
@@ -80,7 +80,7 @@ def command(
         )
 
     with options.bars() as progress:
-        report = library.attach(
+        report = library.attach_index(
             name,
             sources,
             at=at,

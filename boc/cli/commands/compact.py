@@ -18,11 +18,7 @@ def command(name: str, at: str) -> None:
     Examples: boc compact photos
               boc compact photos --at elastic+https://localhost:9200
     """
-    from boc import plugins
-    from boc.plugins import check_name
+    from boc.manage.whole_index import compact_index
 
-    backend = plugins.backend(at)
-    before = sum(backend.open(check_name(name)).sizes().values())
-    backend.compact(name)
-    after = sum(backend.open(name).sizes().values())
-    click.echo(f"{name}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
+    report = compact_index(name, at=at)
+    click.echo(f"{name}: {report.before / 1e6:.1f} MB before, {report.after / 1e6:.1f} MB after")

@@ -1,9 +1,10 @@
 """boc delete."""
 
+from __future__ import annotations
+
 import click
 
 from boc.cli import options
-from boc.errors import ManifestError
 
 
 @click.command("delete")
@@ -24,25 +25,20 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """
     if bool(ids) == everything:
         raise click.UsageError("give one of ID... or --all")
-    from boc import plugins
-    from boc.manage.build import delete
-    from boc.plugins import check_name
+    from boc.manage.build import delete_items
+    from boc.manage.whole_index import delete_index
 
     if everything:
-        backend = plugins.backend(at)
-        try:
-            size = f"{sum(backend.open(check_name(name)).manifest.items.values())} items"
-        except ManifestError:  # a damaged index is to be removed all the more
-            size = "everything"
-        backend.remove(name)
+        count = delete_index(name, at=at)
+        size = "everything" if count is None else f"{count} items"
         click.echo(f"{name}: {size} deleted, the index is removed")
         return
     keys = list(ids)
     if keys == ["-"]:
         keys = options.read_lines("-", "the standard input", "ids")
-    count, unknown = delete(name, keys, at=at)
-    click.echo(f"{name}: {count} items deleted")
-    for key in unknown:
+    report = delete_items(name, keys, at=at)
+    click.echo(f"{name}: {report.deleted} items deleted")
+    for key in report.unknown:
         click.echo(f"no item {options.plain(key)} in {name}", err=True)
-    if not count:
+    if not report.deleted:
         raise SystemExit(1)

@@ -210,8 +210,8 @@ def measure_index(
     with options.bars() as bars:
         tick = bars.ticks("searching", gallery.images + len(gallery.captions))
         path = gallery.paths[0]
-        figures = evaluate_index(path, name, at, rm, rerank, relevance=relevance, tick=tick)
-    yield "index", *figures
+        report = evaluate_index(path, name, at, rm, rerank, relevance=relevance, tick=tick)
+    yield "index", report.recalls, report.ndcg
 
 
 def measure_runs(

@@ -376,7 +376,7 @@ def print_hit(rank: int, hit: Hit) -> None:
     if hit.confidence is not None:
         parts.append(f"{hit.confidence:4.0%}")
     parts.append(options.plain(hit.id))
-    if hit.path is None:
+    if hit.item.modality == "text":
         parts.append(options.plain(hit.item.content))
     if hit.duplicates:
         parts.append(f"(+{len(hit.duplicates)})")
@@ -389,7 +389,7 @@ def print_paths(hits: Sequence[Hit], end: bytes) -> None:
     left = []
     for hit in hits:
         if hit.path is None:
-            left.append(f"{hit.id} is a sentence, which has no path")
+            left.append(f"{hit.id} has no path")
             continue
         name = os.fsencode(hit.path)
         if sys.stdout.isatty():

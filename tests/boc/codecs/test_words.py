@@ -22,7 +22,7 @@ from boc.errors import BocError
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
-from boc.manage.build import add_items, build_index, delete
+from boc.manage.build import add_items, build_index, delete_items
 from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Identity, Item, SearchRequest
@@ -196,7 +196,7 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
     build_index("words", library / "photos.h5", code=code, at=at)
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
     gone = [id for id in before if id.startswith("007")]
-    delete("words", gone, at=at)
+    delete_items("words", gone, at=at)
     add_items("words", library / "photos.h5", at=at)
     build_index("plain", library / "photos.h5", at=at)
     copy_index("plain", "copied", code=code, at=at)

@@ -12,7 +12,7 @@ import pytest
 from boc import Searcher, build_index, copy_index, plugins
 from boc.errors import BocError, FeatureFileError, UnreachableError
 from boc.evaluate.verify import verify
-from boc.manage.build import add_items, delete
+from boc.manage.build import add_items, delete_items
 from indexing.embedded.engine import EmbeddedEngine
 from tests.helpers import boc, run
 
@@ -101,7 +101,7 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     first, second = described.find(["000.png", "001.png"])
     assert (first.fields["year"], first.fields["width"]) == (2019, "wide")
     assert "width" not in second.fields
-    delete("photos", ["003.png"], at=at)
+    delete_items("photos", ["003.png"], at=at)
     assert add_items("photos", tmp_path / "photos.h5", at=at).replaced == 119
     with pytest.raises(BocError, match="holds no concept sets"):
         build_index("other", tmp_path / "photos.h5", at=at, rerank="mrsw")
@@ -189,7 +189,7 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> N
             "photos",
             at=at,
             to=to,
-            progress=lambda *tick: delete("photos", ["003.png"], at=at),
+            progress=lambda *tick: delete_items("photos", ["003.png"], at=at),
         )
     if to.startswith("file:"):
         assert not plugins.backend(to).exists("photos")

@@ -8,7 +8,7 @@ import pytest
 from boc import build_index, copy_index, plugins
 from boc.evaluate.verify import verify
 from boc.inputs.features import FeatureFile
-from boc.manage.build import add_items, delete
+from boc.manage.build import add_items, delete_items
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Engine
 from boc.rerank.storage import round_trip
@@ -43,7 +43,7 @@ def test_rounding_survives_every_operation(
     backend = plugins.backend(at)
     build_index("photos", features, at=at, code=code, vectors=dtype)
     assert_holds(backend.open("photos"), features, dtype)
-    delete("photos", ["003.png", "004.png"], at=at)
+    delete_items("photos", ["003.png", "004.png"], at=at)
     assert add_items("photos", features, at=at).replaced == 118
     assert_holds(backend.open("photos"), features, dtype)
     backend.compact("photos")

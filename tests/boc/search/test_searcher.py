@@ -163,10 +163,10 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
         ),
         (
             lambda s: s.search_texts("a dog"),
-            r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]",
+            r"sentences must be a list, got 'a dog'; write \['a dog'\]",
         ),
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
-        (lambda s: s.search_words("a dog"), "search_words takes a list"),
+        (lambda s: s.search_words("a dog"), "sentences must be a list"),
         (
             lambda s: s.search_vectors(np.ones((1, 3))),
             r"queries must be Embeddings, got ndarray; write Embeddings",

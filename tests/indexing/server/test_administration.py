@@ -16,7 +16,7 @@ import pytest
 
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
-from boc.manage.attach import attach
+from boc.manage.attach import attach_index
 from boc.manage.build import add_items, build_index
 from boc.manage.copy import copy_index
 from boc.plugins import backend
@@ -440,7 +440,7 @@ def test_template_that_forbids_the_index_is_named(place: Place) -> None:
         stream = f"_data_stream/{place.name}"
         place.ask("PUT", stream)
         with refused(match="is a data stream, whose documents stay as they are; attach to a _re"):
-            attach(place.name, place.files[:1], at=place.at)
+            attach_index(place.name, place.files[:1], at=place.at)
         place.ask("DELETE", stream)
     place.ask("DELETE", path)
     place.build()
@@ -518,7 +518,7 @@ def test_reindex_keeps_attached_codes(place: Place) -> None:
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
-    attach(name, place.files[:1], at=place.at, code="bits:6")
+    attach_index(name, place.files[:1], at=place.at, code="bits:6")
     hits = place.search(modality="image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.inputs.metadata import parse_filter
-from boc.manage.attach import AttachReport, attach, detach
+from boc.manage.attach import AttachReport, attach_index, detach_index
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
@@ -127,7 +127,7 @@ class Shop:
         return write_features(self.folder / f"{len(keys)}.h5", batch, dtype="float16")
 
     def attach(self, file: Path, **options: Any) -> AttachReport:
-        report = attach(self.name, [file], at=self.at, **options)
+        report = attach_index(self.name, [file], at=self.at, **options)
         assert report is not None
         return report
 
@@ -235,7 +235,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
 
     again = shop.attach(file, key=key, confirm=lambda change: False)
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
-    assert detach(shop.name, at=shop.at) == N
+    assert detach_index(shop.name, at=shop.at) == N
     left = shop.sources()
     assert without_code(left) == before
     assert not any("boc" in source for source in left.values())
@@ -266,7 +266,7 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
     shop.check(VECTORS)
     kill("--detach", when=lambda count: count < N)
     if "boc" in json.dumps(shop.indexes()):
-        detach(shop.name, at=shop.at)
+        detach_index(shop.name, at=shop.at)
     assert shop.sources() == before
     assert shop.indexes() == [shop.name]
 
@@ -342,15 +342,15 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
         assert len(searcher.search_vectors(Embeddings("image", VECTORS[:1]), k=50)[0]) == count
         assert len(list(searcher.index.items())) == count
         assert searcher.index.manifest.items["image"] == count
-    assert detach(art, at=shop.at) == 100
+    assert detach_index(art, at=shop.at) == 100
     assert [shop.count("boc.row", index) for index in (one, two)] == [0, 0]
     shop.attach(file, code="scalar")
     # An older boc, or an administrator, may leave the codes without the index of the attachment.
     for code in shop.ask("GET", f"{art}-boc-*"):
         shop.ask("DELETE", code)
-    assert detach(two, at=shop.at) == 50
+    assert detach_index(two, at=shop.at) == 50
     with pytest.raises(BackendError, match="nothing is attached"):
-        detach(two, at=shop.at)
+        detach_index(two, at=shop.at)
 
 
 @ON_EACH

@@ -1,0 +1,93 @@
+"""Add single pictures to an index: files, or pictures in memory, which have no path there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boc.errors import BocError, SourceError
+from boc.inputs.features import FeatureFile
+from boc.inputs.metadata import Metadata, parse_row
+from boc.inputs.sources import Source
+from boc.inputs.text_lines import check_text
+from boc.manage.build import LoadReport, add_items
+from boc.manage.encode import encoded
+from boc.manage.load import check_fields
+from boc.paths import nfc, path_text
+from boc.types import Item
+
+if TYPE_CHECKING:
+    from boc.inputs.images import Picture
+    from boc.progress import Progress
+    from boc.search.searcher import Searcher
+
+
+def add_pictures(
+    searcher: Searcher,
+    name: str,
+    at: str,
+    pictures: Sequence[Picture],
+    *,
+    ids: Sequence[str] | None,
+    fields: Mapping[str, Any] | None,
+    metadata: Metadata | Path | str | None,
+    ocr: bool,
+    progress: Progress,
+) -> LoadReport:
+    """Add pictures to the index ``name`` that ``searcher`` has open, with its encoder.
+
+    Their ids are ``ids``, or the names of the files; the content of a picture in memory is its id.
+    All have the metadata ``fields``. A picture that cannot be read is in the report. SourceError if
+    none can be read; BocError for ids and fields that do not fit.
+    """
+    if ids is None:
+        keys = [path_text(Path(each).name) for each in pictures if isinstance(each, (str, Path))]
+    else:
+        keys = list(ids)
+    if len(keys) != len(pictures) or not all(isinstance(key, str) and key for key in keys):
+        raise BocError(
+            f"the ids of {len(pictures)} pictures must be as many texts, got {ids!r}; give id= of "
+            "one picture, ids= of several; only files have names of their own",
+        )
+    twice, count = Counter(keys).most_common(1)[0]
+    if count > 1:
+        raise BocError(f"{count} pictures have the id {twice!r}; give ids=, one per picture")
+    if fault := check_text(keys):
+        raise BocError(f"ids: {fault}")
+    manifest = searcher.index.manifest
+    types = {field: manifest.fields.get(field, "keyword") for field in fields or {}}
+    check_fields(manifest, Metadata(types, {}))
+    cells = []
+    for value in (fields or {}).values():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        cells.append(nfc("|".join(map(str, values))))
+    _, row = parse_row("fields", ["all", *cells], types)
+    items = []
+    in_memory = {}
+    for key, picture in zip(keys, pictures, strict=True):
+        content = key
+        if isinstance(picture, (str, Path)):
+            content = path_text(str(Path(picture).expanduser().resolve()))
+        else:
+            in_memory[key] = picture
+        items.append(Item(key, "image", content, key))
+    with encoded(
+        name,
+        at,
+        Source(items),
+        searcher.encoder,
+        progress,
+        concepts=searcher.codec.reads_concepts or manifest.concept_dtype is not None,
+        ocr=ocr,
+        pictures=in_memory,
+    ) as path:
+        with FeatureFile(path) as file:
+            usable = file.ids("image")
+            reasons = [reason for _, reason in file.failures]
+        if not usable:
+            raise SourceError(f"no picture can be used ({'; '.join(reasons[:3])})")
+        if row:
+            metadata = Metadata(types, dict.fromkeys(usable, row))
+        return add_items(name, path, at=at, metadata=metadata, progress=progress)

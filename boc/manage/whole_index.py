@@ -1,0 +1,50 @@
+"""List the indexes of a back end; delete or compact a whole one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from boc import plugins
+from boc.errors import ManifestError
+from boc.manage.build import PLACE
+from boc.plugins import check_name
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """The bytes of an index before and after it was compacted."""
+
+    before: int
+    after: int
+
+
+def index_names(at: str = PLACE) -> list[str]:
+    """Return the names of the indexes at the back end ``at``, sorted."""
+    return plugins.backend(at).names()
+
+
+def delete_index(name: str, *, at: str = PLACE) -> int | None:
+    """Delete the whole index ``name``; return the number of its items, None if it is too damaged to
+    tell.
+
+    BackendError if there is no such index.
+    """
+    backend = plugins.backend(at)
+    count = None
+    # A damaged index is deleted all the same.
+    with suppress(ManifestError):
+        count = sum(backend.open(check_name(name)).manifest.items.values())
+    backend.remove(name)
+    return count
+
+
+def compact_index(name: str, *, at: str = PLACE) -> CompactReport:
+    """Merge the index ``name`` into one segment, without deleted and replaced rows.
+
+    Searches continue meanwhile and give the same results. BackendError if there is no such index.
+    """
+    backend = plugins.backend(at)
+    before = sum(backend.open(check_name(name)).sizes().values())
+    backend.compact(name)
+    return CompactReport(before, sum(backend.open(name).sizes().values()))
