@@ -7,17 +7,17 @@ unreadable. The folder shows how much is done; ``FILE`` appears when it is compl
 part have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype,
-    source; precision if it
-                 is not float32, shard if the source is a part, fields if items have metadata, index
-                 if the file is a copy of an index; see ``stored_terms`` for what else such a file
-                 holds
+                 source; precision if it is not float32, shard if the source is a part, fields if
+                 items have metadata
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
-        ids, content, group     UTF-8 strings, one per item dense/NAME              (n, d),
-        contiguous ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,)
-        int64 separates them words                   (N,) strings: the word-piece of each ragged
-        row, in embeddings of sentences fields                  one string per item, if the header
-        has fields: JSON of its metadata
+        ids, content, group     UTF-8 strings, one per item
+        dense/NAME              (n, d), contiguous
+        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64
+                                separates them
+        words                   (N,) strings: the word-piece of each ragged row, in embeddings of
+                                sentences
+        fields                  one string per item, if the header has fields: JSON of its metadata
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from tokenize import TokenError
@@ -41,10 +41,8 @@ from numpy.typing import NDArray
 from boc.atomic_files import json_sha256
 from boc.errors import FeatureFileError, check_system
 from boc.foreign import parse_json
-from boc.inputs import stored_terms
 from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
 from boc.inputs.metadata import are_types, well_typed
-from boc.manifest import Manifest, describe
 from boc.types import (
     MODALITIES,
     WIDEST,
@@ -56,7 +54,6 @@ from boc.types import (
     Modality,
     Ragged,
     RegionBatch,
-    StoredRows,
 )
 
 LazyBatch: TypeAlias = tuple[int, Callable[[], list[str]], Callable[[], Batch]]
@@ -88,7 +85,7 @@ class Header:
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
     list, and ``precision`` that of the matrix products of the encoder, which the vectors do not
     show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
-    ``index`` is JSON of the manifest of an index copied to it.
+    ``index`` is not empty in a copy of an index by an older boc, whose terms are not read.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -102,6 +99,19 @@ class Header:
     shard: str = ""
     fields: str = ""
     index: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        identity: Identity,
+        dtype: str,
+        source: str,
+        types: Mapping[str, FieldType],
+    ) -> Header:
+        """Make the header of embeddings whose items have metadata of these ``types``."""
+        fields = json.dumps(types, sort_keys=True) if types else ""
+        owner = (identity.spec, identity.digest, identity.dim)
+        return cls("embeddings", *owner, dtype, source, fields=fields)
 
     @property
     def types(self) -> dict[str, FieldType]:
@@ -186,11 +196,6 @@ class FeatureFile:
                 f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first",
             )
 
-    @property
-    def dim(self) -> int:
-        """Components of a vector."""
-        return self.header.dim
-
     def count(self, modality: Modality) -> int:
         """Return the number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
@@ -246,57 +251,7 @@ class FeatureFile:
         vectors = self._single(self._file[modality]["dense/vectors"], start, end)
         ragged, words = self._sets(modality, start, end) if sets else ({}, None)
         concepts = ragged.get("concepts")
-        stored = given = None
-        if self.manifest is not None and "terms" in self._file[modality]:
-            with _damage(self.path):
-                n_terms = self.manifest.codec["n_terms"]
-                terms, scales = stored_terms.read(
-                    self.path,
-                    self._file[modality],
-                    start,
-                    end,
-                    n_terms,
-                )
-            given = (
-                terms
-                if "GivenTerms" in [step["name"] for step in self.manifest.codec["steps"]]
-                else None
-            )
-            stored = StoredRows(
-                terms,
-                None if concepts is None else stored_terms.concepts_of(concepts, scales),
-            )
-        return Batch(
-            items,
-            Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given),
-            stored,
-        )
-
-    @cached_property
-    def manifest(self) -> Manifest | None:
-        """The manifest of the index that was copied to this file, or None."""
-        return (
-            Manifest.from_json(self.header.index, where=str(self.path))
-            if self.header.index
-            else None
-        )
-
-    def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the code of a copied index. FeatureFileError if they are not those
-        of its manifest."""
-        with _damage(self.path):
-            arrays = stored_terms.read_arrays(
-                self._file,
-                self.manifest.arrays if self.manifest else {},
-            )
-        if (
-            self.manifest is None
-            or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays
-        ):
-            raise FeatureFileError(
-                f"{self.path}: the arrays of its code are damaged; copy the index again",
-            )
-        return arrays
+        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words))
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
         """Return items ``start`` to ``stop`` of a file of regions, float32."""
@@ -536,21 +491,15 @@ class FeatureFiles:
         """(id, reason) of the items that could not be used."""
         return [pair for file in self.files for pair in file.failures]
 
-    @property
-    def index_file(self) -> FeatureFile | None:
-        """The file, if it is a single one and an exported index."""
-        return (
-            self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
-        )
-
-    @property
-    def dim(self) -> int:
-        """Components of a vector."""
-        return self.header.dim
-
     def count(self, modality: Modality) -> int:
         """Return the number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
+
+    def items(self, modality: Modality) -> Iterator[Item]:
+        """Yield the items of one modality, read in blocks."""
+        for file in self.files:
+            for start in range(0, file.count(modality), BLOCK):
+                yield from file.items(modality, start, start + BLOCK)
 
     def batches(
         self,

@@ -123,31 +123,9 @@ def _check_modality(
             "fields" in arrays and arrays["fields"].shape == (count,) and _is_text(arrays["fields"])
         )
         _expect(path, good, f"{modality}/fields", f"{count} strings")
-    if "terms/starts" in arrays:
-        _check_terms(path, modality, arrays, count, rows)
     if "words" in arrays:
         good = arrays["words"].shape == (rows,) and _is_text(arrays["words"])
         _expect(path, good, f"{modality}/words", f"{rows} strings")
-
-
-def _check_terms(
-    path: Path,
-    modality: str,
-    arrays: dict[str, h5py.Dataset],
-    count: int,
-    rows: int,
-) -> None:
-    """FeatureFileError unless the terms of an exported index are an array per item."""
-    postings = _last(path, f"{modality}/terms/starts", arrays["terms/starts"], count)
-    expected: dict[str, tuple[Any, int]] = {
-        "columns": (np.int32, postings),
-        "values": (np.int32, postings),
-    }
-    expected |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
-    for name, (dtype, length) in expected.items():
-        data = arrays.get(f"terms/{name}")
-        good = data is not None and data.shape == (length,) and data.dtype == dtype
-        _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
 
 
 def _last(path: Path, name: str, data: h5py.Dataset | None, count: int) -> int:

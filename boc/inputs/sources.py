@@ -16,10 +16,10 @@ from itertools import accumulate
 from pathlib import Path
 
 from boc.atomic_files import json_sha256
-from boc.errors import SourceError, advice, leave_out, note
+from boc.errors import BocError, SourceError, advice, leave_out, note
 from boc.inputs.archives import is_archive, members, opener
 from boc.inputs.captions import READERS, CaptionTable, add_captions, read_captions
-from boc.inputs.features import SUFFIXES, FeatureFile
+from boc.inputs.features import SUFFIXES, FeatureFile, is_embeddings
 from boc.inputs.file_facts import look
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
@@ -163,6 +163,32 @@ def open_source(
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
     return source if ids is None else replace(source, items=_keep(source.items, ids))
+
+
+def open_sources(
+    paths: Sequence[Path],
+    images: Path | None,
+    exclude: Sequence[str] = (),
+    *,
+    detachable: bool = False,
+) -> Source:
+    """Open one source, or several folders; of several feature files only ``file`` is the first.
+
+    ``exclude`` and ``detachable`` are as in ``open_folders``.
+    """
+    if len(paths) == 1:
+        return open_source(paths[0], None, images, exclude)
+    if any(path.is_dir() or is_archive(path) for path in paths) or not any(
+        path.exists() for path in paths
+    ):
+        return open_folders(paths, exclude, detachable=detachable)
+    for path in paths:
+        if path.is_dir() or not is_embeddings(path):
+            raise BocError(
+                f"{path} holds no vectors; several sources must all be folders or tar archives, or "
+                "feature files",
+            )
+    return Source([], paths[0])
 
 
 def join_sources(one: Source, other: Source) -> Source:

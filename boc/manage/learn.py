@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.manage.load import VectorSource
 from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
@@ -23,30 +23,12 @@ HELD_OUT = (
 MUCH = 200_000_000  # bytes of memory that are worth telling
 
 
-class Samples(Protocol):
-    """What a code is learned from: an embeddings file, several, or an index."""
-
-    @property
-    def path(self) -> object: ...
-
-    @property
-    def dim(self) -> int: ...
-
-    def count(self, modality: Modality) -> int: ...
-
-    def sample(
-        self,
-        modality: Modality,
-        rows: NDArray[np.int64],
-    ) -> Iterator[NDArray[np.float32]]: ...
-
-
 @dataclass(frozen=True)
 class VectorSample:
     """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the
     rows ``without``."""
 
-    file: Samples
+    file: VectorSource
     modality: Modality
     size: int
     without: NDArray[np.int64]
@@ -75,7 +57,7 @@ def held_out(count: int) -> NDArray[np.int64]:
 
 
 def fit_code(
-    file: Samples,
+    file: VectorSource,
     codec: SurrogateCodec,
     progress: Progress = silent,
     *,
@@ -99,7 +81,7 @@ def fit_code(
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.dim, total)
+    memory = codec.learning_bytes(rows, file.header.dim, total)
     show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
         show(0, rows)
@@ -112,15 +94,13 @@ def fit_code(
     return codec
 
 
-def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
+def _sets(file: VectorSource, modality: Modality, step: int) -> Embeddings:
     """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there
     are none."""
-    assert isinstance(file, FeatureFile | FeatureFiles)
-    files = file.files if isinstance(file, FeatureFiles) else [file]
     rows = [
-        one.batch(modality, i, i + 1).embeddings
-        for one in files
-        for i in range(0, one.count(modality), step)
+        read().embeddings
+        for each in getattr(file, "files", [file])
+        for *_, read in islice(each.lazy_batches(modality, 1, sets=True), 0, None, step)
     ]
     sets = [row.concepts for row in rows if row.concepts is not None]
     if len(sets) < len(rows):
