@@ -58,6 +58,15 @@ def forms(path: str) -> Iterator[str]:
         yield from map("/".join, islice(product(*names), FORMS))
 
 
+def path_on_disk(folder: Path, name: str) -> Path:
+    """Return the path of a name in whatever Unicode form ``folder`` has it."""
+    for form in () if name.isascii() else forms(name):
+        path = folder / system_path(form)
+        if path.exists():
+            return path
+    return folder / system_path(name)
+
+
 def words_of(text: str) -> str:
     """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
     return " ".join(

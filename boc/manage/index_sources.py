@@ -187,8 +187,9 @@ def beside(name: str, at: str, contents: object) -> Iterator[Path]:
     goes when the block succeeds, and what others have left before."""
     place = _place(at)
     path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
-    check_writable(path)
-    with file_lock(place / f".{name}.lock", f"{name} is"):
+    lock = place / f".{name}.lock"
+    check_writable(lock)
+    with file_lock(lock, f"{name} is"):
         for left in place.glob(_LEFT.format(name)):
             # The parts of a feature file are of use until it is whole.
             if not left.name.startswith(path.name) or (left != path and path.exists()):
@@ -204,7 +205,7 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def clear(name: str, at: str) -> None:

@@ -15,7 +15,6 @@ from boc.errors import SourceError, check_system
 from boc.manage.stored import StoredItems
 
 SUFFIX = ".zip"
-_MEMBER = re.compile(r"([a-z0-9][a-z0-9_-]{0,99})/(?:[a-z]+-[0-9a-f]+/)?[A-Za-z0-9_][\w.-]*", re.A)
 
 
 def is_copy(path: Path) -> bool:
@@ -37,25 +36,39 @@ def pack(folder: Path, path: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
-    """Unpack a copy to ``folder``, and open it. SourceError for names or sizes that no copy has;
-    ManifestError if the bytes of a file are not those of the commit."""
+    """Unpack a copy to ``folder``, and open it; the folder goes with the block. SourceError for
+    names or sizes that no copy has; ManifestError if the bytes of a file are not those of the
+    commit."""
+    # A kill may have left a part of it.
     shutil.rmtree(folder, ignore_errors=True)
     try:
+        index = _unpack(path, folder)
+        yield StoredItems(plugins.backend(f"file:{folder}"), index)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpack(path: Path, folder: Path) -> str:
+    """Unpack a copy; return the name of its index."""
+    member_name = re.compile(
+        r"([a-z0-9][a-z0-9_-]{0,99})/(?:[a-z]+-[0-9a-f]+/)?[A-Za-z0-9_][\w.-]*",
+        re.ASCII,
+    )
+    try:
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            names = [_MEMBER.fullmatch(member.filename) for member in members]
-            index = next((name[1] for name in names if name), "")
-            packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-            size = sum(member.file_size for member in members)
-            if (
-                packed
-                or size > path.stat().st_size
-                or any(name is None or name[1] != index for name in names)
-                or f"{index}/CURRENT" not in archive.namelist()
-            ):
+            names = set()
+            size = 0
+            for member in archive.infolist():
+                name = member_name.fullmatch(member.filename)
+                size += member.file_size
+                if name is None or member.compress_type != zipfile.ZIP_STORED:
+                    raise ValueError(f"{member.filename[:60]!r} is packed, or no name of its files")
+                names.add(name[1])
+            (index,) = names
+            if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
                 raise ValueError("its files are not those of one index")
             archive.extractall(folder)
+            return index
     except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: no copy of an index ({error}); copy the index again") from error
-    yield StoredItems(plugins.backend(f"file:{folder}"), index)

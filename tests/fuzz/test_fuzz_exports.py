@@ -21,7 +21,7 @@ from tests.fuzz.mutations import FORGED, verdict
 def forge(files: dict[str, bytes], rng: random.Random) -> str:
     """Change one of the files, or what they are called."""
     name = rng.choice(sorted(files))
-    what = rng.choice(["byte", "byte", "cut", "gone", "swapped", "renamed", "more"])
+    what = rng.choice(["byte", "byte", "cut", "gone", "swapped", "renamed", "more", "nothing"])
     data = files[name]
     if what == "byte" and data:
         place = rng.randrange(len(data))

@@ -46,9 +46,9 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy
     has the same hits with the same scores. Of a FILE.zip boc index makes the same index again,
-    anywhere; a FILE.h5 is a feature file of the items and their vectors. After a kill, the same command continues where it stopped. The copy is published as a
-    whole at the end; boc verify checks it. With the name and place of NAME and --replace, it takes
-    the place of NAME.
+    anywhere; a FILE.h5 has the items and their vectors, for commands that read features. After a
+    kill, the same command continues where it stopped. The copy is published as a whole at the end;
+    boc verify checks it. With the name and place of NAME and --replace, it takes the place of NAME.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200

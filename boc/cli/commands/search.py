@@ -327,8 +327,7 @@ def _by_file(
     words: bool,
 ) -> Answers:
     from boc.inputs.features import is_feature_file, read_queries
-    from boc.inputs.text_lines import json_lines
-    from boc.inputs.vector_files import id_of, text_of
+    from boc.inputs.text_lines import id_of, json_lines, text_of
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):

@@ -133,9 +133,10 @@ def test_sparse_captions_find_their_pictures(tmp_path: Path) -> None:
     for line in lines:
         hit = searcher.search(json.dumps(line["vector"]), k=1, find="image")[0]
         assert hit.item.id == line["image"]
-    assert "holds terms of another system" in boc(
-        "copy", "both", "--at", at, "--to", tmp_path / "both.h5"
-    ).stderr
+    assert (
+        "holds terms of another system"
+        in boc("copy", "both", "--at", at, "--to", tmp_path / "both.h5").stderr
+    )
     assert boc("copy", "both", "--at", at, "--to", tmp_path / "both.zip").exit_code == 0
     assert build_index("again", tmp_path / "both.zip", at=at).texts == 20
 
