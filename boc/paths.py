@@ -69,11 +69,13 @@ def path_on_disk(folder: Path, name: str) -> Path:
 
 def words_of(text: str) -> str:
     """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
-    return " ".join(
-        "".join(
-            char if char.isalnum() or category(char)[0] == "M" else " " for char in text
-        ).split(),
-    )
+    marks = (char if char.isalnum() or category(char)[0] == "M" else " " for char in text)
+    return " ".join("".join(marks).split())
+
+
+def printable(text: str) -> str:
+    """Return ``text`` in one line, with single spaces for what cannot be printed."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Forged copies of indexes in a file: bytes that are another, files that are cut, swapped or missing.
+"""Forged copies of indexes in a file: files with another byte, cut, swapped, renamed or missing.
 
-What ``boc index`` makes of such a copy is the same index, or it is refused as a BocError. BOC_FORGED
-sets how many copies are tried (default 100).
+What ``boc index`` makes of such a copy is the same index, or it is refused as a BocError.
+BOC_FORGED sets how many copies are tried (default 100).
 """
 
 import random

@@ -247,7 +247,7 @@ def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, word
     with pytest.raises(BocError, match=words):
         build_index("again", tmp_path / "photos.zip", at=at)
     assert "again" not in plugins.backend(at).names()
-    assert not [path for path in tmp_path.rglob("x")]
+    assert not list(tmp_path.rglob("x"))
 
 
 def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> None:
