@@ -366,7 +366,9 @@ def _census(
 
 
 def _differ_by_rounding(
-    index: Engine, source: _FrequencySource, items: Sequence[Item]
+    index: Engine,
+    source: _FrequencySource,
+    items: Sequence[Item],
 ) -> list[Item]:
     """Return the items whose stored frequencies differ from those of ``source`` by rounding
     only."""

@@ -347,7 +347,8 @@ def _max_per_name(rows: NDArray[np.float32], parts: ConceptParts) -> NDArray[np.
 
 
 def _part_values(
-    parts: ConceptParts | None, weights: NDArray[np.float64] | None
+    parts: ConceptParts | None,
+    weights: NDArray[np.float64] | None,
 ) -> dict[str, Any] | None:
     if parts is None:
         return None

@@ -253,4 +253,5 @@ def _angle(
     # Without a side the text is empty, and in each.
     if len(side) != 1 or side not in sides or not math.isfinite(angle) or angle > most:
         return None
-    return round(angle, 7) * (1 if side == sides[0] else -1)
+    rounded: float = round(angle, 7)
+    return rounded if side == sides[0] else -rounded

@@ -353,7 +353,10 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(
-    folder: Path, table: CaptionTable, begin: str = "", exclude: Sequence[str] = ()
+    folder: Path,
+    table: CaptionTable,
+    begin: str = "",
+    exclude: Sequence[str] = (),
 ) -> Source:
     """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
     goes to ``table``. Warn about what is left out."""

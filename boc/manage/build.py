@@ -191,13 +191,10 @@ def build_index(
                 concepts=concepts,
                 metadata=table,
             )
-            promised = promise(recall, code_of, rm, codec) if manifest.rerank == "dot" else {}
-            manifest = replace_in(
-                manifest,
-                unreadable=sources.unreadable(file),
-                recall=promised,
-                exclude=[*exclude],
-            )
+            if manifest.rerank == "dot":
+                manifest = replace_in(manifest, recall=promise(recall, code_of, rm, codec))
+            unreadable = sources.unreadable(file)
+            manifest = replace_in(manifest, unreadable=unreadable, exclude=[*exclude])
             learned = codec
 
         def is_complete() -> bool:

@@ -269,7 +269,9 @@ class _Donors:
         self._missing: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
         self.missing_ids = dict.fromkeys(key for key in stored if key in missing)
         for item in stored.values():
-            of = self._missing if item.id in self.missing_ids else self._present
+            of = self._present
+            if item.id in self.missing_ids:
+                of = self._missing
             of[content(item)][item.id] = item
         # Nothing is known of items without content.
         self._present[None] = self._missing[None] = {}

@@ -82,7 +82,18 @@ def find_duplicates(
     for key, ids in equal.members.items():
         if len(ids) > 1:
             near[key]  # a group of its own, if nothing else is near
-    return _groups(searcher, equal, group_near(near, equal.sizes), exact)
+    groups = []
+    for key, others in group_near(near, equal.sizes).items():
+        near_by = dict.fromkeys(equal.members[key][1:], (1.0, True))
+        for other, score in others.items():
+            near_by |= dict.fromkeys(
+                equal.members[other], (score, frozenset((key, other)) in exact)
+            )
+        ordered = sorted(near_by, key=lambda id: (-near_by[id][0], id))
+        first, *items = searcher.index.find([key, *ordered])
+        duplicates = [Duplicate(item, *near_by[item.id]) for item in items]
+        groups.append(DuplicateGroup(first, duplicates))
+    return groups
 
 
 class _Equal:
@@ -95,9 +106,8 @@ class _Equal:
     def __init__(self, searcher: Searcher, modality: Modality) -> None:
         self.members: defaultdict[str, list[str]] = defaultdict(list)
         self.leader: dict[str, str] = {}
-        self._twins: defaultdict[object, list[str]] = defaultdict(
-            list,
-        )  # leaders by vector, and by file
+        # Leaders by vector, and by file.
+        self._twins: defaultdict[object, list[str]] = defaultdict(list)
         known: dict[tuple[bytes, object], str] = {}
         items = (item for item in searcher.index.items() if item.modality == modality)
         while batch := list(islice(items, BATCH)):
@@ -177,20 +187,3 @@ def _near(
         rows = full
         depth = 4 * depth
     return scores
-
-
-def _groups(
-    searcher: Searcher,
-    equal: _Equal,
-    groups: Mapping[str, Mapping[str, float]],
-    exact: set[frozenset[str]],
-) -> list[DuplicateGroup]:
-    result = []
-    for key, others in groups.items():
-        scores = dict.fromkeys(equal.members[key][1:], (1.0, True))
-        for other, score in others.items():
-            scores |= dict.fromkeys(equal.members[other], (score, frozenset((key, other)) in exact))
-        ordered = sorted(scores, key=lambda id: (-scores[id][0], id))
-        first, *items = searcher.index.find([key, *ordered])
-        result.append(DuplicateGroup(first, [Duplicate(item, *scores[item.id]) for item in items]))
-    return result

@@ -42,33 +42,31 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
     # A kill may have left a part of it.
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        index = _unpack(path, folder)
+        member_name = re.compile(
+            r"([a-z0-9][a-z0-9_-]{0,99})/(?:[a-z]+-[0-9a-f]+/)?[A-Za-z0-9_][\w.-]*",
+            re.ASCII,
+        )
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = set()
+                size = 0
+                for member in archive.infolist():
+                    name = member_name.fullmatch(member.filename)
+                    size += member.file_size
+                    if name is None or member.compress_type != zipfile.ZIP_STORED:
+                        raise ValueError(
+                            f"{member.filename[:60]!r} is packed, or no name of its files",
+                        )
+                    names.add(name[1])
+                (index,) = names
+                if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
+                    raise ValueError("its files are not those of one index")
+                archive.extractall(folder)
+        except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+            check_system(path, error, SourceError)
+            raise SourceError(
+                f"{path}: no copy of an index ({error}); copy the index again",
+            ) from error
         yield StoredItems(plugins.backend(f"file:{folder}"), index)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unpack(path: Path, folder: Path) -> str:
-    """Unpack a copy; return the name of its index."""
-    member_name = re.compile(
-        r"([a-z0-9][a-z0-9_-]{0,99})/(?:[a-z]+-[0-9a-f]+/)?[A-Za-z0-9_][\w.-]*",
-        re.ASCII,
-    )
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set()
-            size = 0
-            for member in archive.infolist():
-                name = member_name.fullmatch(member.filename)
-                size += member.file_size
-                if name is None or member.compress_type != zipfile.ZIP_STORED:
-                    raise ValueError(f"{member.filename[:60]!r} is packed, or no name of its files")
-                names.add(name[1])
-            (index,) = names
-            if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
-                raise ValueError("its files are not those of one index")
-            archive.extractall(folder)
-            return index
-    except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
-        check_system(path, error, SourceError)
-        raise SourceError(f"{path}: no copy of an index ({error}); copy the index again") from error

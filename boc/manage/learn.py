@@ -73,42 +73,38 @@ def fit_code(
     samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
         if count and codec.reads_concepts and not all(step.frozen for step in codec.steps):
-            samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
+            rows = [
+                read().embeddings
+                for each in getattr(file, "files", [file])
+                for *_, read in islice(
+                    each.lazy_batches(modality, 1, sets=True),
+                    0,
+                    None,
+                    math.ceil(count / FIT_SETS),
+                )
+            ]
+            sets = [row.concepts for row in rows if row.concepts is not None]
+            if len(sets) < len(rows):
+                raise FeatureFileError(
+                    f"{file.path}: holds no concept vectors; extract it again, with concepts",
+                )
+            vectors = np.concatenate([row.vectors for row in rows])
+            samples.append(Embeddings(modality, vectors, Ragged.concatenate(sets)))
         elif count:
             share = math.ceil(codec.sample_rows(total) * count / total)
             without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)
             samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
-    rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.header.dim, total)
-    show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
+    size = sum(map(len, samples))
+    memory = codec.learning_bytes(size, file.header.dim, total)
+    show = partial(progress, f"learning from {size:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
-        show(0, rows)
+        show(0, size)
     try:
         codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:
-        show(rows, rows)
+        show(size, size)
     return codec
-
-
-def _sets(file: VectorSource, modality: Modality, step: int) -> Embeddings:
-    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there
-    are none."""
-    rows = [
-        read().embeddings
-        for each in getattr(file, "files", [file])
-        for *_, read in islice(each.lazy_batches(modality, 1, sets=True), 0, None, step)
-    ]
-    sets = [row.concepts for row in rows if row.concepts is not None]
-    if len(sets) < len(rows):
-        raise FeatureFileError(
-            f"{file.path}: holds no concept vectors; extract it again, with concepts",
-        )
-    return Embeddings(
-        modality,
-        np.concatenate([row.vectors for row in rows]),
-        Ragged.concatenate(sets),
-    )

@@ -24,7 +24,7 @@ from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
-from boc.types import MODALITIES, Batch, Item, Modality, Rows
+from boc.types import MODALITIES, Batch, FieldType, Item, Modality, Rows
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # the same, with concept sets, which are many times larger
@@ -85,7 +85,8 @@ def new_manifest(
     if concepts is not None:
         _check_concepts(file)
     own = word_fields(codec.words)
-    if metadata is not None and own.keys() & metadata.types.keys():
+    types = _types_of(metadata)
+    if own.keys() & types.keys():
         raise BocError(
             f"the metadata field {FIELD!r} holds the words of pictures under this code; rename "
             "yours",
@@ -99,7 +100,7 @@ def new_manifest(
         source=source_digest(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
-        fields=file.header.types | ({} if metadata is None else metadata.types) | own,
+        fields=file.header.types | types | own,
         table_facts=facts_among(metadata),
     )
 
@@ -123,8 +124,12 @@ def load_index(
     every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
-    codec = code if isinstance(code, SurrogateCodec) else None
-    arrays = code.arrays() if isinstance(code, SurrogateCodec) else code
+    if isinstance(code, SurrogateCodec):
+        codec = code
+        arrays = code.arrays()
+    else:
+        codec = None
+        arrays = code
     backend = plugins.backend(at)
     if part is None:
         mine, every = (1, 1)
@@ -172,22 +177,13 @@ def add_features(
         )
 
 
-def batches(
-    file: VectorSource,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-) -> Iterator[Batch]:
-    """Return all items of ``file`` with what the codec and an index with this manifest need of
-    them."""
-    return (read() for *_, read in _lazy_batches(file, codec, manifest))
-
-
-def _lazy_batches(
+def item_batches(
     file: VectorSource,
     codec: SurrogateCodec | None,
     manifest: Manifest,
 ) -> Iterator[LazyBatch]:
-    """Yield the same batches, still to be read."""
+    """Yield all items of ``file``, still to be read, with what the codec and an index with this
+    manifest need of them."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
@@ -255,7 +251,7 @@ def write_items(
         return count, Rows(items, terms, embeddings.vectors, sets)
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
-        for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
+        for number, (count, ids, read) in enumerate(item_batches(file, codec, manifest)):
             yield count, read if select(number, ids) else None
 
     done = 0
@@ -307,12 +303,16 @@ def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
 
 def facts_among(metadata: Metadata | None) -> list[str]:
     """Return the fields of a table that are facts of files otherwise, sorted."""
-    return [] if metadata is None else sorted(metadata.types.keys() & FACTS.keys())
+    return sorted(_types_of(metadata).keys() & FACTS.keys())
+
+
+def _types_of(metadata: Metadata | None) -> dict[str, FieldType]:
+    return {} if metadata is None else metadata.types
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     """Raise BocError if the index does not declare the fields of ``metadata`` with their types."""
-    types = {} if metadata is None else metadata.types
+    types = _types_of(metadata)
     odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"

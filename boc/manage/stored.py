@@ -53,8 +53,9 @@ class StoredItems:
 
     def items(self, modality: Modality) -> Iterator[Item]:
         """Yield the items of one modality, by id."""
-        items = self.index.items() if self.count(modality) else iter(())
-        return (item for item in items if item.modality == modality)
+        if not self.count(modality):
+            return iter(())
+        return (item for item in self.index.items() if item.modality == modality)
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in
@@ -92,8 +93,10 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
     """Return what an index stores of ``items``; BocError if an item was deleted meanwhile."""
     ids = _ids(items)
     try:
-        concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
-        return Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32), concepts)
+        rows = Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32))
+        if index.manifest.concept_dtype is not None:
+            rows = rows._replace(concepts=index.concepts(ids))
+        return rows
     except KeyError as error:
         raise BocError(
             f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",

@@ -135,7 +135,7 @@ def sync_index(
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
             _ = searcher.encoder  # EncoderError if it is another one
     manifest = searcher.index.manifest
-    patterns = manifest.exclude if exclude is None else [*exclude]
+    patterns = [*(manifest.exclude if exclude is None else exclude)]
     items = open_sources(paths, images, patterns, detachable=keep_missing)
     if items.file is not None:
         raise SourceError(
@@ -215,7 +215,9 @@ def _apply(
         clear(name, at)
     for start in range(0, max(1, len(changes.new)), chunk):
         stop = min(start + chunk, len(changes.new))
-        leaving = [*changes.vacated] if start == 0 else []
+        leaving = []
+        if start == 0:
+            leaving += changes.vacated
         if stop == len(changes.new):
             leaving += gone
         # An index that lacks no item may still lack a commit.
@@ -326,8 +328,10 @@ def _rewrite(
     first: list[Reuse] = []
     later: list[Reuse] = []
     for reuse in rewritten:
-        early = reuse.donor.id != reuse.item.id and reuse.donor.id in replaced
-        (first if early else later).append(reuse)
+        if reuse.donor.id != reuse.item.id and reuse.donor.id in replaced:
+            first.append(reuse)
+        else:
+            later.append(reuse)
     size = BATCH if index.manifest.concept_dtype is None else CONCEPT_BATCH
 
     def read(reuses: Sequence[Reuse]) -> Iterator[tuple[Sequence[Reuse], Rows]]:

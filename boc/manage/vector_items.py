@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,16 @@ from boc.vectors import unit_rows
 BATCH = 4096
 
 
-@dataclass
-class _Part:
-    """Rows of a file of which items are made: the numbers of the rows that can be used."""
+class _Part(NamedTuple):
+    """Rows of a file, by their numbers, and the items that they belong to."""
 
     file: VectorRows
-    items: list[Item]
     rows: NDArray[np.int64]
+    items: list[Item]
+
+    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        vectors = np.asarray(self.file.rows[rows], np.float32)
+        return vectors if self.file.exact else unit_rows(vectors)
 
 
 class VectorItems:
@@ -51,89 +54,83 @@ class VectorItems:
                 "apart",
             )
         (width,) = widths
+        lists = _items(files)
+        spec = f"vectors:{paths[0].stem}"
+        source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
         self.path = paths[0]
         self.codec: SurrogateCodec | None = None
         self.failures: list[tuple[str, str]] = []
-        lists = _items(files)
-        source = json_sha256(
-            [[item.id, item.content, item.group] for part in lists for item in part]
-        )
-        spec = f"vectors:{paths[0].stem}"
         self.header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
         if width is None:
             names = sorted({name for file in files for name in file.names or ()})
             # Weights that are no whole numbers are multiplied by 100, as is usual for SPLADE.
             whole = all((file.rows.data == np.rint(file.rows.data)).all() for file in files)
-            self._step = GivenTerms.of(names, 1 if whole else 100)
-            self.codec = SurrogateCodec([self._step])
-            self.codec.fit(with_terms("image", self._step.rows([{}])))
+            step = GivenTerms.of(names, 1 if whole else 100)
+            self.codec = SurrogateCodec([step]).fit(with_terms("image", step.rows([{}])))
             self.header = Header("embeddings", spec, json_sha256(names), 1, "float16", source)
-        self._parts: dict[Modality, list[_Part]] = {modality: [] for modality in MODALITIES}
+        self._parts = []
         for file, items in zip(files, lists, strict=True):
-            if items:
-                rows = self._usable(file, items) if self.codec is None else np.arange(len(items))
-                self._parts[items[0].modality].append(_Part(file, items, rows))
+            usable = np.ones(len(items), bool)
+            for start in range(0, len(items) if self.codec is None else 0, BATCH):
+                rows = np.asarray(file.rows[start : start + BATCH], np.float32)
+                good = np.isfinite(rows).all(axis=1) & (rows != 0).any(axis=1)
+                usable[start : start + BATCH] = good
+            for row in np.flatnonzero(~usable).tolist():
+                reason = f"row {row} of {file.path} is zero or not finite"
+                self.failures.append((items[row].id, reason))
+            chosen = np.flatnonzero(usable)
+            self._parts.append(_Part(file, chosen, [items[row] for row in chosen]))
 
-    def _usable(self, file: VectorRows, items: Sequence[Item]) -> NDArray[np.int64]:
-        usable = np.zeros(len(items), bool)
-        for start in range(0, len(items), BATCH):
-            rows = np.asarray(file.rows[start : start + BATCH], np.float32)
-            usable[start : start + BATCH] = np.isfinite(rows).all(axis=1) & (rows != 0).any(axis=1)
-        for row in np.flatnonzero(~usable).tolist():
-            reason = f"row {row} of {file.path} is zero or not finite"
-            self.failures.append((items[row].id, reason))
-        return np.flatnonzero(usable)
+    def _of(self, modality: Modality) -> list[_Part]:
+        return [part for part in self._parts if part.items and part.items[0].modality == modality]
 
     def count(self, modality: Modality) -> int:
         """Return the number of items of one modality."""
-        return sum(len(part.rows) for part in self._parts[modality])
+        return sum(len(part.items) for part in self._of(modality))
 
     def items(self, modality: Modality) -> Iterator[Item]:
         """Yield the items of one modality."""
-        return (part.items[row] for part in self._parts[modality] for row in part.rows)
+        return (item for part in self._of(modality) for item in part.items)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield all items of one modality in batches, still to be read; none has concept sets."""
-        for part in self._parts[modality]:
-            for start in range(0, len(part.rows), size):
-                rows = part.rows[start : start + size]
-                items = [part.items[row] for row in rows]
-                ids = [item.id for item in items]
-                yield len(rows), partial(list, ids), partial(self._batch, part.file, rows, items)
+        """Yield all items of one modality in batches, still to be read; they have no concept
+        sets."""
+        for part in self._of(modality):
+            for start in range(0, len(part.items), size):
+                some = _Part(part.file, part.rows[start:][:size], part.items[start:][:size])
+                ids = [item.id for item in some.items]
+                yield len(ids), partial(list, ids), partial(self._batch, some)
 
-    def _batch(self, file: VectorRows, rows: NDArray[np.int64], items: list[Item]) -> Batch:
-        modality = items[0].modality
+    def _batch(self, part: _Part) -> Batch:
+        modality = part.items[0].modality
         if self.codec is None:
-            return Batch(items, Embeddings(modality, self._vectors(file, rows)))
-        chosen = file.rows[rows]
-        columns = np.array([self._step.columns[name] for name in file.names or ()], np.int32)
-        terms = self._step.terms(chosen.data, columns[chosen.indices], chosen.indptr)
-        return Batch(items, with_terms(modality, terms))
-
-    def _vectors(self, file: VectorRows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        vectors = np.asarray(file.rows[rows], np.float32)
-        return vectors if file.exact else unit_rows(vectors)
+            return Batch(part.items, Embeddings(modality, part.vectors(part.rows)))
+        step = self.codec.given
+        assert step is not None
+        rows = part.file.rows[part.rows]
+        columns = np.array([step.columns[name] for name in part.file.names or ()], np.int32)
+        terms = step.terms(rows.data, columns[rows.indices], rows.indptr)
+        return Batch(part.items, with_terms(modality, terms))
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items with the numbers ``rows``, ascending, in blocks, float32
         (n, d)."""
-        for part in self._parts[modality]:
-            own = part.rows[rows[(rows >= 0) & (rows < len(part.rows))]]
-            for start in range(0, len(own), BATCH):
-                yield self._vectors(part.file, own[start : start + BATCH])
-            rows = rows - len(part.rows)
+        for part in self._of(modality):
+            first, last = np.searchsorted(rows, (0, len(part.items)))
+            for start in range(first, last, BATCH):
+                yield part.vectors(part.rows[rows[start : min(start + BATCH, last)]])
+            rows = rows - len(part.items)
 
     def contents(self, *, sets: bool) -> str:
         """Return the SHA-256 over the vectors of all items."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             for *_, read in self.lazy_batches(modality, BATCH, sets=sets):
-                batch = read().embeddings
-                if batch.terms is None:
-                    digest.update(batch.vectors.data)
-                else:
-                    for array in (batch.terms.indptr, batch.terms.indices, batch.terms.data):
-                        digest.update(array.data)
+                rows = read().embeddings
+                digest.update(rows.vectors.data)
+                if rows.terms is not None:
+                    digest.update(rows.terms.indices.data)
+                    digest.update(rows.terms.data.data)
         return json_sha256([digest.hexdigest()])
 
 
@@ -141,24 +138,23 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
     """Return the items of each file. SourceError for sentences of unknown pictures, and an id that
     occurs twice."""
     ids = [file.ids or list(map(str, range(file.rows.shape[0]))) for file in files]
-    known = [
-        key for file, own in zip(files, ids, strict=True) if file.sentences is None for key in own
-    ]
+    pairs = list(zip(files, ids, strict=True))
+    known = [key for file, own in pairs if file.sentences is None for key in own]
     items = []
-    for file, own in zip(files, ids, strict=True):
+    for file, own in pairs:
         if file.sentences is None:
             items.append([Item(key, "image", key, key) for key in own])
             continue
-        owners = file.owners
+        owners = file.owners or own
         each = len(own) // max(1, len(known))
-        if owners is None and known and len(own) != each * len(known):
-            raise SourceError(
-                f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says of "
-                "which; write the id "
-                "of its picture and a tab before each sentence",
-            )
-        if owners is None:
-            owners = [known[row // each] for row in range(len(own))] if known else own
+        if file.owners is None and known:
+            if len(own) != each * len(known):
+                raise SourceError(
+                    f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says "
+                    "of which; write the id "
+                    "of its picture and a tab before each sentence",
+                )
+            owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]
         triples = zip(keys, file.sentences, owners, strict=True)
         items.append([Item(key, "text", sentence, owner) for key, sentence, owner in triples])

@@ -230,7 +230,10 @@ class Searcher:
                 "numbers, and index.searcher.search_texts([...]) for several sentences",
             )
         return self.search_query(
-            Query((QueryPart("text", text),)), options, stages=stages, **keywords
+            Query((QueryPart("text", text),)),
+            options,
+            stages=stages,
+            **keywords,
         )
 
     def warm(self) -> None:

@@ -191,7 +191,11 @@ class Library:
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
     def picture(
-        self, snapshot: LibrarySnapshot, path: Path, name: str, key: Hashable
+        self,
+        snapshot: LibrarySnapshot,
+        path: Path,
+        name: str,
+        key: Hashable,
     ) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its
         contents."""
@@ -216,7 +220,10 @@ class Library:
         return self.picture(snapshot, sent.path, sent.name, sent.key)
 
     def part(
-        self, snapshot: LibrarySnapshot, part: QueryPart, sent: Upload | None = None
+        self,
+        snapshot: LibrarySnapshot,
+        part: QueryPart,
+        sent: Upload | None = None,
     ) -> Embeddings:
         """Return the embedding of a part of a question; its picture, if it has one, is the one that
         was ``sent``."""
