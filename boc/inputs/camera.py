@@ -158,7 +158,7 @@ class _Entry(NamedTuple):
     """An entry of a directory: its type, the number of its values, and its last four bytes."""
 
     kind: int
-    count: int
+    size: int
     inside: bytes
 
 
@@ -183,15 +183,15 @@ class _Exif:
     def pointer(self, entries: Mapping[int, _Entry], tag: int) -> int:
         """Return the place of another directory; 0 if there is none."""
         entry = entries.get(tag)
-        if entry is None or entry.kind not in POINTERS or entry.count != 1:
+        if entry is None or entry.kind not in POINTERS or entry.size != 1:
             return 0
         return self._number(POINTERS[entry.kind], entry.inside)
 
     def text(self, entries: Mapping[int, _Entry], tag: int) -> str:
         entry = entries.get(tag)
-        if entry is None or entry.kind not in TEXTS or entry.count > LONGEST:
+        if entry is None or entry.kind not in TEXTS or entry.size > LONGEST:
             return ""
-        data = self._value(entry.count, entry.inside).partition(b"\0")[0]
+        data = self._value(entry.size, entry.inside).partition(b"\0")[0]
         try:
             return printable(data.decode())
         except UnicodeDecodeError:
@@ -199,10 +199,10 @@ class _Exif:
 
     def fractions(self, entries: Mapping[int, _Entry], tag: int, most: int) -> list[float]:
         entry = entries.get(tag)
-        if entry is None or entry.kind not in FRACTIONS or not 0 < entry.count <= most:
+        if entry is None or entry.kind not in FRACTIONS or not 0 < entry.size <= most:
             return []
-        data = self._value(8 * entry.count, entry.inside)
-        if len(data) < 8 * entry.count:
+        data = self._value(8 * entry.size, entry.inside)
+        if len(data) < 8 * entry.size:
             return []
         pairs = list(struct.iter_unpack(self._order + FRACTIONS[entry.kind], data))
         if not all(below for _, below in pairs):

@@ -124,11 +124,12 @@ def load_index(
     every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
+    codec = None
+    arrays: Mapping[str, NDArray[Any]]
     if isinstance(code, SurrogateCodec):
         codec = code
         arrays = code.arrays()
     else:
-        codec = None
         arrays = code
     backend = plugins.backend(at)
     if part is None:
