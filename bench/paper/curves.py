@@ -102,10 +102,10 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
         done = 0
         with FeatureWriter(out / "features.h5", items.header) as writer:
             for modality in MODALITIES:
-                for count, _, read in items.lazy_batches(modality, 4096, sets=False):
+                for count, _, batch in items.lazy_batches(modality, 4096, sets=False):
                     done += count
                     if done > writer.done:
-                        writer.append(count, [read()])
+                        writer.append(count, [batch()])
             writer.finish()
     with (
         FeatureFile(out / "features.h5") as file,
