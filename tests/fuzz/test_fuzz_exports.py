@@ -1,21 +1,22 @@
-"""Forged copies of indexes in a file: files with another byte, cut, swapped, renamed or missing.
+"""Forged copies of indexes in a file, and forged feature files.
 
 What ``boc index`` makes of such a copy is the same index, or it is refused as a BocError.
-BOC_FORGED sets how many copies are tried (default 100).
+BOC_FORGED sets how many are tried (default 100).
 """
 
 import random
-import warnings
+import shutil
 import zipfile
 from functools import partial
 from pathlib import Path
 
+import h5py
 import pytest
 
 from boc import Searcher, build_index
 from boc.evaluate.verify import verify
 from boc.manage.copy import copy_index
-from tests.fuzz.mutations import FORGED, verdict
+from tests.fuzz.mutations import FORGED, forge_array, forge_header, verdict
 
 
 def forge(files: dict[str, bytes], rng: random.Random) -> str:
@@ -51,7 +52,31 @@ def use(path: Path, at: str) -> None:
     assert verify(searcher.index).right
 
 
+def check(verdicts: dict[str, str]) -> None:
+    wrong = {what: each for what, each in verdicts.items() if each not in ("refused", "answered")}
+    assert not wrong, "\n".join(map(str, wrong.items()))
+    assert set(verdicts.values()) == {"refused", "answered"}
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "forged.h5"
+    verdicts: dict[str, str] = {}
+    for number in range(FORGED):
+        rng = random.Random(number)
+        shutil.copy(library / "photos.h5", path)
+        with h5py.File(path, "r+") as file:
+            told = (forge_header if rng.random() < 0.4 else forge_array)(file, rng)
+        verdicts[f"{number}: {told}"] = verdict(
+            partial(build_index, "forged", path, at=f"file:{tmp_path}", replace=True),
+            "answered",
+        )
+    check(verdicts)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
@@ -67,20 +92,14 @@ def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> 
     with zipfile.ZipFile(tmp_path / "plain.zip") as archive:
         sound = {name: archive.read(name) for name in archive.namelist()}
     verdicts: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for number in range(FORGED):
-            files = dict(sound)
-            told = forge(files, random.Random(number))
-            with zipfile.ZipFile(tmp_path / "forged.zip", "w") as archive:
-                for name, data in files.items():
-                    archive.writestr(name, data)
-            verdicts[f"{number}: {told}"] = verdict(
-                partial(use, tmp_path / "forged.zip", at),
-                "answered",
-            )
-    wrong = {
-        what: became for what, became in verdicts.items() if became not in ("refused", "answered")
-    }
-    assert not wrong, "\n".join(map(str, wrong.items()))
-    assert set(verdicts.values()) == {"refused", "answered"}
+    for number in range(FORGED):
+        files = dict(sound)
+        told = forge(files, random.Random(number))
+        with zipfile.ZipFile(tmp_path / "forged.zip", "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+        verdicts[f"{number}: {told}"] = verdict(
+            partial(use, tmp_path / "forged.zip", at),
+            "answered",
+        )
+    check(verdicts)
