@@ -135,23 +135,19 @@ def _header_facts(path: Path) -> dict[str, Any]:
                 facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0")))
         except (ImageError, OSError):  # the decoder reports the error
             return {}
-        if "taken" not in facts:
-            facts |= _written_moment(image.info)
+        # When it was taken stands in its XMP, too, or in the texts of a PNG.
+        info = image.info
+        xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
+        if isinstance(xmp, str):
+            xmp = xmp.encode()
+        match = _XMP.search(xmp[:XMP])
+        texts = [("xmp", match[1].decode(errors="replace"))] if match else []
+        texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
+        for source, text in texts:
+            taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
+            if taken and "taken" not in facts:
+                facts |= {"taken": taken, "taken_from": source}
     return {**facts, **size}
-
-
-def _written_moment(info: Mapping[Any, Any]) -> dict[str, str]:
-    """Return when a picture was taken, by its XMP or the texts of a PNG."""
-    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
-    if isinstance(xmp, str):
-        xmp = xmp.encode()
-    match = _XMP.search(xmp[:XMP])
-    texts = [("xmp", match[1].decode(errors="replace"))] if match else []
-    texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
-    for source, text in texts:
-        if taken := _moment(text.strip()) or _moment(f"{text.strip()} 00:00"):
-            return {"taken": taken, "taken_from": source}
-    return {}
 
 
 class _Entry(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -195,6 +195,14 @@ class _Sink:
         self.flush = raw.flush
         self._raw = raw
 
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Raise the first error of writing."""
+        if self.error is not None:
+            raise self.error
+
     def readinto(self, data: memoryview) -> int | None:
         """Read into ``data``. OSError once a write failed: what was dropped cannot be read
         again."""
@@ -220,18 +228,6 @@ class _Sink:
         return size
 
 
-@contextmanager
-def _open_sink(raw: FileIO) -> Iterator[_Sink]:
-    """Yield a file for HDF5 to write within the block; raise the first error of writing at the end
-    of it."""
-    file = _Sink(raw)
-    try:
-        yield file
-    finally:
-        if file.error is not None:
-            raise file.error
-
-
 def _write(
     path: Path,
     header: Header,
@@ -253,7 +249,7 @@ def _write(
                 raise FeatureFileError(f"arrays of width {widths[modality]} and {own} mixed")
     with (
         path.open("w+b", buffering=0) as raw,
-        _open_sink(raw) as sink,
+        _Sink(raw) as sink,
         h5py.File(sink, "w") as file,
     ):
         file.attrs.update(header.entries())
