@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from boc import plugins
 from boc.errors import BocError
 from boc.inputs.images import is_picture, picture_file
-from boc.manage.build import PLACE, add_items, delete_items, paths_of
+from boc.manage.build import PLACE, add_items, delete_items
 from boc.manage.copy import copy_index
 from boc.manage.facts import index_facts
+from boc.manage.index_sources import paths_of
 from boc.manage.pictures import add_pictures
 from boc.manage.sync import sync_index
 from boc.manage.whole_index import compact_index

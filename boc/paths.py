@@ -58,13 +58,24 @@ def forms(path: str) -> Iterator[str]:
         yield from map("/".join, islice(product(*names), FORMS))
 
 
+def path_on_disk(folder: Path, name: str) -> Path:
+    """Return the path of a name in whatever Unicode form ``folder`` has it."""
+    for form in () if name.isascii() else forms(name):
+        path = folder / system_path(form)
+        if path.exists():
+            return path
+    return folder / system_path(name)
+
+
 def words_of(text: str) -> str:
     """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
-    return " ".join(
-        "".join(
-            char if char.isalnum() or category(char)[0] == "M" else " " for char in text
-        ).split(),
-    )
+    marks = (char if char.isalnum() or category(char)[0] == "M" else " " for char in text)
+    return " ".join("".join(marks).split())
+
+
+def printable(text: str) -> str:
+    """Return ``text`` in one line, with single spaces for what cannot be printed."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -255,22 +255,13 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredRows:
-    """The ``terms`` (n, V) of items, and their concept sets, if any, as an index stores them beside
-    vectors."""
-
-    terms: TermMatrix
-    concepts: StoredConcepts | None = None
-
-
-@dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order; of an index or a copy of it,
-    what it ``stored``."""
+    """Items of one modality and their ``embeddings``, in one order; of an index, what it
+    ``stored``."""
 
     items: list[Item]
     embeddings: Embeddings
-    stored: StoredRows | None = None
+    stored: Rows | None = None
 
     def __post_init__(self) -> None:
         if len(self.items) != len(self.embeddings):

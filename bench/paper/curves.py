@@ -32,9 +32,11 @@ from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
 from bench.report.views import Table
 from boc.codecs import global_code
+from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile
-from boc.manage.foreign_vectors import write_features
 from boc.manage.learn import fit_code
+from boc.manage.vector_items import VectorItems
+from boc.types import MODALITIES
 
 CODES = (("scalar", PLAIN), ("permutation", PLAIN), ("scalar", ROTATED))
 LINES = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
@@ -96,7 +98,15 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
     """Measure R@10 of four codes against their sparsity on VECTORS of pictures and captions."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "features.h5").exists():
-        write_features(vectors, out / "features.h5")
+        items = VectorItems(vectors)
+        done = 0
+        with FeatureWriter(out / "features.h5", items.header) as writer:
+            for modality in MODALITIES:
+                for count, _, batch in items.lazy_batches(modality, 4096, sets=False):
+                    done += count
+                    if done > writer.done:
+                        writer.append(count, [batch()])
+            writer.finish()
     with (
         FeatureFile(out / "features.h5") as file,
         (out / "rows.csv").open("w", encoding="utf-8") as stream,

@@ -21,8 +21,6 @@ PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed f
 KEPT = 16  # archives whose members are kept in memory
 BLOCK = 512  # bytes of a header
 LONGEST = 1 << 20  # bytes of a name or another header
-LARGEST = 1_000_000_000  # bytes of a member
-DEEPEST = 4096  # characters of a name
 
 
 class _Headers(io.FileIO):
@@ -81,28 +79,22 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
     while tar.offset <= size:
         try:
             info = tar.next()
-        except (
-            tarfile.TarError,
-            ValueError,
-            OverflowError,
-        ):  # of a damaged header, after which others may follow
+        except (tarfile.TarError, ValueError, OverflowError):
+            # After a damaged header others may follow.
             tar.offset += BLOCK
             continue
         if info is None:
             break
         tar.members.clear()  # type: ignore[attr-defined]  # which would all be kept
         name = os.path.normpath(info.name).lstrip("/")
-        gap = (
-            os.pread(file.fileno(), min(info.offset - end, BLOCK), end)
-            if info.offset > end
-            else b""
-        )
+        gap = os.pread(file.fileno(), min(max(0, info.offset - end), BLOCK), end)
         if gap.strip(b"\0") and gap[156:157] != tarfile.XGLTYPE:
             found.faults.append(f"bytes {end:,} to {info.offset:,} are damaged")
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
-        odd = info.issparse() or info.size > LARGEST or len(name) > DEEPEST or name.startswith("..")
+        # A member has at most a gigabyte, and a name of 4096 characters.
+        odd = info.issparse() or info.size > 10**9 or len(name) > 4096 or name.startswith("..")
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
         elif odd or not info.isreg() or name in found.places:

@@ -12,16 +12,16 @@ import io
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from boc.errors import ImageError
 from boc.inputs.archives import opener
 from boc.inputs.images import open_image, orientation, upright_size
-from boc.paths import nfc, words_of
+from boc.paths import nfc, printable, words_of
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
@@ -56,8 +56,6 @@ DIGITIZED = 0x9004
 XMP = 1 << 16  # bytes of XMP that are read
 CAMERA_DIRECTORY = 0x8769
 GPS_DIRECTORY = 0x8825
-LATITUDE = (1, 2, "N", "S", 90)
-LONGITUDE = (3, 4, "E", "W", 180)
 
 _DATE = re.compile(
     r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",
@@ -84,10 +82,17 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
     and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be opened has
     the facts of its name.
     """
-    facts = {**_header_facts(image.path), **_name_facts(image.id)}
-    if "taken" not in facts and (taken := _moment_of_name(PurePosixPath(image.id).stem)):
-        facts |= {"taken": taken, "taken_from": "name"}
-    return {name: facts[name] for name in FIELDS if name in facts}
+    path = PurePosixPath(nfc(image.id))
+    facts = {"name": words_of(path.stem)}
+    if str(path.parent).strip("./"):
+        facts["folder"] = str(path.parent)
+    facts |= _header_facts(image.path)
+    match = _NAME.match(PurePosixPath(image.id).stem)
+    if "taken" not in facts and match and (match[1] or match[3] or match[6]):
+        time = ":".join(part or "00" for part in match.group(6, 7, 8))
+        if taken := _moment(f"{match[2]}-{match[4]}-{match[5]} {time}"):
+            facts |= {"taken": taken, "taken_from": "name"}
+    return {name: facts[name] for name in FIELDS if facts.get(name) not in (None, "")}
 
 
 def exif_facts(file: BinaryIO) -> dict[str, Any]:
@@ -95,75 +100,62 @@ def exif_facts(file: BinaryIO) -> dict[str, Any]:
     raises for damage."""
     exif = _Exif(file)
     main = exif.directory(exif.first)
-    camera = exif.directory(exif.pointer(main.get(CAMERA_DIRECTORY)))
-    place = exif.directory(exif.pointer(main.get(GPS_DIRECTORY)))
-    latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
-    if (
-        latitude is None or longitude is None or latitude == longitude == 0
-    ):  # zeros are written without a position
-        latitude = longitude = None
-    entries = camera.get(TAKEN), camera.get(DIGITIZED), main.get(CHANGED)
-    taken = next(filter(None, (_moment(exif.text(entry)) for entry in entries)), None)
-    facts = {
-        "taken": taken,
-        "taken_from": taken and "exif",
-        "camera": _camera(exif.text(main.get(MAKE)), exif.text(main.get(MODEL))),
-        "lens": exif.text(camera.get(LENS)) or None,
-        "gps_latitude": latitude,
-        "gps_longitude": longitude,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    camera = exif.directory(exif.pointer(main, CAMERA_DIRECTORY))
+    place = exif.directory(exif.pointer(main, GPS_DIRECTORY))
+    times = (exif.text(camera, TAKEN), exif.text(camera, DIGITIZED), exif.text(main, CHANGED))
+    taken = next(filter(None, map(_moment, times)), None)
+    # The maker is not named twice: Canon, Canon EOS 5D.
+    make = exif.text(main, MAKE)
+    name = exif.text(main, MODEL)
+    if not name.lower().startswith(make.split(" ")[0].lower()):
+        name = f"{make} {name}".strip()
+    facts: dict[str, Any] = {"camera": name or make, "lens": exif.text(camera, LENS)}
+    if taken:
+        facts |= {"taken": taken, "taken_from": "exif"}
+    latitude = _angle(exif, place, 1, "NS", 90)
+    longitude = _angle(exif, place, 3, "EW", 180)
+    # Zeros are written without a position.
+    if latitude is not None and longitude is not None and (latitude or longitude):
+        facts |= {"gps_latitude": latitude, "gps_longitude": longitude}
+    return {name: value for name, value in facts.items() if value != ""}
 
 
 def _header_facts(path: Path) -> dict[str, Any]:
+    facts = {}
     with ExitStack() as stack:
         try:
             image = stack.enter_context(open_image(path))
             width, height = upright_size(image)
             size = {"width": width, "height": height, "orientation": orientation(image)}
-            if image.format == "TIFF":  # the file itself is the structure
+            block = image.info.get("exif")
+            if image.format == "TIFF":
+                # The file itself is the structure.
                 facts = exif_facts(stack.enter_context(open(path, "rb", opener=opener)))
-            else:
-                block = image.info.get("exif")
-                facts = (
-                    exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0")))
-                    if isinstance(block, bytes)
-                    else {}
-                )
+            elif isinstance(block, bytes):
+                facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0")))
         except (ImageError, OSError):  # the decoder reports the error
             return {}
-        if "taken" not in facts:
-            facts |= _written_moment(image.info)
+        # When it was taken stands in its XMP, too, or in the texts of a PNG.
+        info = image.info
+        xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
+        if isinstance(xmp, str):
+            xmp = xmp.encode()
+        match = _XMP.search(xmp[:XMP])
+        texts = [("xmp", match[1].decode(errors="replace"))] if match else []
+        texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
+        for source, text in texts:
+            taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
+            if taken and "taken" not in facts:
+                facts |= {"taken": taken, "taken_from": source}
     return {**facts, **size}
 
 
-def _written_moment(info: Mapping[Any, Any]) -> dict[str, str]:
-    """Return when a picture was taken, by its XMP or the texts of a PNG."""
-    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
-    match = _XMP.search((xmp.encode() if isinstance(xmp, str) else xmp)[:XMP])
-    texts = [("xmp", match[1].decode(errors="replace"))] if match else []
-    texts += [("png", text) for name in _PNG if isinstance(text := info.get(name), str)]
-    for source, text in texts:
-        if taken := _moment(text.strip()) or _moment(f"{text.strip()} 00:00"):
-            return {"taken": taken, "taken_from": source}
-    return {}
+class _Entry(NamedTuple):
+    """An entry of a directory: its type, the number of its values, and its last four bytes."""
 
-
-def _moment_of_name(name: str) -> str | None:
-    match = _NAME.match(name)
-    if match is None or not (match[1] or match[3] or match[6]):
-        return None
-    hours = f"{match[6]}:{match[7]}:{match[8]}" if match[6] else "00:00"
-    return _moment(f"{match[2]}-{match[4]}-{match[5]} {hours}")
-
-
-def _name_facts(id: str) -> dict[str, Any]:
-    path = PurePosixPath(nfc(id))
-    facts = {
-        "folder": str(path.parent).strip("./") and str(path.parent),
-        "name": words_of(path.stem),
-    }
-    return {key: value for key, value in facts.items() if value}
+    kind: int
+    size: int
+    inside: bytes
 
 
 class _Exif:
@@ -173,55 +165,60 @@ class _Exif:
         self._file = file
         self._start = file.tell()
         self._order = {b"II*\0": "<", b"MM\0*": ">"}.get(self._at(0, 4), "")
-        self.first = self._numbers("I", self._at(4, 4))[0] if self._order else 0
+        self.first = self._number("I", self._at(4, 4))
 
-    def directory(self, place: int) -> dict[int, tuple[int, int, bytes]]:
-        """Return type, number of values and last four bytes of each entry, by tag; none if there is
-        no directory."""
+    def directory(self, place: int) -> dict[int, _Entry]:
+        """Return the entries by tag; none if there is no directory."""
         if not self._order or place < 8:
             return {}
-        count = self._numbers("H", self._at(place, 2))[0]
+        count = self._number("H", self._at(place, 2))
         data = self._at(place + 2, 12 * min(count, ENTRIES))
         entries = struct.iter_unpack(f"{self._order}HHI4s", data[: len(data) // 12 * 12])
-        return {tag: (kind, n, inside) for tag, kind, n, inside in entries}
+        return {tag: _Entry(*entry) for tag, *entry in entries}
 
-    def pointer(self, entry: tuple[int, int, bytes] | None) -> int:
+    def pointer(self, entries: Mapping[int, _Entry], tag: int) -> int:
         """Return the place of another directory; 0 if there is none."""
-        kind, count, inside = entry or (0, 0, b"")
-        letter = POINTERS.get(kind)
-        return self._numbers(letter, inside)[0] if letter and count == 1 else 0
+        entry = entries.get(tag)
+        if entry is None or entry.kind not in POINTERS or entry.size != 1:
+            return 0
+        return self._number(POINTERS[entry.kind], entry.inside)
 
-    def text(self, entry: tuple[int, int, bytes] | None) -> str:
-        kind, count, inside = entry or (0, 0, b"")
-        if kind not in TEXTS or count > LONGEST:
+    def text(self, entries: Mapping[int, _Entry], tag: int) -> str:
+        entry = entries.get(tag)
+        if entry is None or entry.kind not in TEXTS or entry.size > LONGEST:
             return ""
-        data = self._value(count, inside).partition(b"\0")[0]
+        data = self._value(entry.size, entry.inside).partition(b"\0")[0]
         try:
-            text = data.decode()
+            return printable(data.decode())
         except UnicodeDecodeError:
-            text = data.decode("latin-1")
-        return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+            return printable(data.decode("latin-1"))
 
-    def fractions(self, entry: tuple[int, int, bytes] | None, most: int) -> list[float]:
-        kind, count, inside = entry or (0, 0, b"")
-        letters = FRACTIONS.get(kind)
-        data = self._value(8 * count, inside) if letters and count <= most else b""
-        if not letters or not count or len(data) < 8 * count:
+    def fractions(self, entries: Mapping[int, _Entry], tag: int, most: int) -> list[float]:
+        entry = entries.get(tag)
+        if entry is None or entry.kind not in FRACTIONS or not 0 < entry.size <= most:
             return []
-        pairs = list(struct.iter_unpack(self._order + letters, data))
-        return [above / below for above, below in pairs] if all(below for _, below in pairs) else []
+        data = self._value(8 * entry.size, entry.inside)
+        if len(data) < 8 * entry.size:
+            return []
+        pairs = list(struct.iter_unpack(self._order + FRACTIONS[entry.kind], data))
+        if not all(below for _, below in pairs):
+            return []
+        return [above / below for above, below in pairs]
 
     def _value(self, size: int, inside: bytes) -> bytes:
         """Return the bytes of a value: those of the entry, or from where they point to."""
-        return inside[:size] if size <= 4 else self._at(self._numbers("I", inside)[0], size)
+        return inside[:size] if size <= 4 else self._at(self._number("I", inside), size)
 
     def _at(self, place: int, size: int) -> bytes:
         self._file.seek(self._start + place)
         return self._file.read(size)
 
-    def _numbers(self, letter: str, data: bytes) -> Sequence[int]:
-        size = struct.calcsize(f"={letter}")
-        return struct.unpack_from(self._order + letter, data) if len(data) >= size else (0,)
+    def _number(self, letter: str, data: bytes) -> int:
+        """Return the number at the beginning of ``data``; 0 if this is cut off."""
+        if not self._order or len(data) < struct.calcsize(f"={letter}"):
+            return 0
+        (number,) = struct.unpack_from(self._order + letter, data)
+        return int(number)
 
 
 def _moment(text: str) -> str | None:
@@ -235,26 +232,22 @@ def _moment(text: str) -> str | None:
         return None
 
 
-def _camera(make: str, model: str) -> str | None:
-    """Return the maker and model, without naming the maker twice: Canon, Canon EOS 5D."""
-    known = make.split(" ")[0].lower()
-    return (model if model.lower().startswith(known) else f"{make} {model}".strip()) or make or None
-
-
 def _angle(
     exif: _Exif,
-    place: dict[int, tuple[int, int, bytes]],
-    side: int,
-    value: int,
-    plus: str,
-    minus: str,
+    place: Mapping[int, _Entry],
+    tag: int,
+    sides: str,
     most: int,
 ) -> float | None:
     """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out
-    of its range."""
-    parts = exif.fractions(place.get(value), 3)
-    sign = {plus: 1, minus: -1}.get(exif.text(place.get(side)).upper())
-    if not parts or sign is None or min(parts) < 0 or max(parts[1:], default=0) >= 60:
+    of its range. ``tag`` is that of its side, and before that of its value."""
+    parts = exif.fractions(place, tag + 1, 3)
+    side = exif.text(place, tag).upper()
+    if not parts or min(parts) < 0 or max(parts[1:], default=0) >= 60:
         return None
     angle = sum(part / 60**i for i, part in enumerate(parts))
-    return sign * round(angle, 7) if math.isfinite(angle) and angle <= most else None
+    # Without a side the text is empty, and in each.
+    if len(side) != 1 or side not in sides or not math.isfinite(angle) or angle > most:
+        return None
+    rounded: float = round(angle, 7)
+    return rounded if side == sides[0] else -rounded

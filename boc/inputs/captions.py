@@ -14,24 +14,36 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
 
-from boc.errors import SourceError, check_system, needing
+from boc.errors import SourceError, check_system, leave_out, needing
 from boc.foreign import parse_json
 from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
-from boc.inputs.text_lines import BOM, check_text, json_lines, table_rows
-from boc.paths import nfc
-from boc.types import FieldType
+from boc.inputs.text_lines import (
+    BOM,
+    check_text,
+    first_object,
+    id_of,
+    json_lines,
+    table_rows,
+    text_of,
+)
+from boc.paths import nfc, path_on_disk, path_text
+from boc.types import FieldType, Item
 
 Objects: TypeAlias = Iterator[tuple[str, Any]]
 """Values of JSON, each after the place where it stands, such as "line 3"."""
 
+ADVICE = (
+    "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet "
+    ".json), or features (.h5)"
+)
 IMAGE = ("image", "path", "file_name")
 CAPTION = ("caption", "captions", "text")
 LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
@@ -71,14 +83,72 @@ class CaptionTable:
             self.faults.append(f"{where}: {fault}")
         else:
             self.captions.setdefault(name, []).extend(map(nfc, texts))
-            rest = {
-                key: each
-                for key, each in value.items()
-                if key not in (*CAPTION, *(() if image else IMAGE))
-            }
+            own = CAPTION if image else (*CAPTION, *IMAGE)
+            rest = {key: each for key, each in value.items() if key not in own}
             self.fields[name] = {**rest, **self.fields.get(name, {})}
 
-    def typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
+    def add_archive(self, archive: Path, ids: Mapping[str, str]) -> None:
+        """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are
+        given by their names.
+
+        Of several pictures of one key, as WebDataset has them, they are of the first.
+        """
+
+        def key(name: str) -> str:
+            """Return the path up to the first dot of the name."""
+            folder, slash, last = name.rpartition("/")
+            return folder + slash + last.partition(".")[0]
+
+        owners: dict[str, str] = {}
+        for name, id in ids.items():
+            owners.setdefault(key(name), id)
+        with open(archive, "rb", opener=opener) as file:
+            places, faults = members(file)
+            self.faults += [f"{archive.name}: {fault}" for fault in faults]
+            for name, (offset, size) in places.items():
+                suffix = PurePosixPath(name).suffix.lower()
+                if suffix not in (".txt", ".json", ".cls"):
+                    continue
+                owner = owners.get(key(name))
+                where = f"{archive.name}/{name}"
+                if owner is None or size > LONGEST:
+                    reason = "of no picture here" if owner is None else "too long"
+                    self.faults.append(f"{where}: {reason}")
+                    continue
+                try:
+                    data = os.pread(file.fileno(), size, offset)
+                    if suffix == ".json":
+                        self.add(where, parse_json(data), owner)
+                    else:
+                        entry = {".txt": "caption", ".cls": "cls"}[suffix]
+                        self.add(where, {entry: data.decode().strip()}, owner)
+                except ValueError as error:
+                    self.faults.append(f"{where}: cannot be read ({error})")
+        # img2dataset writes each caption twice.
+        for id in ids.values():
+            self.captions[id] = list(dict.fromkeys(self.captions.get(id, ())))
+
+    def join(
+        self,
+        path: Path,
+        pictures: list[Item],
+    ) -> tuple[list[Item], dict[str, FieldType]]:
+        """Return pictures with the captions and metadata under their ids, and the types of these.
+        Warn of what was left out of ``path``."""
+        types, rows = self._typed_fields()
+        leave_out(str(path), self.faults)
+        items = list(pictures)
+        if types:
+            items = [replace(item, fields=rows.get(item.id, {})) for item in pictures]
+        if self.captions:
+            items += [
+                Item(f"{item.id}#{number}", "text", caption, item.id, item.fields)
+                for item in items
+                for number, caption in enumerate(self.captions.get(item.id, ()))
+            ]
+        return items, types
+
+    def _typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
         """Return the types of the metadata, and the values of each picture with them.
 
         Names are written as those of fields. The facts of files are read from these.
@@ -100,9 +170,8 @@ class CaptionTable:
             fields = rows[image] = {}
             for column, name in columns.items():
                 try:
-                    values = [
-                        parse_value(_text(value), types[name]) for value in _values(row.get(column))
-                    ]
+                    texts = map(_text, _values(row.get(column)))
+                    values = [parse_value(text, types[name]) for text in texts]
                 except ValueError:
                     self.faults.append(
                         f"{image}: {name} is of type {types[name]}, {row[column]!r:.60} is not",
@@ -123,21 +192,51 @@ def _values(value: object) -> list[Any]:
 
 def _text(value: object) -> str:
     """Return a value as in a table. ValueError for text that cannot be stored."""
-    return nfc(value.encode().decode()) if isinstance(value, str) else str(value).lower()
+    if isinstance(value, str):
+        return nfc(value.encode().decode())
+    return str(value).lower()
 
 
-def read_captions(path: Path) -> CaptionTable:
-    """Read a file of one of ``READERS``. SourceError if it cannot be read."""
-    captions = CaptionTable()
-    try:
-        for where, value in READERS[path.suffix.lower()](path, captions.faults):
-            captions.add(where, value)
-    except OSError as error:
-        check_system(path, error, SourceError)
+def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, FieldType]]:
+    """Return the pictures and captions of a file of one of ``READERS``, or the texts of BEIR, and
+    the types of their metadata.
+
+    ``images`` is the folder of the pictures (default: its own, or ``images`` in it). SourceError if
+    the file cannot be read.
+    """
+    table = CaptionTable()
+    if path.suffix == ".jsonl" and "_id" in first_object(path):
+        items = []
+        for number, record in json_lines(path, table.faults):
+            text = text_of(record) if isinstance(record, dict) else ""
+            if not text:
+                table.faults.append(f"line {number}: no text ({record!r:.60})")
+            elif fault := check_text([text]):
+                table.faults.append(f"line {number}: {fault}")
+            else:
+                key = id_of(record, number)
+                items.append(Item(key, "text", nfc(text), key))
+        return table.join(path, items)
+    for where, value in READERS[path.suffix.lower()](path, table.faults):
+        table.add(where, value)
+    names = list(table.captions)
+    if not names:
+        reason = f" that can be read ({table.faults[0]})" if table.faults else ""
+        raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
+    # The folder that holds one of the first pictures is that of all.
+    folders = [images] if images else [path.parent, path.parent / "images"]
+    some = names[:1000]
+    pairs = ((folder, name) for name in some for folder in folders)
+    root = next((folder for folder, name in pairs if path_on_disk(folder, name).exists()), None)
+    if root is None:
+        tried = " or ".join(map(str, folders))
         raise SourceError(
-            f"{path}: cannot be read ({error.strerror or error}); give another file",
-        ) from error
-    return captions
+            f"{path}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}",
+            "name the folder with <--images>",
+        )
+    paths = (path_text(str(path_on_disk(root, name).resolve())) for name in names)
+    pictures = [Item(name, "image", place, name) for name, place in zip(names, paths, strict=True)]
+    return table.join(path, pictures)
 
 
 def _csv(path: Path, faults: list[str]) -> Objects:
@@ -185,9 +284,16 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
 def _json(path: Path, _: list[str]) -> Objects:
     try:
         content = parse_json(path.read_bytes().removeprefix(BOM))
+    except OSError as error:
+        check_system(path, error, SourceError)
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror or error}); give another file",
+        ) from error
     except ValueError as error:
         raise SourceError(f"{path}: no JSON ({error}); fetch it again") from error
-    whole = content if isinstance(content, dict) else {"images": content}
+    whole = content
+    if not isinstance(content, dict):
+        whole = {"images": content}
     images = whole.get("images")
     sentences = whole.get("annotations", [])
     names = {}
@@ -200,12 +306,9 @@ def _json(path: Path, _: list[str]) -> Objects:
         if isinstance(each, dict) and "filename" in each:
             name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
             texts = each.get("sentences")
-            raw = (
-                [text.get("raw") for text in texts if isinstance(text, dict)]
-                if isinstance(texts, list)
-                else texts
-            )
-            value = {"image": name, "captions": raw, "split": each.get("split")}
+            if isinstance(texts, list):
+                texts = [text.get("raw") for text in texts if isinstance(text, dict)]
+            value = {"image": name, "captions": texts, "split": each.get("split")}
         elif isinstance(each, dict) and sentences:
             value = {"image": each.get("file_name")}
             names[str(each.get("id"))] = each.get("file_name")
@@ -216,51 +319,6 @@ def _json(path: Path, _: list[str]) -> Objects:
             f"annotation {place}",
             {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")},
         )
-
-
-def add_captions(archive: Path, ids: Mapping[str, str], into: CaptionTable) -> None:
-    """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are given by
-    their names.
-
-    Of several pictures of one key, as WebDataset has them, they are of the first.
-    """
-    owners: dict[str, str] = {}
-    for name, id in ids.items():
-        owners.setdefault(_key(name), id)
-    with open(archive, "rb", opener=opener) as file:
-        places, faults = members(file)
-        into.faults += [f"{archive.name}: {fault}" for fault in faults]
-        for name, (offset, size) in places.items():
-            suffix = PurePosixPath(name).suffix.lower()
-            owner = owners.get(_key(name))
-            where = f"{archive.name}/{name}"
-            if suffix not in (".txt", ".json", ".cls"):
-                continue
-            if owner is None or size > LONGEST:
-                into.faults.append(
-                    f"{where}: {'of no picture here' if owner is None else 'too long'}",
-                )
-                continue
-            try:
-                data = os.pread(file.fileno(), size, offset)
-                text = parse_json(data) if suffix == ".json" else data.decode().strip()
-                into.add(
-                    where,
-                    text if suffix == ".json" else {"caption" if suffix == ".txt" else "cls": text},
-                    owner,
-                )
-            except ValueError as error:
-                into.faults.append(f"{where}: cannot be read ({error})")
-    for id in ids.values():
-        into.captions[id] = list(
-            dict.fromkeys(into.captions.get(id, ())),
-        )  # img2dataset writes each twice
-
-
-def _key(name: str) -> str:
-    """Return the path up to the first dot of the name."""
-    folder, slash, last = name.rpartition("/")
-    return folder + slash + last.partition(".")[0]
 
 
 READERS: dict[str, Callable[[Path, list[str]], Objects]] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from boc.errors import EncoderError, FeatureFileError, ImageError, SourceError
 from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
+from boc.inputs.file_facts import FACTS, FileState, content_hash, facts_of, settled_state
 from boc.inputs.images import picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file, the most that a kill can lose
-ATTEMPTS = 3  # to read a picture while something changes its file
 
 
 @dataclass
@@ -80,39 +79,31 @@ class Extraction:
         self.source = source
         self.encoder = encoder
         self.concepts = concepts
-        self.workers = (
-            workers
-            if workers is not None
-            else worker_count(sum(i.modality == "image" for i in source.items))
-        )
         self.total = len(source.items)
         self.speed = Speed()
-        kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
-        types = {**source.types, **FACTS} if source.file is None else source.types
-        self.header = Header(
-            kind,
-            identity.spec,
-            identity.digest,
-            identity.dim,
-            dtype,
-            source.digest,
-            precision=precision,
-            shard=source.shard,
-            fields=json.dumps(types) if types else "",
-        )
         self.stamp = source.stamp
         self._path = path
-        if source.file is not None:
+        self._images = sum(item.modality == "image" for item in source.items)
+        self.workers = worker_count(self._images) if workers is None else workers
+        types = dict(source.types)
+        if source.file is None:
+            types |= FACTS
+            if ocr:
+                words.check_installed()
+            self._prepare = _WithFacts(self._prepare, ocr, pictures or {})
+        else:
             if ocr:
                 raise SourceError(
                     f"{source.file} holds no pictures to read the words of; leave out ocr",
                 )
-            self._prepare = self._region_file(source.file)
             self.workers = 0
-        else:
-            if ocr:
-                words.check_installed()
-            self._prepare = _WithFacts(self._prepare, ocr, pictures or {})
+            self._prepare = self._region_file(source.file)
+        self.header = replace(
+            Header.of(identity, dtype, source.digest, types),
+            kind="regions" if encoder is None else "embeddings",
+            precision=precision,
+            shard=source.shard,
+        )
 
     def run(self) -> Iterator[int]:
         """Process the source; yields the number of items done, starting with those of an earlier
@@ -137,7 +128,7 @@ class Extraction:
         """``run``, with the progress: a label, how many are done and of how many. Sentences take
         another time than pictures, which come before them, so that each kind has a label of its
         own."""
-        pictures = sum(item.modality == "image" for item in self.source.items)
+        pictures = self._images
         before = 0
         for done in self.run():
             if before < pictures:
@@ -165,50 +156,46 @@ class Extraction:
         items: Sequence[Item],
         prepared: Iterator[Any],
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
-        pictures = [item for item in items if item.modality == "image"]
+        """Return the batches of some items, and ids and reasons of pictures that cannot be
+        used."""
+        began = time.perf_counter()
+        pictures: list[Item] = []
+        values: list[Any] = []
+        failed = []
+        for item in items:
+            if item.modality == "image":
+                self.speed.images += 1
+                value = next(prepared)
+                if isinstance(value, ImageError):
+                    failed.append((item.id, str(value)))
+                    continue
+                if self.source.file is None:
+                    facts, value = value
+                    item = replace(item, fields={**item.fields, **facts})
+                pictures.append(item)
+                values.append(value)
+        self.speed.waiting += time.perf_counter() - began
         captions = [item for item in items if item.modality == "text"]
-        batches, failed = self._pictures(pictures, prepared) if pictures else ([], [])
-        if captions and self.encoder is None:
-            batches.append(RegionBatch(captions))
-        elif captions and self.encoder is not None:
-            batches.append(
-                self._batch(
-                    captions,
-                    self.encoder.encode_texts([item.content for item in captions]),
-                ),
-            )
+        batches: list[Batch | RegionBatch] = []
+        if self.encoder is None:
+            if pictures:
+                features = Ragged.from_sets([each.features for each in values], self.header.dim)
+                boxes = Ragged.from_sets([each.boxes for each in values], 4)
+                batches.append(RegionBatch(pictures, features, boxes))
+            if captions:
+                batches.append(RegionBatch(captions))
+            return batches, failed
+        if pictures:
+            batches.append(self._batch(pictures, self.encoder.encode_images(values)))
+        if captions:
+            texts = [item.content for item in captions]
+            batches.append(self._batch(captions, self.encoder.encode_texts(texts)))
         return batches, failed
 
-    def _pictures(
-        self,
-        items: Sequence[Item],
-        prepared: Iterator[Any],
-    ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
-        began = time.perf_counter()
-        results = [(item, next(prepared)) for item in items]
-        self.speed.waiting += time.perf_counter() - began
-        self.speed.images += len(items)
-        failed = [(item.id, str(value)) for item, value in results if isinstance(value, ImageError)]
-        if len(failed) == len(results):
-            return [], failed
-        good = [(item, value) for item, value in results if not isinstance(value, ImageError)]
-        if self.source.file is None:
-            good = [
-                (replace(item, fields={**item.fields, **facts}), value)
-                for item, (facts, value) in good
-            ]
-        readable, values = map(list, zip(*good, strict=True))
-        if self.encoder is not None:
-            return [self._batch(readable, self.encoder.encode_images(values))], failed
-        width = self.header.dim
-        features = Ragged.from_sets([r.features for r in values], width)
-        boxes = Ragged.from_sets([r.boxes for r in values], 4)
-        return [RegionBatch(readable, features, boxes)], failed
-
-    def _batch(self, items: Sequence[Item], encoded: Embeddings) -> Batch:
-        if encoded.concepts is None or not self.concepts:
-            encoded = Embeddings(encoded.modality, encoded.vectors)
-        return Batch(list(items), encoded)
+    def _batch(self, items: list[Item], embeddings: Embeddings) -> Batch:
+        if embeddings.concepts is None or not self.concepts:
+            embeddings = Embeddings(embeddings.modality, embeddings.vectors)
+        return Batch(items, embeddings)
 
 
 @dataclass(frozen=True)
@@ -226,15 +213,18 @@ class _WithFacts:
             return self._read(ImageRef(image.id, path))
 
     def _read(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
-        for _ in range(ATTEMPTS):
-            try:
-                state = settled_state(image.path)
-                facts = facts_of(image, state, content_hash(image.path)) if state else {}
-            except OSError:  # the reader of the picture reports the error
-                state = ()
-                facts = {}
+        for _ in range(3):
+            state: FileState = ()
+            facts: dict[str, Any] = {}
+            # The reader of the picture reports an error.
+            with suppress(OSError):
+                before = settled_state(image.path)
+                if before:
+                    facts = facts_of(image, before, content_hash(image.path))
+                state = before
             prepared = self.prepare(image)
-            facts |= words.words_inside(image) if self.ocr else {}
+            if self.ocr:
+                facts |= words.words_inside(image)
             if state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -16,34 +16,23 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import check_writable, replacing, sole_writer, sync
+from boc.atomic_files import check_writable, replacing, sole_writer, sync, write_text
 from boc.errors import FeatureFileError
 from boc.foreign import parse_json
-from boc.inputs import stored_terms
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
-from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
-
-PART = re.compile("[0-9]{12,20}-[0-9]{12,20}[.]h5")
+from boc.types import MODALITIES, Batch, Modality, RegionBatch
 
 
 class FeatureWriter:
     """Writes a feature file batch by batch; with the same arguments it continues after a kill.
 
     ``done`` is the number of items of the source that are safely stored. Parts of a run with other
-    arguments (source, encoder or weights) are refused, so two runs never mix. ``arrays`` are those
-    of the code of an exported index.
+    arguments (source, encoder or weights) are refused, so two runs never mix.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        header: Header,
-        stamp: str = "",
-        arrays: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
+    def __init__(self, path: Path | str, header: Header, stamp: str = "") -> None:
         self.path = Path(path)
         self.header = header
-        self._arrays = arrays or {}
         self._stamp = stamp
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         check_writable(self.path)
@@ -84,13 +73,7 @@ class FeatureWriter:
         failed: dict[str, str] = {}
         parts = self._parts()
         with replacing(self.path) as temporary:
-            _write(
-                temporary,
-                self.header,
-                lambda: self._batches(parts, failed),
-                failed.items(),
-                self._arrays,
-            )
+            _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items())
         # What a kill has left goes, too; what somebody else has put there stays.
         for made in (
             *reversed(parts),
@@ -121,115 +104,83 @@ class FeatureWriter:
                     yield read(modality, 0, file.count(modality))
 
     def _parts(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
-
-    def _read_note(self, note: Path) -> str:
-        try:
-            text = note.read_text(encoding="utf-8")
-            if isinstance(parse_json(text), dict):
-                return text
-        except ValueError:
-            pass
-        raise FeatureFileError(f"{note} is damaged; delete {self.folder} to start again")
+        name = re.compile("[0-9]{12,20}-[0-9]{12,20}[.]h5")
+        return sorted(path for path in self.folder.glob("*.h5") if name.fullmatch(path.name))
 
     def _resume(self) -> int:
+        """Compare the note of an earlier run with this one, or write it; return the items done."""
         note = self.folder / "header.json"
-        entries = self.header.entries() | (
-            {"state of the pictures": self._stamp} if self._stamp else {}
-        )
-        mine = json.dumps(entries, indent=1)
-        if note.exists() and (text := self._read_note(note)) != mine:
-            theirs = OPTIONAL | parse_json(text)
-            all_of_mine = OPTIONAL | entries
-            differing = [
-                key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)
-            ]
+        mine = self.header.entries()
+        if self._stamp:
+            mine["state of the pictures"] = self._stamp
+        text = json.dumps(mine, indent=1)
+        if not note.exists():
+            write_text(note, text)
+        elif (earlier := note.read_bytes()) != text.encode():
+            try:
+                theirs = OPTIONAL | parse_json(earlier)
+            except (ValueError, TypeError):
+                raise FeatureFileError(
+                    f"{note} is damaged; delete {self.folder} to start again",
+                ) from None
+            ours = OPTIONAL | mine
+            differing = [key for key in ours | theirs if theirs.get(key) != ours.get(key)]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
                 "repeat that run to finish it, or delete the folder to start again",
             )
-        if not note.exists():
-            with replacing(note) as temporary:
-                temporary.write_text(mine, encoding="utf-8")
         done = 0
         for part in self._parts():
             start, stop = map(int, part.stem.split("-"))
             if start == done:
                 done = stop
             else:
-                part.unlink()  # after a gap, left by a run that stopped while it removed its parts
+                # It comes after a gap, left by a run that stopped while it removed its parts.
+                part.unlink()
         return done
 
 
 @dataclass
-class _BatchArrays:
-    """The arrays of a batch by their names in a file: one row per item, several rows per item, and
-    words of those."""
+class _Columns:
+    """The entries of a batch by their names in a file: one per item, and one per row of its sets,
+    which ``offsets`` separate."""
 
-    dense: dict[str, NDArray[np.float32]]
-    ragged: dict[str, Ragged]
-    words: list[list[str]] | None
-
-    @classmethod
-    def of(cls, batch: Batch | RegionBatch) -> _BatchArrays:
-        content = batch if isinstance(batch, RegionBatch) else batch.embeddings
-        sets = [(name, getattr(content, name, None)) for name in ("features", "concepts", "boxes")]
-        ragged = {name: rows for name, rows in sets if rows is not None}
-        if isinstance(content, RegionBatch):
-            return cls({}, ragged, None)
-        return cls({"vectors": content.vectors}, ragged, content.words)
-
-
-@dataclass
-class _FileLayout:
-    """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each
-    array by name."""
-
-    items: int
-    rows: int
-    dense: dict[str, int]
-    ragged: dict[str, int]
-    words: bool
-    postings: int
-    terms: bool
-    scales: bool
+    items: dict[str, list[str] | NDArray[np.float32]]
+    rows: dict[str, list[str] | NDArray[np.float32]]
+    offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, batch: Batch | RegionBatch) -> _FileLayout:
-        arrays = _BatchArrays.of(batch)
-        dense = {name: array.shape[1] for name, array in arrays.dense.items()}
-        ragged = {name: sets.values.shape[1] for name, sets in arrays.ragged.items()}
-        count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
-        stored = batch.stored if isinstance(batch, Batch) else None
-        postings = 0 if stored is None else stored.terms.nnz
-        scales = (
-            stored is not None
-            and stored.concepts is not None
-            and stored.concepts.scales is not None
+    def of(cls, batch: Batch | RegionBatch, header: Header) -> _Columns:
+        columns = cls(
+            {
+                "ids": [item.id for item in batch.items],
+                "content": [item.content for item in batch.items],
+                "group": [item.group for item in batch.items],
+            },
+            {},
+            np.zeros(len(batch) + 1, np.int64),
         )
-        return cls(
-            len(batch),
-            count,
-            dense,
-            ragged,
-            arrays.words is not None,
-            postings,
-            stored is not None,
-            scales,
-        )
+        if header.fields:
+            columns.items["fields"] = [json.dumps(dict(item.fields)) for item in batch.items]
+        words = None
+        if isinstance(batch, RegionBatch):
+            sets = {"features": batch.features, "boxes": batch.boxes}
+        else:
+            columns.items["dense/vectors"] = batch.embeddings.vectors
+            sets = {"concepts": batch.embeddings.concepts, "boxes": batch.embeddings.boxes}
+            words = batch.embeddings.words
+        for name, ragged in sets.items():
+            if ragged is not None:
+                columns.rows[f"ragged/{name}"] = ragged.values
+                columns.offsets = ragged.offsets
+        if words is not None:
+            columns.rows["words"] = [word for each in words for word in each]
+        return columns
 
-    def __add__(self, other: _FileLayout) -> _FileLayout:
-        if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
-            raise FeatureFileError(
-                f"arrays of width {self.dense | self.ragged} and "
-                f"{other.dense | other.ragged} mixed",
-            )
-        return replace(
-            self,
-            items=self.items + other.items,
-            rows=self.rows + other.rows,
-            postings=self.postings + other.postings,
-        )
+    def widths(self) -> dict[str, int | None]:
+        """Return the widths of the arrays, None for strings."""
+        both = (self.items | self.rows).items()
+        return {name: None if isinstance(each, list) else each.shape[1] for name, each in both}
 
 
 class _Sink:
@@ -243,6 +194,14 @@ class _Sink:
         self.seek = raw.seek
         self.flush = raw.flush
         self._raw = raw
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Raise the first error of writing."""
+        if self.error is not None:
+            raise self.error
 
     def readinto(self, data: memoryview) -> int | None:
         """Read into ``data``. OSError once a write failed: what was dropped cannot be read
@@ -269,108 +228,58 @@ class _Sink:
         return size
 
 
-@contextmanager
-def _open_sink(raw: FileIO) -> Iterator[_Sink]:
-    """Yield a file for HDF5 to write within the block; raise the first error of writing at the end
-    of it."""
-    file = _Sink(raw)
-    try:
-        yield file
-    finally:
-        if file.error is not None:
-            raise file.error
-
-
 def _write(
     path: Path,
     header: Header,
     batches: Callable[[], Iterable[Batch | RegionBatch]],
     failed: Iterable[tuple[str, str]],
-    arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """Two passes over the same batches: for the sizes, so that arrays are contiguous; for
     ``failed`` and the values."""
-    layouts: dict[Modality, _FileLayout] = {}
+    widths: dict[Modality, dict[str, int | None]] = {}
+    ends: dict[Modality, tuple[int, int]] = {}
     for batch in batches():
         if batch.items:
+            columns = _Columns.of(batch, header)
             modality = batch.items[0].modality
-            layout = _FileLayout.of(batch)
-            layouts[modality] = layouts[modality] + layout if modality in layouts else layout
+            own = columns.widths()
+            item, row = ends.get(modality, (0, 0))
+            ends[modality] = (item + len(batch), row + int(columns.offsets[-1]))
+            if widths.setdefault(modality, own) != own:
+                raise FeatureFileError(f"arrays of width {widths[modality]} and {own} mixed")
     with (
         path.open("w+b", buffering=0) as raw,
-        _open_sink(raw) as sink,
+        _Sink(raw) as sink,
         h5py.File(sink, "w") as file,
     ):
         file.attrs.update(header.entries())
         pairs = np.array(list(failed), dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
-        stored_terms.write_arrays(file, arrays or {})
-        for modality, layout in layouts.items():
-            _allocate(file.create_group(modality), layout, header)
-        place = dict.fromkeys(layouts, (0, 0))
+        for modality, (items, rows) in ends.items():
+            group = file.create_group(modality)
+            group.create_dataset("offsets", data=np.zeros(items + 1, dtype=np.int64))
+            for name, width in widths[modality].items():
+                length = rows if name == "words" or name.startswith("ragged/") else items
+                if width is None:
+                    group.create_dataset(name, shape=(length,), dtype=h5py.string_dtype())
+                else:
+                    # Boxes stay float32: they are small, and their last bits matter for areas.
+                    dtype = "float32" if name == "ragged/boxes" else header.dtype
+                    group.create_dataset(name, shape=(length, width), dtype=dtype)
+        begins = dict.fromkeys(ends, (0, 0))
         for batch in batches():
             if batch.items:
+                columns = _Columns.of(batch, header)
                 modality = batch.items[0].modality
-                place[modality] = _fill(file[modality], batch, *place[modality])
+                item, row = begins[modality]
+                begins[modality] = (item + len(batch), row + int(columns.offsets[-1]))
+                _fill(file[modality], columns.items, item)
+                _fill(file[modality], columns.rows, row)
+                _fill(file[modality], {"offsets": columns.offsets[1:] + row}, item + 1)
 
 
-def _allocate(group: h5py.Group, layout: _FileLayout, header: Header) -> None:
-    dtype = header.dtype
-    for name in ("ids", "content", "group", *(["fields"] if header.fields else [])):
-        group.create_dataset(name, shape=(layout.items,), dtype=h5py.string_dtype())
-    group.create_dataset("offsets", data=np.zeros(layout.items + 1, dtype=np.int64))
-    for name, width in layout.dense.items():
-        group.create_dataset(f"dense/{name}", shape=(layout.items, width), dtype=dtype)
-    for name, width in layout.ragged.items():
-        # Boxes stay float32: they are small, and their last bits matter for areas.
-        group.create_dataset(
-            f"ragged/{name}",
-            shape=(layout.rows, width),
-            dtype="float32" if name == "boxes" else dtype,
-        )
-    if layout.terms:
-        stored_terms.allocate(
-            group,
-            layout.items,
-            layout.postings,
-            layout.rows if layout.scales else None,
-        )
-    if layout.words:
-        group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
-
-
-def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
-    """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after
-    them."""
-    arrays = _BatchArrays.of(batch)
-    end = item + len(batch)
-    group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
-    group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
-    group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
-    if "fields" in group:
-        group["fields"][item:end] = np.array(
-            [json.dumps(dict(i.fields)) for i in batch.items],
-            dtype=object,
-        )
-    for name, array in arrays.dense.items():
-        group[f"dense/{name}"][item:end] = array
-    if isinstance(batch, Batch) and batch.stored is not None:
-        concepts = batch.stored.concepts
-        stored_terms.fill(
-            group,
-            batch.stored.terms,
-            None if concepts is None else concepts.scales,
-            item,
-            row,
-        )
-    last = row
-    for name, sets in arrays.ragged.items():
-        last = row + len(sets.values)
-        group[f"ragged/{name}"][row:last] = sets.values
-        group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
-    if arrays.words is not None:
-        group["words"][row:last] = np.array(
-            [word for words in arrays.words for word in words],
-            dtype=object,
-        )
-    return end, last
+def _fill(group: h5py.Group, columns: Mapping[str, Any], start: int) -> None:
+    for name, values in columns.items():
+        if isinstance(values, list):
+            values = np.array(values, dtype=object)
+        group[name][start : start + len(values)] = values

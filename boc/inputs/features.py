@@ -7,118 +7,54 @@ unreadable. The folder shows how much is done; ``FILE`` appears when it is compl
 part have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype,
-    source; precision if it
-                 is not float32, shard if the source is a part, fields if items have metadata, index
-                 if the file is a copy of an index; see ``stored_terms`` for what else such a file
-                 holds
+                 source; precision if it is not float32, shard if the source is a part, fields if
+                 items have metadata
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
-        ids, content, group     UTF-8 strings, one per item dense/NAME              (n, d),
-        contiguous ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,)
-        int64 separates them words                   (N,) strings: the word-piece of each ragged
-        row, in embeddings of sentences fields                  one string per item, if the header
-        has fields: JSON of its metadata
+        ids, content, group     UTF-8 strings, one per item
+        dense/NAME              (n, d), contiguous
+        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64
+                                separates them
+        words                   (N,) strings: the word-piece of each ragged row, in embeddings of
+                                sentences
+        fields                  one string per item, if the header has fields: JSON of its metadata
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
-from tokenize import TokenError
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.atomic_files import json_sha256
-from boc.errors import FeatureFileError, check_system
+from boc.errors import FeatureFileError
 from boc.foreign import parse_json
-from boc.inputs import stored_terms
-from boc.inputs.hdf5_check import MAKE, check_heaps, check_layout, check_values
-from boc.inputs.metadata import are_types, well_typed
-from boc.manifest import Manifest, describe
-from boc.types import (
-    MODALITIES,
-    WIDEST,
-    Batch,
-    Embeddings,
-    FieldType,
-    Identity,
-    Item,
-    Modality,
-    Ragged,
-    RegionBatch,
-    StoredRows,
-)
+from boc.inputs.hdf5_check import FORMAT as FORMAT
+from boc.inputs.hdf5_check import OPTIONAL as OPTIONAL
+from boc.inputs.hdf5_check import Header as Header
+from boc.inputs.hdf5_check import check_values, open_checked, reporting_damage
+from boc.inputs.metadata import well_typed
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
 LazyBatch: TypeAlias = tuple[int, Callable[[], list[str]], Callable[[], Batch]]
 """The number of items of a batch, and the functions that read their ids, and all of them."""
 
-FORMAT = 2
-SUFFIXES = frozenset({".h5", ".hdf5"})  # of the names of feature files
-KINDS = ("regions", "embeddings")
-OPTIONAL = {
-    "precision": "float32",
-    "shard": "",
-    "fields": "",
-    "index": "",
-}  # entries of a header that may be missing, with their defaults
-BLOCK = 1 << 14  # rows of an array digested at a time
-QUERIES = 256  # queries read at a time, with their concept sets
+SUFFIXES = frozenset({".h5", ".hdf5"})
+"""Of the names of feature files."""
+
+BLOCK = 1 << 14  # rows of an array read at a time
 SAMPLED = 1 << 12  # rows of a sample read at a time
-ENDED = (
-    EOFError,
-    TokenError,
-    MemoryError,
-)  # of arrays that end too early, or claim a size beyond any memory
-
-
-@dataclass(frozen=True)
-class Header:
-    """The header of a feature file.
-
-    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
-    list, and ``precision`` that of the matrix products of the encoder, which the vectors do not
-    show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
-    ``index`` is JSON of the manifest of an index copied to it.
-    """
-
-    kind: Literal["regions", "embeddings"]
-    spec: str
-    digest: str
-    dim: int
-    dtype: str
-    source: str
-    format: int = FORMAT
-    precision: str = "float32"
-    shard: str = ""
-    fields: str = ""
-    index: str = ""
-
-    @property
-    def types(self) -> dict[str, FieldType]:
-        """The metadata fields of the items, with their types."""
-        return parse_json(self.fields) if self.fields else {}
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.spec, self.digest, self.dim)
-
-    def entries(self) -> dict[str, Any]:
-        """Return the entries to write: all without those that have their defaults."""
-        return {
-            key: value
-            for key, value in asdict(self).items()
-            if key not in OPTIONAL or value != OPTIONAL[key]
-        }
 
 
 class FeatureFile:
@@ -129,25 +65,7 @@ class FeatureFile:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        with _damage(self.path):
-            try:
-                self._file = h5py.File(self.path, "r")
-            except FileNotFoundError:
-                if self.path.with_name(f"{self.path.name}.parts").exists():
-                    raise FeatureFileError(
-                        f"{self.path}: not finished",
-                        "repeat the <boc extract> that began it, it continues where it stopped",
-                    ) from None
-                raise FeatureFileError(f"{self.path}: no such file", MAKE) from None
-        try:
-            with _damage(self.path):
-                check_heaps(self.path, self._file)
-                self.header = _read_header(self.path, self._file.attrs)
-                check_layout(self.path, self._file)
-                self._check_arrays()
-        except FeatureFileError:
-            self._file.close()
-            raise
+        self._file, self.header = open_checked(self.path)
 
     def __enter__(self) -> FeatureFile:
         return self
@@ -163,24 +81,6 @@ class FeatureFile:
     def close(self) -> None:
         self._file.close()
 
-    def _check_arrays(self) -> None:
-        """FeatureFileError unless there are the arrays that a file of this kind holds, as wide as
-        its header says."""
-        needed = {"regions": "ragged/features", "embeddings": "dense/vectors"}[self.header.kind]
-        for modality in MODALITIES:
-            if not self.count(modality) or (self.header.kind, modality) == ("regions", "text"):
-                continue
-            group = self._file[modality]
-            if needed not in group or group[needed].shape[1] != self.header.dim:
-                raise FeatureFileError(
-                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide",
-                    MAKE,
-                )
-            if needed == "ragged/features" and (
-                "ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4
-            ):
-                raise FeatureFileError(f"{self.path}: its boxes are missing", MAKE)
-
     def check_embeddings(self) -> None:
         """FeatureFileError for a file of regions."""
         if self.header.kind != "embeddings":
@@ -189,11 +89,6 @@ class FeatureFile:
                 "use <boc extract --encoder> on it first",
             )
 
-    @property
-    def dim(self) -> int:
-        """Components of a vector."""
-        return self.header.dim
-
     def count(self, modality: Modality) -> int:
         """Return the number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
@@ -201,38 +96,41 @@ class FeatureFile:
     @property
     def failures(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
-        with _damage(self.path):
-            return [
-                (str(key), str(reason))
-                for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)
-            ]
+        with reporting_damage(self.path):
+            pairs = self._file["failed"].asstr()[:].reshape(-1, 2)
+            return [(str(key), str(reason)) for key, reason in pairs]
+
+    def _strings(
+        self,
+        modality: Modality,
+        name: str,
+        start: int,
+        stop: int | None,
+    ) -> list[str]:
+        if not self.count(modality):
+            return []
+        with reporting_damage(self.path):
+            strings: list[str] = self._file[modality][name].asstr()[start:stop].tolist()
+            return strings
 
     def ids(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[str]:
         """Return the ids of items ``start`` to ``stop`` of one modality."""
-        with _damage(self.path):
-            return (
-                self._file[modality]["ids"].asstr()[start:stop].tolist()
-                if self.count(modality)
-                else []
-            )
+        return self._strings(modality, "ids", start, stop)
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Return items ``start`` to ``stop`` in the order of the source."""
-        if modality not in self._file:
-            return []
-        group = self._file[modality]
-        with _damage(self.path):
-            ids, content, groups = (
-                group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group")
-            )
-            texts = group["fields"].asstr()[start:stop] if self.header.fields else []
-            known = [parse_json(text) for text in texts]
-        types = self.header.types
-        if not all(well_typed(each, types) for each in known):
-            raise FeatureFileError(
-                f"{self.path}: {modality}/fields is not of the types in its header; make it again",
-            )
-        fields = known if self.header.fields else [{} for _ in ids]
+        columns = (self._strings(modality, n, start, stop) for n in ("ids", "content", "group"))
+        ids, content, groups = columns
+        fields: list[Any] = [{} for _ in ids]
+        if self.header.fields:
+            types = self.header.types
+            with reporting_damage(self.path):
+                fields = list(map(parse_json, self._strings(modality, "fields", start, stop)))
+            if not all(well_typed(each, types) for each in fields):
+                raise FeatureFileError(
+                    f"{self.path}: {modality}/fields is not of the types in its header; make it "
+                    "again",
+                )
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
@@ -247,64 +145,18 @@ class FeatureFile:
             return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
         vectors = self._single(self._file[modality]["dense/vectors"], start, end)
-        ragged, words = self._sets(modality, start, end) if sets else ({}, None)
+        if not sets:
+            return Batch(items, Embeddings(modality, vectors))
+        ragged, words = self._sets(modality, start, end)
         concepts = ragged.get("concepts")
-        stored = given = None
-        if self.manifest is not None and "terms" in self._file[modality]:
-            with _damage(self.path):
-                n_terms = self.manifest.codec["n_terms"]
-                terms, scales = stored_terms.read(
-                    self.path,
-                    self._file[modality],
-                    start,
-                    end,
-                    n_terms,
-                )
-            given = (
-                terms
-                if "GivenTerms" in [step["name"] for step in self.manifest.codec["steps"]]
-                else None
-            )
-            stored = StoredRows(
-                terms,
-                None if concepts is None else stored_terms.concepts_of(concepts, scales),
-            )
-        return Batch(
-            items,
-            Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given),
-            stored,
-        )
-
-    @cached_property
-    def manifest(self) -> Manifest | None:
-        """The manifest of the index that was copied to this file, or None."""
-        return (
-            Manifest.from_json(self.header.index, where=str(self.path))
-            if self.header.index
-            else None
-        )
-
-    def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the code of a copied index. FeatureFileError if they are not those
-        of its manifest."""
-        with _damage(self.path):
-            arrays = stored_terms.read_arrays(
-                self._file,
-                self.manifest.arrays if self.manifest else {},
-            )
-        if (
-            self.manifest is None
-            or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays
-        ):
-            raise FeatureFileError(
-                f"{self.path}: the arrays of its code are damaged; copy the index again",
-            )
-        return arrays
+        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words))
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
         """Return items ``start`` to ``stop`` of a file of regions, float32."""
         items = self.items(modality, start, stop)
-        ragged = self._sets(modality, start, start + len(items))[0] if items else {}
+        if not items:
+            return RegionBatch(items)
+        ragged, _ = self._sets(modality, start, start + len(items))
         return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
 
     def ragged_arrays(self, modality: Modality) -> set[str]:
@@ -329,13 +181,13 @@ class FeatureFile:
         }
         if "words" not in group:
             return ragged, None
-        with _damage(self.path):
+        with reporting_damage(self.path):
             flat = group["words"].asstr()[low:high].tolist()
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
-        """Return the array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped,
-        read-only."""
+        """Return the array ``dense/NAME``, ``ragged/NAME`` or ``offsets`` of the file,
+        memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
@@ -376,38 +228,31 @@ class FeatureFile:
         of them."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
-            if self.count(modality):
-                arrays = ["dense/vectors"]
-                if sets:
-                    ragged = sorted(self._file[modality].get("ragged", {}))
-                    arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
-                for name in arrays:
-                    for start in range(0, len(self._file[modality][name]), BLOCK):
-                        array = (
-                            self._file[modality][name]
-                            if name == "offsets"
-                            else self.memory_map(modality, name)
-                        )
-                        digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
-                        # unmapped, so that the pages that were read do not count as memory of the
-                        # process
-                        del array
+            arrays = ["dense/vectors"]
+            if sets:
+                arrays.append("offsets")
+                arrays += [f"ragged/{name}" for name in sorted(self.ragged_arrays(modality))]
+            for name in arrays if self.count(modality) else ():
+                for start in range(0, len(self._file[modality][name]), BLOCK):
+                    # The array is mapped for one block only, so that the pages that were read do
+                    # not count as memory of the process.
+                    block = self.memory_map(modality, name)[start : start + BLOCK]
+                    digest.update(np.ascontiguousarray(block).data)
+                    del block
         return digest.hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks,
         float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
-            chosen = self.memory_map(modality, "dense/vectors")[
-                rows[start : start + SAMPLED]
-            ]  # mapped for one block only
+            chosen = self.memory_map(modality, "dense/vectors")[rows[start : start + SAMPLED]]
             vectors: NDArray[np.float32] = chosen.astype(np.float32)
             check_values(self.path, vectors)
             yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
         """Return rows of an array as float32. FeatureFileError if a number is none."""
-        with _damage(self.path):
+        with reporting_damage(self.path):
             values: NDArray[np.float32] = data[start:stop].astype(np.float32)
         check_values(self.path, values)
         return values
@@ -428,65 +273,6 @@ def is_embeddings(path: Path) -> bool:
         return file.header.kind == "embeddings"
 
 
-@contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged
-    file."""
-    try:
-        yield
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        *ENDED,
-    ) as error:
-        check_system(path, error, FeatureFileError)
-        reason = (
-            "damaged (text that is not UTF-8)"
-            if isinstance(error, UnicodeError)
-            else "not a readable HDF5 file"
-        )
-        raise FeatureFileError(f"{path}: {reason}", MAKE) from error
-
-
-def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
-    entries = {
-        key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes
-    }
-    entries = {
-        key: value.item() if isinstance(value, np.generic) else value
-        for key, value in entries.items()
-    }
-    if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
-        raise FeatureFileError(
-            f"{path}: an HDF5 file, but not a feature file of boc",
-            MAKE,
-        )
-    if entries["format"] > FORMAT:
-        raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc",
-        )
-    if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
-        raise FeatureFileError(f"{path}: incomplete header", MAKE)
-    numbers = {"format", "dim"}
-    odd = [
-        key
-        for key, value in entries.items()
-        if not isinstance(value, int if key in numbers else str)
-    ]
-    if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
-        raise FeatureFileError(
-            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again",
-        )
-    header = Header(**entries)
-    if header.fields and not are_types(header.fields):
-        raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
-    return header
-
-
 class FeatureFiles:
     """Several feature files of one encoder read as one, in an order that does not depend on that of
     the arguments.
@@ -499,10 +285,46 @@ class FeatureFiles:
         with ExitStack() as stack:
             files = [stack.enter_context(FeatureFile(path)) for path in paths]
             self.files = sorted(files, key=lambda file: file.header.source)
-            _check_alike(self.files)
-            _check_distinct(self.files)
+            self._check_alike()
+            # An item may be in one of the files only.
+            place: dict[str, FeatureFile] = {}
+            for file in self.files if len(files) > 1 else ():
+                ids = [key for modality in MODALITIES for key in file.ids(modality)]
+                for key in ids:
+                    if key in place:
+                        raise FeatureFileError(
+                            f"{file.path} and {place[key].path} both hold {key!r}; leave one of "
+                            "them out, or extract distinct "
+                            "shards",
+                        )
+                place.update(dict.fromkeys(ids, file))
             self._stack = stack.pop_all()
         self.path = self.files[0].path
+
+    def _check_alike(self) -> None:
+        first = self.files[0]
+        types = {**first.header.types}
+        arrays: dict[Modality, tuple[FeatureFile, set[str]]] = {}
+        for file in self.files:
+            alike = ("kind", "digest", "dim", "dtype", "precision")
+            pairs = [(n, getattr(first.header, n), getattr(file.header, n)) for n in alike]
+            for name, kind in file.header.types.items():
+                pairs.append((f"type of {name}", types.setdefault(name, kind), kind))
+            for name, one, other in pairs:
+                if one != other:
+                    raise FeatureFileError(
+                        f"{file.path} and {first.path} do not belong together: their {name} is "
+                        f"{other} and {one}; give "
+                        "files that one encoder made with the same options",
+                    )
+            for modality in MODALITIES:
+                names = file.ragged_arrays(modality)
+                if file.count(modality) and arrays.setdefault(modality, (file, names))[1] != names:
+                    raise FeatureFileError(
+                        f"{file.path} and {arrays[modality][0].path} do not belong together: one "
+                        "of them holds no concept sets",
+                        "make both with <boc extract --set concepts=false>, or neither",
+                    )
 
     def __enter__(self) -> FeatureFiles:
         return self
@@ -531,35 +353,19 @@ class FeatureFiles:
         """(id, reason) of the items that could not be used."""
         return [pair for file in self.files for pair in file.failures]
 
-    @property
-    def index_file(self) -> FeatureFile | None:
-        """The file, if it is a single one and an exported index."""
-        return (
-            self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
-        )
-
-    @property
-    def dim(self) -> int:
-        """Components of a vector."""
-        return self.header.dim
-
     def count(self, modality: Modality) -> int:
         """Return the number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
 
-    def batches(
-        self,
-        modality: Modality,
-        size: int = 1024,
-        *,
-        sets: bool = True,
-    ) -> Iterator[Batch]:
-        """Return all items of one modality with their embeddings, at most ``size`` items of one
-        file at a time."""
-        return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
+    def items(self, modality: Modality) -> Iterator[Item]:
+        """Yield the items of one modality, read in blocks."""
+        for file in self.files:
+            for start in range(0, file.count(modality), BLOCK):
+                yield from file.items(modality, start, start + BLOCK)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield the batches of ``batches``, still to be read."""
+        """Yield all items of one modality in batches of at most ``size`` of one file, still to be
+        read."""
         for file in self.files:
             yield from file.lazy_batches(modality, size, sets=sets)
 
@@ -578,51 +384,6 @@ class FeatureFiles:
             before += file.count(modality)
 
 
-def _check_alike(files: Sequence[FeatureFile]) -> None:
-    first = files[0]
-    types = {**files[0].header.types}
-    for file in files[1:]:
-        alike = ("kind", "digest", "dim", "dtype", "precision")
-        pairs = [(name, getattr(first.header, name), getattr(file.header, name)) for name in alike]
-        pairs += [
-            (f"type of {name}", types.setdefault(name, kind), kind)
-            for name, kind in file.header.types.items()
-        ]
-        for name, one, other in pairs:
-            if one != other:
-                raise FeatureFileError(
-                    f"{file.path} and {first.path} do not belong together: their {name} is "
-                    f"{other} and {one}; give "
-                    "files that one encoder made with the same options",
-                )
-    for modality in MODALITIES:
-        filled = [file for file in files if file.count(modality)]
-        arrays = [file.ragged_arrays(modality) for file in filled]
-        for file, names in zip(filled, arrays, strict=True):
-            if names != arrays[0]:
-                raise FeatureFileError(
-                    f"{file.path} and {filled[0].path} do not belong together: one of them holds "
-                    "no concept sets",
-                    "make both with <boc extract --set concepts=false>, or neither",
-                )
-
-
-def _check_distinct(files: Sequence[FeatureFile]) -> None:
-    if len(files) == 1:
-        return
-    place: dict[str, FeatureFile] = {}
-    for file in files:
-        ids = [key for modality in MODALITIES for key in file.ids(modality)]
-        twice = next((key for key in ids if key in place), None)
-        if twice is not None:
-            raise FeatureFileError(
-                f"{file.path} and {place[twice].path} both hold {twice!r}; leave one of them "
-                "out, or extract distinct "
-                "shards",
-            )
-        place.update(dict.fromkeys(ids, file))
-
-
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
     """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another
     encoder."""
@@ -636,5 +397,5 @@ def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], E
         if not any(map(file.count, MODALITIES)):
             raise FeatureFileError(f"{path}: holds no items")
         for modality in MODALITIES:
-            for batch in file.batches(modality, QUERIES):
+            for batch in file.batches(modality, 256):
                 yield batch.items, batch.embeddings

@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -59,13 +60,12 @@ def file_facts(state: FileState, digest: str) -> dict[str, Any]:
     """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
     of ``FIELDS``."""
     size, modified, changed = state
-    return {
-        "size": size,
-        **_date(modified),
-        "modified_ns": modified,
-        "changed_ns": changed,
-        "content_hash": digest,
-    }
+    facts: dict[str, Any] = {"size": size}
+    # A time may lie beyond the years 1 to 9999.
+    with suppress(OverflowError, ValueError, OSError):
+        moment = datetime.fromtimestamp(modified // 10**9, timezone.utc)
+        facts["modified"] = moment.replace(tzinfo=None).isoformat()
+    return facts | {"modified_ns": modified, "changed_ns": changed, "content_hash": digest}
 
 
 def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
@@ -131,11 +131,3 @@ def content_hash(path: Path) -> str:
 def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:
     """Return the ``fields`` that a page shows."""
     return {name: value for name, value in fields.items() if name not in FOR_PROGRAMS}
-
-
-def _date(modified: int) -> dict[str, str]:
-    try:
-        moment = datetime.fromtimestamp(modified // 10**9, timezone.utc)
-    except (OverflowError, ValueError, OSError):  # beyond the years 1 to 9999
-        return {}
-    return {"modified": moment.replace(tzinfo=None).isoformat()}

@@ -1,4 +1,5 @@
-"""Checks that an HDF5 file is laid out as a feature file, before anything in it is used.
+"""Opens feature files: their header, and checks that they are laid out as such, before anything in
+them is used.
 
 HDF5 follows links to other files and never comes back from a damaged heap. No file of boc has
 these.
@@ -6,51 +7,132 @@ these.
 
 from __future__ import annotations
 
+import json
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import FeatureFileError
-from boc.types import MODALITIES
+from boc.errors import FeatureFileError, check_system
+from boc.foreign import parse_json
+from boc.inputs.metadata import are_types
+from boc.types import MODALITIES, WIDEST, FieldType, Identity
 
-STRINGS = ("ids", "content", "group")
 MAKE = "make it with <boc extract>"
-REPACK = "rewrite it with: h5repack -f NONE -l CONTI OLD NEW"
-HEAP = b"GCOL\x01\0\0\0"  # what a heap of strings begins with; its size follows, then its strings
+FORMAT = 2
+OPTIONAL = {"precision": "float32", "shard": "", "fields": "", "index": ""}
+"""Entries of a header that may be missing, with their defaults."""
+
 HEADER = 16  # bytes before the strings of a heap, and before each of them
 
 
-def check_layout(path: Path, file: h5py.File) -> None:
-    """FeatureFileError unless groups and arrays are those of a feature file, in this file, and fit
-    each other."""
-    arrays = dict(_arrays(path, file, ""))
-    size = path.stat().st_size
-    texts = [data for data in arrays.values() if _is_text(data)]
-    held = sum(data.id.get_storage_size() for data in arrays.values()) + sum(
-        _characters(path, data) for data in texts
-    )
-    if held > size:  # several places of the same bytes: a small file could become any size
-        raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}", MAKE)
-    _expect(
-        path,
-        "failed" in arrays and arrays["failed"].ndim == 2 and _is_text(arrays["failed"]),
-        "failed",
-        "pairs",
-    )
-    for modality in MODALITIES:
-        if modality in file:
-            begin = f"{modality}/"
-            own = {
-                name.removeprefix(begin): data
-                for name, data in arrays.items()
-                if name.startswith(begin)
-            }
-            _check_modality(path, modality, own, fields=bool(file.attrs.get("fields")))
+@dataclass(frozen=True)
+class Header:
+    """The header of a feature file.
+
+    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
+    list, and ``precision`` that of the matrix products of the encoder, which the vectors do not
+    show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
+    ``index`` is not empty in a copy of an index by an older boc, whose terms are not read.
+    """
+
+    kind: Literal["regions", "embeddings"]
+    spec: str
+    digest: str
+    dim: int
+    dtype: str
+    source: str
+    format: int = FORMAT
+    precision: str = "float32"
+    shard: str = ""
+    fields: str = ""
+    index: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        identity: Identity,
+        dtype: str,
+        source: str,
+        types: Mapping[str, FieldType],
+    ) -> Header:
+        """Make the header of embeddings whose items have metadata of these ``types``."""
+        fields = json.dumps(types, sort_keys=True) if types else ""
+        owner = (identity.spec, identity.digest, identity.dim)
+        return cls("embeddings", *owner, dtype, source, fields=fields)
+
+    @property
+    def types(self) -> dict[str, FieldType]:
+        """The metadata fields of the items, with their types."""
+        return parse_json(self.fields) if self.fields else {}
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.spec, self.digest, self.dim)
+
+    def entries(self) -> dict[str, Any]:
+        """Return the entries to write: all without those that have their defaults."""
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in OPTIONAL or value != OPTIONAL[key]
+        }
+
+
+def open_checked(path: Path) -> tuple[h5py.File, Header]:
+    """Open a feature file whose arrays are those of its header. FeatureFileError, naming the file,
+    if it is missing, foreign, damaged or newer."""
+    with reporting_damage(path):
+        try:
+            file = h5py.File(path, "r")
+        except FileNotFoundError:
+            if path.with_name(f"{path.name}.parts").exists():
+                raise FeatureFileError(
+                    f"{path}: not finished",
+                    "repeat the <boc extract> that began it, it continues where it stopped",
+                ) from None
+            raise FeatureFileError(f"{path}: no such file", MAKE) from None
+    try:
+        with reporting_damage(path):
+            check_heaps(path, file)
+            header = _read_header(path, file.attrs)
+            _check_layout(path, file, header)
+    except FeatureFileError:
+        file.close()
+        raise
+    return file, header
+
+
+@contextmanager
+def reporting_damage(path: Path) -> Iterator[None]:
+    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged
+    file."""
+    try:
+        yield
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        # Arrays that end too early, or claim a size beyond any memory.
+        EOFError,
+        TokenError,
+        MemoryError,
+    ) as error:
+        check_system(path, error, FeatureFileError)
+        reason = "not a readable HDF5 file"
+        if isinstance(error, UnicodeError):
+            reason = "damaged (text that is not UTF-8)"
+        raise FeatureFileError(f"{path}: {reason}", MAKE) from error
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
@@ -58,6 +140,98 @@ def check_values(path: Path, values: NDArray[Any]) -> None:
     nothing."""
     if not np.isfinite(values).all():
         raise FeatureFileError(f"{path}: some of its numbers are infinite or none at all", MAKE)
+
+
+def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
+    names = {field.name for field in fields(Header)}
+    entries = {}
+    for key in names & attributes.keys():
+        value = attributes[key]
+        entries[key] = value.item() if isinstance(value, np.generic) else value
+    kind = entries.get("kind")
+    if not isinstance(entries.get("format"), int) or kind not in ("regions", "embeddings"):
+        raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc", MAKE)
+    if entries["format"] > FORMAT:
+        raise FeatureFileError(
+            f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc",
+        )
+    if not names <= entries.keys() | OPTIONAL.keys():
+        raise FeatureFileError(f"{path}: incomplete header", MAKE)
+    kinds = dict.fromkeys(names, str) | {"format": int, "dim": int}
+    odd = sorted(key for key, value in entries.items() if not isinstance(value, kinds[key]))
+    if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
+        raise FeatureFileError(
+            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again",
+        )
+    header = Header(**entries)
+    if header.fields and not are_types(header.fields):
+        raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
+    return header
+
+
+def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
+    """FeatureFileError unless groups and arrays are those of a feature file, in this file, and fit
+    each other and the header."""
+
+    def expect(good: bool, name: str, rule: str) -> None:
+        if not good:
+            raise FeatureFileError(f"{path}: {name} is missing or not {rule}", MAKE)
+
+    arrays = dict(_arrays(path, file, ""))
+    size = path.stat().st_size
+    held = sum(data.id.get_storage_size() for data in arrays.values())
+    for data in arrays.values():
+        # An array of strings refers to each by its length, and its place in a heap.
+        if _is_text(data) and data.size:
+            places = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
+            held += int(places["f0"].sum(dtype=np.int64))
+    # Several places of the same bytes: a small file could become any size.
+    if held > size:
+        raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}", MAKE)
+    failed = arrays.get("failed")
+    expect(failed is not None and failed.ndim == 2 and _is_text(failed), "failed", "pairs")
+    for modality in MODALITIES:
+        if modality not in file:
+            continue
+        own = {
+            name.removeprefix(f"{modality}/"): data
+            for name, data in arrays.items()
+            if name.startswith(f"{modality}/")
+        }
+        ids = own.get("ids")
+        good = ids is not None and ids.ndim == 1 and _is_text(ids)
+        expect(good, f"{modality}/ids", "one string per item")
+        count = len(own["ids"])
+        offsets = own.get("offsets")
+        good = offsets is not None and offsets.shape == (count + 1,) and offsets.dtype == np.int64
+        expect(good, f"{modality}/offsets", f"{count + 1} integers")
+        ends = own["offsets"][:]
+        good = ends[0] == 0 and bool((np.diff(ends) >= 0).all())
+        expect(good, f"{modality}/offsets", "rising from 0")
+        rows = int(ends[-1])
+        lengths = {"content": count, "group": count}
+        if header.fields:
+            lengths["fields"] = count
+        if "words" in own:
+            lengths["words"] = rows
+        for name, length in lengths.items():
+            data = own.get(name)
+            good = data is not None and data.shape == (length,) and _is_text(data)
+            expect(good, f"{modality}/{name}", f"{length} strings")
+        for name, data in own.items():
+            folder = name.partition("/")[0]
+            if folder in ("dense", "ragged"):
+                length = count if folder == "dense" else rows
+                good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
+                expect(good, f"{modality}/{name}", f"{length} rows of floats")
+        # The captions of a file of regions are text alone.
+        needed = {"dense/vectors": header.dim}
+        if header.kind == "regions":
+            needed = {"ragged/features": header.dim, "ragged/boxes": 4}
+        if count and (header.kind, modality) != ("regions", "text"):
+            for name, width in needed.items():
+                good = name in own and own[name].shape[1] == width
+                expect(good, f"{modality}/{name}", f"{width} wide")
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -78,104 +252,26 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                     f"{path}: the numbers of {where} stand in another file",
                     MAKE,
                 )
+            start = entry.id.get_offset()
             if (
                 entry.chunks is not None
                 or entry.compression is not None
-                or (entry.size and entry.id.get_offset() is None)
+                or (entry.size and start is None)
             ):
                 raise FeatureFileError(
-                    f"{path}: {where} is compressed, or not in one piece; {REPACK}",
+                    f"{path}: {where} is compressed, or not in one piece; rewrite it with: "
+                    "h5repack -f NONE -l CONTI OLD NEW",
                 )
-            if (
-                entry.size
-                and entry.id.get_offset() + entry.id.get_storage_size() > path.stat().st_size
-            ):
+            if entry.size and start + entry.id.get_storage_size() > path.stat().st_size:
                 raise FeatureFileError(f"{path}: {where} is cut short", MAKE)
             yield where, entry
         else:
             raise FeatureFileError(f"{path}: {where} is no array", MAKE)
 
 
-def _check_modality(
-    path: Path,
-    modality: str,
-    arrays: dict[str, h5py.Dataset],
-    *,
-    fields: bool,
-) -> None:
-    for name in STRINGS:
-        good = name in arrays and arrays[name].ndim == 1 and _is_text(arrays[name])
-        _expect(path, good, f"{modality}/{name}", "one string per item")
-    count = len(arrays["ids"])
-    for name in STRINGS:
-        _expect(path, len(arrays[name]) == count, f"{modality}/{name}", f"{count} strings")
-    rows = _last(path, f"{modality}/offsets", arrays.get("offsets"), count)
-    for name, data in arrays.items():
-        folder = name.partition("/")[0]
-        if folder in ("dense", "ragged"):
-            length = count if folder == "dense" else rows
-            good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
-            _expect(path, good, f"{modality}/{name}", f"{length} rows of floats")
-    if fields:
-        good = (
-            "fields" in arrays and arrays["fields"].shape == (count,) and _is_text(arrays["fields"])
-        )
-        _expect(path, good, f"{modality}/fields", f"{count} strings")
-    if "terms/starts" in arrays:
-        _check_terms(path, modality, arrays, count, rows)
-    if "words" in arrays:
-        good = arrays["words"].shape == (rows,) and _is_text(arrays["words"])
-        _expect(path, good, f"{modality}/words", f"{rows} strings")
-
-
-def _check_terms(
-    path: Path,
-    modality: str,
-    arrays: dict[str, h5py.Dataset],
-    count: int,
-    rows: int,
-) -> None:
-    """FeatureFileError unless the terms of an exported index are an array per item."""
-    postings = _last(path, f"{modality}/terms/starts", arrays["terms/starts"], count)
-    expected: dict[str, tuple[Any, int]] = {
-        "columns": (np.int32, postings),
-        "values": (np.int32, postings),
-    }
-    expected |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
-    for name, (dtype, length) in expected.items():
-        data = arrays.get(f"terms/{name}")
-        good = data is not None and data.shape == (length,) and data.dtype == dtype
-        _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
-
-
-def _last(path: Path, name: str, data: h5py.Dataset | None, count: int) -> int:
-    """Return the last of the offsets of ``count`` items, which rise from 0: the number of their
-    rows."""
-    good = data is not None and data.shape == (count + 1,) and data.dtype == np.int64
-    _expect(path, good, name, f"{count + 1} integers")
-    assert data is not None
-    offsets = data[:]
-    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), name, "rising from 0")
-    return int(offsets[-1])
-
-
 def _is_text(data: h5py.Dataset) -> bool:
     kind = h5py.check_string_dtype(data.dtype)
     return kind is not None and kind.length is None
-
-
-def _characters(path: Path, data: h5py.Dataset) -> int:
-    """Return the bytes of the strings that an array refers to: each by its length, and its place in
-    a heap."""
-    if not data.size:
-        return 0
-    references = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
-    return int(references["f0"].sum(dtype=np.int64))
-
-
-def _expect(path: Path, good: bool, name: str, rule: str) -> None:
-    if not good:
-        raise FeatureFileError(f"{path}: {name} is missing or not {rule}", MAKE)
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
@@ -185,13 +281,18 @@ def check_heaps(path: Path, file: h5py.File) -> None:
     before any string or attribute is read. What numbers take up of the file is not looked through.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        starts = np.array(
-            [p for span in _gaps(_numbers(file), len(data)) for p in _heaps(data, *span)],
-            np.int64,
-        )
+        # Heaps lie between the arrays of numbers, and begin with their mark.
+        starts = []
+        begin = 0
+        for start, stop in [*sorted(_numbers(file)), (len(data), len(data))]:
+            place = data.find(b"GCOL\x01\0\0\0", begin, start)
+            while place >= 0:
+                starts.append(place)
+                place = data.find(b"GCOL\x01\0\0\0", place + 1, start)
+            begin = max(begin, stop)
         view = np.frombuffer(data, np.uint8)
         try:
-            good = _whole(view, starts)
+            good = _are_whole(view, np.array(starts, np.int64))
         finally:
             del view  # or the file could not be closed
     if not good:
@@ -209,26 +310,17 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
                 yield entry.id.get_offset(), entry.id.get_offset() + entry.id.get_storage_size()
 
 
-def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    begin = 0
-    for start, stop in sorted(taken):
-        yield begin, start
-        begin = max(begin, stop)
-    yield begin, size
-
-
-def _heaps(data: mmap.mmap, start: int, stop: int) -> Iterator[int]:
-    place = data.find(HEAP, start, stop)
-    while place >= 0:
-        yield place
-        place = data.find(HEAP, place + 1, stop)
-
-
-def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
+def _are_whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
     """Return whether the entries of all heaps lead to their ends; one step of all heaps at a
     time."""
+
+    def word(places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        rows = np.ascontiguousarray(data[places[:, None] + np.arange(8)])
+        return rows.view("<u8")[:, 0]
+
+    # The size of a heap follows its mark, then come its strings.
     starts = starts[starts + 2 * HEADER <= len(data)]
-    ends = starts + _word(data, starts + 8).astype(np.int64)
+    ends = starts + word(starts + 8).astype(np.int64)
     if (ends > len(data)).any() or (ends < starts + HEADER).any():
         return False
     places = starts + HEADER
@@ -238,8 +330,8 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
         ends = ends[left]
         if not len(places):
             return True
-        used = _word(data, places) & 0xFFFF != 0
-        sizes = _word(data, places + 8)
+        used = word(places) & 0xFFFF != 0
+        sizes = word(places + 8)
         if (sizes > len(data)).any():
             return False
         steps = sizes.astype(np.int64)
@@ -247,11 +339,3 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
         places = places + steps
         if (steps < HEADER).any() or (places > ends).any():
             return False
-
-
-def _word(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the 64-bit numbers that stand at some places."""
-    words: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(
-        "<u8",
-    )[:, 0]
-    return words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import io
+import math
 import os
 import stat
 import warnings
@@ -43,10 +44,7 @@ HEIF = frozenset({".heic", ".heif", ".hif"})
 
 GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
-FRAMES = 32  # of an animation, of which one that shows something is looked for
-DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
 QUALITY = 82  # of the JPEG of a thumbnail
-STRIP = 256  # rows blended with white at a time
 # tags of TIFF and EXIF
 WIDTH = 0x0100
 HEIGHT = 0x0101
@@ -54,8 +52,6 @@ ORIENTATION = 0x0112
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose
 # also rewrites the EXIF, which fails if it is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
-SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors of the system, which are not the fault of a picture."""
 
 
 @cache
@@ -65,10 +61,8 @@ def formats() -> tuple[str, ...]:
         import pillow_heif
     except ImportError:
         return FORMATS
-    pillow_heif.register_heif_opener(
-        thumbnails=False,
-        decode_threads=1,
-    )  # pictures are decoded side by side
+    # Pictures are decoded side by side.
+    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     return (*FORMATS, "HEIF")
 
 
@@ -99,22 +93,19 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
         image.load()
         picture = _to_rgb(image)
         if image.format != "TIFF" and getattr(image, "is_animated", False):
-            picture = next(filter(_shows_something, _frames(image)), picture)
+            # A frame that shows something is looked for among the first ones.
+            with suppress(EOFError):
+                for number in range(32):
+                    image.seek(number)
+                    frame = _to_rgb(image)
+                    ranges = cast("tuple[tuple[int, int], ...]", frame.getextrema())
+                    if any(low < high for low, high in ranges):
+                        picture = frame
+                        break
         turn = TURNS.get(orientation(image))
-        return picture if turn is None else picture.transpose(Transpose(turn))
-
-
-def _frames(image: ImageFile) -> Iterator[Image]:
-    with suppress(EOFError):
-        for number in range(FRAMES):
-            image.seek(number)
-            yield _to_rgb(image)
-
-
-def _shows_something(picture: Image) -> bool:
-    return any(
-        low < high for low, high in cast("tuple[tuple[int, int], ...]", picture.getextrema())
-    )
+        if turn is not None:
+            picture = picture.transpose(Transpose(turn))
+        return picture
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -127,11 +118,14 @@ def image_size(path: Path) -> tuple[int, int]:
 def upright_size(image: Image) -> tuple[int, int]:
     """Return the width and height of an open picture when it is upright."""
     width, height = image.size
-    if image.format == "TIFF":  # newer versions of Pillow return the upright size already
+    # Newer versions of Pillow return the upright size of a TIFF already.
+    if image.format == "TIFF":
         tags = cast(Any, image).tag_v2
         width = tags[WIDTH]
         height = tags[HEIGHT]
-    return (height, width) if orientation(image) >= 5 else (width, height)
+    if orientation(image) >= 5:
+        width, height = (height, width)
+    return width, height
 
 
 @contextmanager
@@ -156,12 +150,9 @@ def picture_file(picture: Picture) -> Iterator[Path]:
         file = io.BytesIO()
         turned[ORIENTATION] = orientation(picture)
         with decoding("image"):
-            kept = (
-                picture
-                if picture.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
-                else _to_rgb(picture)
-            )
-            kept.save(file, "PNG", exif=turned)
+            if picture.mode not in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}:
+                picture = _to_rgb(picture)
+            picture.save(file, "PNG", exif=turned)
         data = file.getvalue()
     elif callable(read := getattr(picture, "read", None)) and not iscoroutinefunction(read):
         data = "" if isinstance(picture, io.TextIOBase) else read()
@@ -199,9 +190,8 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
         if isinstance(source, Path):
             source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
-        warnings.simplefilter(
-            "ignore",
-        )  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
+        # ``max_pixels`` limits the pixels; warnings about EXIF do not matter.
+        warnings.simplefilter("ignore")
         yield stack.enter_context(Image.open(source, formats=formats()))
 
 
@@ -235,28 +225,26 @@ def decoding(name: str) -> Iterator[None]:
     except BocError:
         raise
     except UnidentifiedImageError:
-        heif = Path(name).suffix.lower() in HEIF - suffixes()
-        raise ImageError(
-            f"{name}: not a picture in a known format; "
-            f"{GET_HEIF if heif else 'convert it to JPEG or PNG'}",
-        ) from None
+        step = "convert it to JPEG or PNG"
+        if Path(name).suffix.lower() in HEIF - suffixes():
+            step = GET_HEIF
+        raise ImageError(f"{name}: not a picture in a known format; {step}") from None
     except Image.DecompressionBombError:
         raise ImageError(
             f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture",
         ) from None
     except Exception as error:
-        raise _error_for(name, error) from error
-
-
-def _error_for(name: str, error: Exception) -> BocError:
-    """Return the BocError for an error that was raised while a picture was opened or decoded."""
-    if isinstance(error, OSError) and error.errno in ADVICE:
-        kind = BocError if error.errno in SHORT else ImageError
-        return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    no_file = isinstance(error, (FileNotFoundError, IsADirectoryError))
-    step = "check its name and folder" if no_file else "fetch it again or delete it"
-    return ImageError(f"{name}: cannot be read ({reason}); {step}")
+        if isinstance(error, OSError) and error.errno in ADVICE:
+            # These errors of the system are not the fault of a picture.
+            short = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+            raise (BocError if short else ImageError)(
+                f"{name}: cannot be read ({error.strerror}); {advice(error)}",
+            ) from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        step = "fetch it again or delete it"
+        if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+            step = "check its name and folder"
+        raise ImageError(f"{name}: cannot be read ({reason}); {step}") from error
 
 
 def orientation(image: Image) -> int:
@@ -278,20 +266,29 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
 
 
 def _to_rgb(image: Image) -> Image:
+    from PIL import Image as Pillow
+
     if image.mode == "F" and (extrema := cast("tuple[float, float]", image.getextrema()))[1] <= 1:
         low, high = extrema
-        factor = 255 / (high - low) if high > low else 0
-        return _in_srgb(
-            image.point(lambda value: value * factor - low * factor).convert("L"),
-            "RGB",
-        )
+        factor = 255 / (high - low or math.inf)
+        grey = image.point(lambda value: value * factor - low * factor)
+        return _in_srgb(grey.convert("L"), "RGB")
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         whole = image.convert("I")
         bits = int(cast("tuple[int, int]", whole.getextrema())[1]).bit_length()
-        factor = 255 / (2 ** next((depth for depth in DEPTHS if depth >= bits), bits) - 1)
+        depth = next((depth for depth in (8, 10, 12, 14, 16) if depth >= bits), bits)
+        factor = 255 / (2**depth - 1)
         return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        return _on_white(_in_srgb(image, "RGBA"))
+        # The whole would be in memory five times, so it is blended strip by strip.
+        image = _in_srgb(image, "RGBA")
+        width, height = image.size
+        flat = Pillow.new("RGB", image.size)
+        for top in range(0, height, 256):
+            strip = image.crop((0, top, width, min(top + 256, height)))
+            laid = Pillow.alpha_composite(Pillow.new("RGBA", strip.size, "white"), strip)
+            flat.paste(laid.convert("RGB"), (0, top))
+        return flat
     return _in_srgb(image, "RGB")
 
 
@@ -303,17 +300,11 @@ def _in_srgb(image: Image, mode: str) -> Image:
         image = image.convert(mode)
     profile = image.info.get("icc_profile")
     if profile and image.mode in {"RGB", "RGBA", "CMYK", "L"}:
-        with suppress(
-            ImageCms.PyCMSError,
-            OSError,
-            ValueError,
-        ):  # damaged, or of another kind of picture
+        # A profile may be damaged, or of another kind of picture.
+        with suppress(ImageCms.PyCMSError, OSError, ValueError):
             transform = _transform(profile, image.mode, mode)
-            return (
-                image.convert(mode)
-                if transform is None
-                else ImageCms.applyTransform(image, transform) or image
-            )
+            if transform is not None:
+                return ImageCms.applyTransform(image, transform) or image
     return image.convert(mode)
 
 
@@ -326,20 +317,6 @@ def _transform(profile: bytes, mode: str, wanted: str) -> Any:
     if mode != "CMYK" and ImageCms.getProfileDescription(source).startswith("sRGB"):
         return None
     return ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, wanted)
-
-
-def _on_white(image: Image) -> Image:
-    """Blend a picture of mode RGBA with white, strip by strip, since the whole would be in memory
-    five times."""
-    from PIL import Image as Pillow
-
-    width, height = image.size
-    flat = Pillow.new("RGB", image.size)
-    for top in range(0, height, STRIP):
-        strip = image.crop((0, top, width, min(top + STRIP, height)))
-        laid = Pillow.alpha_composite(Pillow.new("RGBA", strip.size, "white"), strip)
-        flat.paste(laid.convert("RGB"), (0, top))
-    return flat
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:

@@ -92,6 +92,11 @@ class Metadata:
         leave_out(str(path), faults)
         return cls(types, rows)
 
+    @classmethod
+    def of_option(cls, table: Metadata | Path | str | None) -> Metadata | None:
+        """Return a table, or the one at a path; None for None."""
+        return cls.read(Path(table)) if isinstance(table, (Path, str)) else table
+
     def of(self, item: Item) -> Mapping[str, Any]:
         """Return the values of ``item`` itself, else of the picture that it belongs to."""
         for id in (item.id, item.group):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc.errors import BocError, ImageError, note
 from boc.inputs.images import decoding, read_image
+from boc.paths import printable
 
 if TYPE_CHECKING:
     from boc.types import FieldType, ImageRef
@@ -28,12 +29,12 @@ NETWORKS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
 
 def check_installed() -> None:
     """BocError with the next step if words cannot be read here."""
-    missing = next((name for name in ("rapidocr", "onnxruntime") if find_spec(name) is None), None)
-    if missing is not None:
-        raise BocError(
-            "reading the words inside pictures needs the package "
-            f"{missing}; install it with: pip install 'boc[ocr]'",
-        )
+    for name in ("rapidocr", "onnxruntime"):
+        if find_spec(name) is None:
+            raise BocError(
+                f"reading the words inside pictures needs the package {name}; install it with: "
+                "pip install 'boc[ocr]'",
+            )
 
 
 def words_inside(image: ImageRef) -> dict[str, str]:
@@ -42,29 +43,24 @@ def words_inside(image: ImageRef) -> dict[str, str]:
 
     A picture that cannot be read has no words, and causes a warning; the others are still read.
     """
-    try:
-        with decoding(str(image.path)):
-            lines = _engine()(_pixels(image.path)).txts or ()
-    except ImageError as error:
-        note(f"its words are not read: {error}")
-        lines = ()
-    text = "".join(char if char.isprintable() else " " for char in " ".join(lines))
-    return {"ocr": " ".join(text.split())}
-
-
-def _pixels(path: Path) -> Any:
-    """Return the upright picture as the networks take it: uint8 (h, w, 3), blue first."""
     import numpy as np
 
-    return np.ascontiguousarray(np.asarray(read_image(path))[:, :, ::-1])
+    lines = ()
+    try:
+        with decoding(str(image.path)):
+            # The networks take the upright picture as uint8 (h, w, 3), blue first.
+            pixels = np.asarray(read_image(image.path))[:, :, ::-1]
+            lines = _engine()(np.ascontiguousarray(pixels)).txts or ()
+    except ImageError as error:
+        note(f"its words are not read: {error}")
+    return {"ocr": printable(" ".join(lines))}
 
 
 @cache
 def _engine() -> Any:
     """Return the reader of this process, which takes as many threads as numpy does."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = (
-        "1"  # onnxruntime keeps a device id and looks up its collector otherwise
-    )
+    # onnxruntime keeps a device id and looks up its collector otherwise.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import rapidocr
 
     folder = Path(rapidocr.__file__).parent / "models"

@@ -1,4 +1,4 @@
-"""Worker processes that prepare pictures, in order and at most ``AHEAD`` of the consumer.
+"""Worker processes that prepare pictures, in order and at most some hundred ahead of the consumer.
 
 Imports nothing heavy, so that a worker can limit its threads before numpy counts the cores.
 """
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     Prepare: TypeAlias = Callable[[ImageRef], Any]
 
-AHEAD = 256  # pictures prepared ahead of the consumer
-FEW = 256  # up to this number workers do not pay: preparing takes less time than starting them
+
+FEW = 256
+"""The number of pictures up to which preparing takes less time than starting workers."""
+
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -38,7 +40,9 @@ def worker_count(pictures: int) -> int:
     pictures."""
     if pictures < FEW:
         return 0
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
@@ -46,7 +50,7 @@ def preparing(
     prepare: Prepare,
     images: Iterable[ImageRef],
     workers: int,
-    ahead: int = AHEAD,
+    ahead: int = 256,
 ) -> Iterator[Iterator[Any]]:
     """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that
     it raised.
@@ -64,9 +68,20 @@ def preparing(
     # One pool per worker, each of one process: so the picture at which a worker died is known.
     pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(workers)]
     try:
-        with _interrupts_held(), _program_hidden():
+        # Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends
+        # them. The first one would start the tracker, which lets interrupts through again.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # They do not import the program of the user, which may lack the guard for that and run
+        # again.
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
             for pool in pools:
                 pool.submit(len, "")  # starts its process
+        finally:
+            sys.modules["__main__"] = program
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         yield _results(images, pools, ahead)
     finally:
         for pool in pools:
@@ -102,26 +117,22 @@ def _results(
         yield _check_result(value)
 
 
-_pickled = b""  # of a worker: what it prepares pictures with
-
-
 def _begin(pickled: bytes) -> None:
     """Limit the threads of a worker, and end it when its parent ends."""
+    parent = parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
     global _pickled
     _pickled = pickled
     os.environ.update(dict.fromkeys(THREADS, "1"))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
-
-
-def _work(image: ImageRef) -> Any:
-    return _attempt(_unpickle(), image)
+_pickled = b""
 
 
 @cache
@@ -129,6 +140,10 @@ def _unpickle() -> Prepare:
     """Make ``prepare`` once per worker."""
     prepare: Prepare = ForkingPickler.loads(_pickled)
     return prepare
+
+
+def _work(image: ImageRef) -> Any:
+    return _attempt(_unpickle(), image)
 
 
 def _attempt(prepare: Prepare, image: ImageRef) -> Any:
@@ -142,28 +157,3 @@ def _check_result(value: Any) -> Any:
     if isinstance(value, BocError) and not isinstance(value, ImageError):
         raise value
     return value
-
-
-@contextmanager
-def _program_hidden() -> Iterator[None]:
-    """Processes started here do not import the program of the user, which may lack the guard for
-    that and run again."""
-    program = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = program
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends
-    them."""
-    # the first process would start it, which lets interrupts through again
-    resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -44,7 +44,13 @@ def read_scan(path: Path) -> list[Item]:
             f"expected {CAPTIONS} of each; "
             "give both files of one split",
         )
-    names = [f"{split}/{name}" for name in _ids(path.with_name(f"{split}_ids.txt"), count)]
+    ids = path.with_name(f"{split}_ids.txt")
+    lines = [line.strip() for line in _lines(ids)] if ids.is_file() else []
+    if len(lines) == CAPTIONS * count:
+        lines = lines[::CAPTIONS]
+    if len(set(lines)) != count:
+        lines = list(map(str, range(count)))
+    names = [f"{split}/{line}" for line in lines]
     pictures = [
         Item(name, "image", f"{path.resolve()}#{row}", name) for row, name in enumerate(names)
     ]
@@ -72,12 +78,6 @@ def rows_of(path: Path) -> int:
             "SCAN",
         )
     return int(shape[0])
-
-
-def _ids(path: Path, count: int) -> list[str]:
-    lines = [line.strip() for line in _lines(path)] if path.is_file() else []
-    names = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
-    return names if len(set(names)) == count else [str(row) for row in range(count)]
 
 
 def _lines(path: Path) -> list[str]:

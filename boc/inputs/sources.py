@@ -9,30 +9,27 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from boc.atomic_files import json_sha256
-from boc.errors import SourceError, advice, leave_out, note
+from boc.errors import BocError, SourceError, advice, leave_out, note
 from boc.inputs.archives import is_archive, members, opener
-from boc.inputs.captions import READERS, CaptionTable, add_captions, read_captions
-from boc.inputs.features import SUFFIXES, FeatureFile
+from boc.inputs.captions import ADVICE, READERS, CaptionTable, read_table
+from boc.inputs.features import SUFFIXES, FeatureFile, is_embeddings
 from boc.inputs.file_facts import look
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
-from boc.inputs.text_lines import check_text, json_lines, read_ids
-from boc.inputs.vector_files import first_object, id_of, text_of
-from boc.paths import forms, nfc, path_text, system_path
+from boc.inputs.text_lines import read_ids
+from boc.paths import nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
 
-OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
-"""Suffixes of picture formats that are not read."""
-
-LOOKED_AT = 1000  # pictures of a table that are looked for
-DISKS = (
+UNWANTED = (
+    ".*",
     "@eaDir",
     "@Recycle",
     "@__thumb",
@@ -40,10 +37,6 @@ DISKS = (
     "#snapshot",
     "$RECYCLE.BIN",
     "System Volume Information",
-)
-UNWANTED = (
-    ".*",
-    *DISKS,
     "__MACOSX",
     "*.lrdata",
     "*.photoslibrary/resources",
@@ -51,10 +44,6 @@ UNWANTED = (
 )
 """Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails
 and trash."""
-
-ADVICE = (
-    "give a folder of pictures, shards (.tar), or a table of captions (.csv .jsonl .parquet .json)"
-)
 
 
 @dataclass(frozen=True)
@@ -68,9 +57,9 @@ class Source:
     """
 
     items: list[Item]
+    types: Mapping[str, FieldType] = field(default_factory=dict)
     file: Path | None = None
     shard: str = ""
-    types: Mapping[str, FieldType] = field(default_factory=dict)
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
@@ -86,21 +75,21 @@ class Source:
         digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
-            fields = [item.fields] if self.file is None and item.fields else []
-            digest.update(
-                json.dumps([item.id, item.modality, item.content, item.group, *fields]).encode(),
-            )
+            entries: list[Any] = [item.id, item.modality, item.content, item.group]
+            if self.file is None and item.fields:
+                entries.append(item.fields)
+            digest.update(json.dumps(entries).encode())
         return digest.hexdigest()
 
     @cached_property
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when
         one has changed."""
-        paths = (
-            [self.file]
-            if self.file
-            else [system_path(i.content) for i in self.items if i.modality == "image"]
-        )
+        paths: list[Path | str]
+        if self.file:
+            paths = [self.file]
+        else:
+            paths = [system_path(i.content) for i in self.items if i.modality == "image"]
         return json_sha256([(look(path) or ())[:2] for path in paths])
 
     def part(self, shard: str) -> Source:
@@ -124,10 +113,9 @@ class Source:
 def shard_of(shard: str) -> tuple[int, int]:
     """Return the number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
-    number, count = (int(group) for group in match.groups()) if match else (0, 0)
-    if not 1 <= number <= count:
-        raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
-    return number, count
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return int(match[1]), int(match[2])
+    raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
 
 
 def open_source(
@@ -148,20 +136,57 @@ def open_source(
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir() or is_archive(path):
         source = open_folders([path], exclude)
-    elif path.suffix == ".jsonl" and "_id" in first_object(path):  # of BEIR
-        source = _sentences(path)
     elif path.suffix.lower() in READERS:
-        source = _table(path, images)
+        source = Source(*read_table(path, images))
     elif path.suffix.lower() in SUFFIXES:
         with FeatureFile(path) as file:
-            source = Source(file.items("image") + file.items("text"), path, types=file.header.types)
+            items = file.items("image") + file.items("text")
+            source = Source(items, file.header.types, path)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
     elif is_scan_array(path):
         source = Source(read_scan(path))
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
-    return source if ids is None else replace(source, items=_keep(source.items, ids))
+    if ids is None:
+        return source
+    names = {nfc(name): name for name in read_ids(ids)}
+    chosen = [item for item in source.items if nfc(item.group or item.id) in names]
+    here = {nfc(item.group or item.id) for item in chosen}
+    missing = sorted(name for form, name in names.items() if form not in here)
+    if not chosen:
+        raise SourceError(
+            f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids "
+            "of it",
+        )
+    leave_out(f"{ids}: ids that are not in the source", missing)
+    return replace(source, items=chosen)
+
+
+def open_sources(
+    paths: Sequence[Path],
+    images: Path | None,
+    exclude: Sequence[str] = (),
+    *,
+    detachable: bool = False,
+) -> Source:
+    """Open one source, or several folders; of several feature files only ``file`` is the first.
+
+    ``exclude`` and ``detachable`` are as in ``open_folders``.
+    """
+    if len(paths) == 1:
+        return open_source(paths[0], None, images, exclude)
+    if any(path.is_dir() or is_archive(path) for path in paths) or not any(
+        path.exists() for path in paths
+    ):
+        return open_folders(paths, exclude, detachable=detachable)
+    for path in paths:
+        if path.is_dir() or not is_embeddings(path):
+            raise BocError(
+                f"{path} holds no vectors; several sources must all be folders or tar archives, or "
+                "feature files",
+            )
+    return Source([], file=paths[0])
 
 
 def join_sources(one: Source, other: Source) -> Source:
@@ -222,11 +247,8 @@ def open_folders(
     for missing in gone:
         note(f"{missing}; what the index has of it is kept")
     items = [item for one in parts for item in one.items]
-    return _with_captions(
-        folders[0],
-        Source(items, closed=tuple(c for one in parts for c in one.closed)),
-        table,
-    )
+    closed = tuple(begin for one in parts for begin in one.closed)
+    return Source(*table.join(folders[0], items), closed=closed)
 
 
 def _check_folder(folder: Path) -> Path:
@@ -260,33 +282,29 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
     itself."""
     result = Listing()
     waiting = [""]
-    begins = (
-        ("" if pattern[0] == "*" else "(?:.*/)?", pattern.strip("/"))
-        for pattern in exclude
-        if pattern
-    )
-    patterns = "|".join(f"{begin}{fnmatch.translate(pattern)}" for begin, pattern in begins)
-    is_unwanted = re.compile(patterns, re.IGNORECASE | re.DOTALL).match
+    patterns = []
+    for pattern in filter(None, exclude):
+        below = "" if pattern[0] == "*" else "(?:.*/)?"
+        patterns.append(below + fnmatch.translate(pattern.strip("/")))
+    # Without patterns nothing fits.
+    is_unwanted = re.compile("|".join(patterns) or "(?!)", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
         try:
             if is_archive(folder):
                 with open(folder, "rb", opener=opener) as archive:
                     for name in members(archive).places:
-                        paths = accumulate(
-                            name.split("/"),
-                            "{}/{}".format,
-                        )  # of the folders that it is in, and its own
-                        (
-                            result.unwanted
-                            if exclude and any(map(is_unwanted, paths))
-                            else result.files
-                        ).append(name)
+                        # The paths of the folders that it is in, and its own.
+                        paths = accumulate(name.split("/"), "{}/{}".format)
+                        if any(map(is_unwanted, paths)):
+                            result.unwanted.append(name)
+                        else:
+                            result.files.append(name)
                 continue
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     name = below + entry.name
-                    if exclude and is_unwanted(name):
+                    if is_unwanted(name):
                         result.unwanted.append(name)
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{name}/")
@@ -328,9 +346,9 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
                 "begin; rename one, or give the folder that holds both",
             )
         names[root.name] = folder
-        outer = next((other for other in roots if other in root.parents), None)
-        if outer is not None:
-            raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
+        for outer in roots:
+            if outer in root.parents:
+                raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
     return [f"{path_text(root.name)}/" for root in roots]
 
 
@@ -341,39 +359,21 @@ def _folder(
     exclude: Sequence[str] = (),
 ) -> Source:
     """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
-    goes to ``table``."""
+    goes to ``table``. Warn about what is left out."""
     inside = listing(folder, (*UNWANTED, *exclude))
-    _tell_left_out(folder, inside)
-    # A dangling link is listed; reading it raises the error.
+
+    def suffix(name: str) -> str:
+        """That of ``Path(name)`` in small letters, which takes longer."""
+        stem, _, last = name.rpartition("/")[2].rpartition(".")
+        return f".{last.lower()}" if stem else ""
+
     read = suffixes()
-    names = [name for name in inside.files if _suffix(name) in read]
-    root = str(folder.resolve()).rstrip("/")
-    paths = {
-        name: os.path.realpath(f"{root}/{name}") for name in inside.linked
-    }  # a link may be led elsewhere later
-    texts = [(path_text(name), path_text(paths.get(name, f"{root}/{name}"))) for name in names]
-    items = [Item(begin + text, "image", path, begin + text) for text, path in texts]
-    if is_archive(folder):
-        add_captions(folder, dict(zip(names, (item.id for item in items), strict=True)), table)
-    return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))
-
-
-def _suffix(name: str) -> str:
-    """That of ``Path(name)`` in small letters, which takes longer."""
-    stem, _, suffix = name.rpartition("/")[2].rpartition(".")
-    return f".{suffix.lower()}" if stem else ""
-
-
-def _tell_left_out(folder: Path, inside: Listing) -> None:
-    """Warn about pictures in the folder that are left out: other formats, and folders that are not
-    looked through."""
-    suffix_counts = Counter(_suffix(name) for name in inside.files)
-    for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
-        counts = ", ".join(
-            f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys())
-        )
-        if counts:
-            note(f"{folder}: left out {counts}; {step}")
+    others = {".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"}
+    counts = Counter(suffix(name) for name in inside.files)
+    for unread, step in ((HEIF - read, GET_HEIF), (others, "convert them to JPEG or PNG")):
+        left_out = [f"{counts[each]} {each}" for each in sorted(unread & counts.keys())]
+        if left_out:
+            note(f"{folder}: left out {', '.join(left_out)}; {step}")
     for names, what, step in (
         (inside.unwanted, "hidden or unwanted names", "give such a folder as a source of its own"),
         (
@@ -385,87 +385,18 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
     ):
         if names:
             note(f"{folder}: left out {len(names)} {what} (such as {names[0]!a}); {step}")
-
-
-def _table(path: Path, images: Path | None) -> Source:
-    table = read_captions(path)
-    names = list(table.captions)
-    if not names:
-        reason = f" that can be read ({table.faults[0]})" if table.faults else ""
-        raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
-    root = _picture_root(path, names, images)
-    pictures = [
-        Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names
-    ]
-    return _with_captions(path, Source(pictures), table)
-
-
-def _sentences(path: Path) -> Source:
-    faults: list[str] = []
+    root = str(folder.resolve()).rstrip("/")
+    ids = {}
     items = []
-    for number, record in json_lines(path, faults):
-        text = text_of(record) if isinstance(record, dict) else ""
-        if not text or (fault := check_text([text])):
-            faults.append(f"line {number}: {fault if text else f'no text ({record!r:.60})'}")
-            continue
-        key = id_of(record, number)
-        items.append(Item(key, "text", nfc(text), key))
-    leave_out(str(path), faults)
-    return Source(items)
-
-
-def _with_captions(path: Path, source: Source, table: CaptionTable) -> Source:
-    """Return pictures with the captions and metadata that a table has under their ids."""
-    types, rows = table.typed_fields()
-    leave_out(str(path), table.faults)
-    pictures = (
-        [replace(item, fields=rows.get(item.id, {})) for item in source.items]
-        if types
-        else source.items
-    )
-    sentences = [
-        Item(f"{item.id}#{number}", "text", caption, item.id, item.fields)
-        for item in (pictures if table.captions else ())
-        for number, caption in enumerate(table.captions.get(item.id, ()))
-    ]
-    return replace(source, items=[*pictures, *sentences], types=types)
-
-
-def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Path:
-    """Return the folder that holds one of the first pictures of a table."""
-    candidates = [images] if images else [table.parent, table.parent / "images"]
-    some = names[:LOOKED_AT]
-    for name in some:
-        for folder in candidates:
-            if _on_disk(folder, name).exists():
-                return folder
-    tried = " or ".join(str(folder) for folder in candidates)
-    raise SourceError(
-        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}",
-        "name the folder with <--images>",
-    )
-
-
-def _on_disk(folder: Path, name: str) -> Path:
-    """Return the path of a name in whatever Unicode form the folder has it."""
-    paths = (folder / system_path(form) for form in forms(name))
-    first = next(paths)
-    return (
-        first
-        if name.isascii() or first.exists()
-        else next((path for path in paths if path.exists()), first)
-    )
-
-
-def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    names = {nfc(name): name for name in read_ids(ids)}
-    chosen = [item for item in items if nfc(item.group or item.id) in names]
-    here = {nfc(item.group or item.id) for item in chosen}
-    missing = sorted(name for form, name in names.items() if form not in here)
-    if not chosen:
-        raise SourceError(
-            f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids "
-            "of it",
-        )
-    leave_out(f"{ids}: ids that are not in the source", missing)
-    return chosen
+    for name in inside.files:
+        if suffix(name) in read:
+            # A link may be led elsewhere later. A dangling one is listed; reading it raises the
+            # error.
+            path = f"{root}/{name}"
+            if name in inside.linked:
+                path = os.path.realpath(path)
+            ids[name] = begin + path_text(name)
+            items.append(Item(ids[name], "image", path_text(path), ids[name]))
+    if is_archive(folder):
+        table.add_archive(folder, ids)
+    return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))

@@ -81,8 +81,15 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
                     yield where, cells
             return
         except csv.Error as error:
-            faults.append(f"line {begin + done + 1}: {_csv_fault(error)}")
             begin += done + 1
+            fault = f"not a CSV file ({error}); check the quotes"
+            if "field limit" in str(error):
+                most = csv.field_size_limit()
+                fault = (
+                    f"a cell has more than {most:,} characters; shorten it, or close the quotes "
+                    "where it should end"
+                )
+            faults.append(f"line {begin}: {fault}")
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
@@ -95,7 +102,8 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
             for number, line in enumerate(file, 1):
                 try:
                     text = line.removeprefix(BOM).decode().strip()
-                    value = parse_json(text) if text else None
+                    if text:
+                        value = parse_json(text)
                 except ValueError as error:
                     faults.append(f"line {number}: no JSON in UTF-8 ({error})")
                     continue
@@ -108,6 +116,22 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
+def first_object(path: Path) -> dict[str, Any]:
+    """Return the first object of a file of JSON Lines that can be read, or an empty one."""
+    return next((value for _, value in json_lines(path, []) if isinstance(value, dict)), {})
+
+
+def text_of(record: dict[str, Any]) -> str:
+    """Return the text of an object of JSON Lines, after its title if it has one."""
+    names = ("title", "text", "contents", "content")
+    return " ".join(str(record[name]) for name in names if record.get(name))
+
+
+def id_of(record: dict[str, Any], number: int) -> str:
+    """Return the id of an object of JSON Lines, or the ``number`` of its line."""
+    return str(record.get("id", record.get("_id", number)))
+
+
 def check_text(cells: list[str]) -> str | None:
     """Return what is wrong with some texts that are to be stored, or None."""
     text = "".join(cells)
@@ -116,13 +140,3 @@ def check_text(cells: list[str]) -> str | None:
     if not text.isascii() and text.encode(errors="ignore").decode() != text:
         return f"not UTF-8 ({text[:60]!a}); save the file as UTF-8"
     return None
-
-
-def _csv_fault(error: csv.Error) -> str:
-    if "field limit" in str(error):
-        most = csv.field_size_limit()
-        return (
-            f"a cell has more than {most:,} characters; shorten it, or close the quotes "
-            "where it should end"
-        )
-    return f"not a CSV file ({error}); check the quotes"

@@ -24,11 +24,7 @@ from boc.errors import SourceError, check_system, leave_out
 from boc.foreign import DAMAGE, PACKED, read_archive
 from boc.inputs.hdf5_check import check_heaps
 from boc.inputs.scan_arrays import is_scan_array
-from boc.inputs.text_lines import json_lines, read_ids, text_lines
-
-TEXT = ("text", "contents", "content")
-LARGEST = 2**31
-WIDEST = 1 << 22  # terms, each of which has a name
+from boc.inputs.text_lines import first_object, id_of, json_lines, read_ids, text_lines, text_of
 
 
 @dataclass
@@ -51,10 +47,8 @@ def has_vectors(path: Path) -> bool:
     if path.suffix == ".jsonl" and path.is_file():
         return "vector" in first_object(path)
     if path.suffix in (".h5", ".hdf5"):
-        with (
-            suppress(OSError),
-            h5py.File(path, "r") as file,
-        ):  # of damage the reader of feature files tells
+        # The reader of feature files reports damage.
+        with suppress(OSError), h5py.File(path, "r") as file:
             return "train" in file and "format" not in file.attrs
         return False
     return path.suffix in READERS and path.is_file() and not is_scan_array(path)
@@ -68,13 +62,11 @@ def read_vectors(path: Path) -> VectorRows:
         if (beside := path.with_suffix(".ids.txt")).is_file():
             part.ids = read_ids(beside)
         if (beside := path.with_suffix(".txt")).is_file():
-            lines = [
-                line.split("\t", 1) for line in text_lines(beside.read_bytes(), str(beside)) if line
-            ]
-            part.sentences = [line[-1] for line in lines]
-            part.owners = (
-                [line[0] for line in lines] if all(len(line) == 2 for line in lines) else None
-            )
+            lines = text_lines(beside.read_bytes(), str(beside))
+            cells = [line.split("\t", 1) for line in lines if line]
+            part.sentences = [cell[-1] for cell in cells]
+            if all(len(cell) == 2 for cell in cells):
+                part.owners = [cell[0] for cell in cells]
         if part.rows.ndim != 2 or not part.rows.size or part.rows.dtype.kind not in "fiu":
             raise ValueError(
                 f"an array {part.rows.shape} of {part.rows.dtype}, not (n, d) of numbers",
@@ -90,21 +82,6 @@ def read_vectors(path: Path) -> VectorRows:
     return part
 
 
-def first_object(path: Path) -> dict[str, Any]:
-    """Return the first object of a file of JSON Lines that can be read, or an empty one."""
-    return next((value for _, value in json_lines(path, []) if isinstance(value, dict)), {})
-
-
-def text_of(record: dict[str, Any]) -> str:
-    """Return the text of an object of JSON Lines, after its title if it has one."""
-    return " ".join(str(record[name]) for name in ("title", *TEXT) if record.get(name))
-
-
-def id_of(record: dict[str, Any], number: int) -> str:
-    """Return the id of an object of JSON Lines, or the ``number`` of its line."""
-    return str(record.get("id", record.get("_id", number)))
-
-
 def _npz(path: Path) -> VectorRows:
     (array,) = read_archive(path, packed=PACKED).values()
     return VectorRows(path, array)
@@ -113,18 +90,17 @@ def _npz(path: Path) -> VectorRows:
 def _ann(path: Path) -> VectorRows:
     with h5py.File(path, "r") as file:
         check_heaps(path, file)
-        rows = file["train"] if isinstance(file.get("train", getlink=True), h5py.HardLink) else None
-        if (
-            rows is None
-            or rows.is_virtual
-            or rows.external
-            or rows.nbytes > PACKED * path.stat().st_size
-        ):
+        rows = None
+        if isinstance(file.get("train", getlink=True), h5py.HardLink):
+            rows = file["train"]
+        size = PACKED * path.stat().st_size
+        if rows is None or rows.is_virtual or rows.external or rows.nbytes > size:
             raise ValueError("train stands in another file, or has far more bytes than its file")
         distance = file.attrs.get("distance", "angular")
-        distance = distance.decode() if isinstance(distance, bytes) else str(distance)
+        if isinstance(distance, bytes):
+            distance = distance.decode()
         if distance not in ("angular", "cosine", "dot", "ip"):
-            raise ValueError(f"its distance {distance!r} is no inner product")
+            raise ValueError(f"its distance {str(distance)!r} is no inner product")
         return VectorRows(path, rows[:], exact=distance in ("dot", "ip"))
 
 
@@ -135,7 +111,7 @@ def _fvecs(path: Path) -> VectorRows:
 
 def _bin(path: Path) -> VectorRows:
     shape = tuple(np.fromfile(path, "<u4", 2).tolist())
-    kind = np.dtype("<f4" if path.suffix == ".fbin" else "u1")
+    kind = np.dtype({".fbin": "<f4", ".u8bin": "u1"}[path.suffix])
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
         raise ValueError(f"its bytes are fewer than {shape} numbers take")
     return VectorRows(path, np.memmap(path, kind, "r", 8, shape))
@@ -143,7 +119,8 @@ def _bin(path: Path) -> VectorRows:
 
 def _csr(path: Path) -> VectorRows:
     n, width, count = np.fromfile(path, "<i8", 3).tolist()
-    if min(n, count) < 0 or 32 + 8 * (n + count) > path.stat().st_size or width > WIDEST:
+    # Each term has a name.
+    if min(n, count) < 0 or 32 + 8 * (n + count) > path.stat().st_size or width > 1 << 22:
         raise ValueError(f"{n} rows of {width} terms with {count} weights do not fit its bytes")
     ends = np.fromfile(path, "<i8", n + 1, offset=24)
     columns = np.fromfile(path, "<i4", count, offset=24 + ends.nbytes)
@@ -165,7 +142,7 @@ def _json_lines(path: Path) -> VectorRows:
     for number, record in json_lines(path, faults):
         try:
             vector = {str(name): float(weight) for name, weight in record["vector"].items()}
-            if not all(0 <= weight < LARGEST for weight in vector.values()):
+            if not all(0 <= weight < 2**31 for weight in vector.values()):
                 raise ValueError
         except (ValueError, LookupError, TypeError, AttributeError):
             faults.append(
@@ -183,8 +160,11 @@ def _json_lines(path: Path) -> VectorRows:
         (np.array(weights), np.array(indices, np.int32), ends),
         (len(ids), len(columns)),
     )
-    sentences = (texts, owners) if any(texts) else (None, None)
-    return VectorRows(path, rows, list(columns), ids, *sentences)
+    part = VectorRows(path, rows, list(columns), ids)
+    if any(texts):
+        part.sentences = texts
+        part.owners = owners
+    return part
 
 
 READERS: dict[str, Callable[[Path], VectorRows]] = {

@@ -14,9 +14,10 @@ from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
 from boc.inputs.features import FeatureFiles
-from boc.manage.build import codec_maker, paths_of
+from boc.manage.build import codec_maker
+from boc.manage.index_sources import paths_of
 from boc.manage.learn import fit_code
-from boc.manage.load import batches, check_same_encoder, new_manifest, source_digest
+from boc.manage.load import check_same_encoder, item_batches, new_manifest, source_digest
 from boc.plugins import check_name
 from boc.progress import Progress, progress_of
 
@@ -116,11 +117,12 @@ def attach_index(
         missing: list[str] = []
         without = 0
         total = file.count("image") + file.count("text")
-        for batch in batches(file, codec, manifest):
+        for *_, read in item_batches(file, codec, manifest):
+            batch = read()
             added, same, unknown = _add_batch(place, batch, codec, key)
-            written = written + added
-            unchanged = unchanged + same
-            without = without + len(unknown)
+            written += added
+            unchanged += same
+            without += len(unknown)
             missing += unknown[: LISTED - len(missing)]
             done += len(batch)
             show("attaching", done, total)
@@ -161,7 +163,10 @@ def _add_batch(
     for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
         row = place.row(item, vector)
         for id, routing, row_there in documents.get(item.id, []):
-            (same.append(id) if row_there == row else changed.append((i, id, routing, row)))
+            if row_there == row:
+                same.append(id)
+            else:
+                changed.append((i, id, routing, row))
     place.has(same)
     if changed:
         rows = sorted({i for i, *_ in changed})

@@ -5,34 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from boc import models, plugins
+from boc import plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError, note
-from boc.inputs.archives import is_archive
-from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
-from boc.inputs.file_facts import FileState, look, settled_state
+from boc.errors import BocError, FeatureFileError, note
+from boc.inputs.features import SUFFIXES
 from boc.inputs.metadata import Metadata
-from boc.inputs.sources import Source, open_folders, open_source, shard_of
-from boc.inputs.vector_files import has_vectors
+from boc.inputs.sources import shard_of
 from boc.manage.budgets import choose_budgets, promise, renew_budgets
-from boc.manage.encode import converted, encoded
+from boc.manage.index_sources import IndexSources, paths_of
 from boc.manage.learn import fit_code
 from boc.manage.load import DEFAULT_RM, add_features, load_index, new_manifest
 from boc.manage.shared_terms import term_faults
-from boc.manage.stored import stored_manifest
-from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
-from boc.paths import system_path
+from boc.manage.stored import StoredItems, stored_manifest
+from boc.names import ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
 from boc.progress import Progress, progress_of
 from boc.search.options import SearchOptions
@@ -40,7 +34,8 @@ from boc.search.options import SearchOptions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.plugins import Backend, Engine
+    from boc.manage.load import VectorSource
+    from boc.plugins import Backend
     from boc.types import Identity
 
 PLACE = "file:boc-data"
@@ -152,48 +147,45 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
-    SearchOptions(rm=rm)  # refuses odd ones before anything is read
-    table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
+    # Odd values are refused before anything is read.
+    SearchOptions(rm=rm)
+    table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
     show = progress_of(progress)
-    existed = backend.exists(check_name(name))
+    check_name(name)
     code_of = parse_code(code or "dictionary") if code is None or isinstance(code, str) else code
     make = codec_maker(code_of)
-
-    def keeps_concepts(identity: Identity) -> bool:
-        return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
-
-    sources = paths_of(source)
-    if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
+    sources = IndexSources(paths_of(source), images, exclude)
+    if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources.paths):
         raise BocError(
             f"shard {shard}: only feature files are loaded in parts",
             "encode the pictures first, with <boc extract --shard>",
         )
-    if existed and not replace and not (_are_features(sources) or all(map(has_vectors, sources))):
-        open_sources(sources, images, exclude)  # an error of the source comes first
+    if sources.form == "items" and not replace and backend.exists(name):
+        # An error of the source comes first.
+        _ = sources.items
         raise BocError(
             f"{at} has an index {name!r}",
             "bring it in line with its pictures by <boc sync>, add others by <boc add>, or make "
             "it again with <--replace>",
         )
-    opening = partial(open_sources, sources, images, exclude)
-    with _embeddings(
-        name,
-        sources,
-        opening,
-        at,
-        encoder,
-        device,
-        keeps_concepts,
-        show,
-        ocr=ocr,
-    ) as (file, states):
-        copied = file.index_file if (code, vectors, concepts) == (None, None, None) else None
+    network = sources.encoder(encoder, device)
+    sets = network is not None and (
+        (rerank or "dot") != "dot" or concepts is not None or make(network.identity).reads_concepts
+    )
+    with sources.vectors(name, at, network, show, concepts=sets, ocr=ocr) as file:
+        # What to make: the copied index again, or another one.
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
-        if copied is not None:
-            manifest, learned = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
+        as_stored = (code, vectors, concepts) == (None, None, None)
+        if as_stored and isinstance(file, StoredItems):
+            manifest, learned = stored_manifest(file, rm=rm, rerank=rerank, metadata=table)
+        elif as_stored and file.header.index:
+            raise FeatureFileError(
+                f"{file.path}: a copy of an index by an older boc, whose terms are not read; "
+                "choose a code for its vectors, or copy the index again",
+            )
         else:
-            codec = make(file.header.identity)
+            codec = getattr(file, "codec", None) or make(file.header.identity)
             if shard is None:
                 fit_code(file, codec, show)
             else:
@@ -201,59 +193,45 @@ def build_index(
             manifest = new_manifest(
                 file,
                 codec,
-                DEFAULT_RM if rm is None else rm,
+                rm or (DEFAULT_RM if codec.given is None else 1.0),
                 rerank=rerank or "dot",
                 vectors=vectors,
                 concepts=concepts,
                 metadata=table,
             )
-            unreadable = {
-                key: list(states[key]) for key, _ in file.failures if states and states.get(key)
-            }
-            promised = promise(recall, code_of, rm, codec) if manifest.rerank == "dot" else {}
-            manifest = replace_in(
-                manifest,
-                unreadable=unreadable,
-                recall=promised,
-                exclude=[*exclude],
-            )
+            if manifest.rerank == "dot":
+                manifest = replace_in(manifest, recall=promise(recall, code_of, rm, codec))
+            unreadable = sources.unreadable(file)
+            manifest = replace_in(manifest, unreadable=unreadable, exclude=[*exclude])
             learned = codec
-        # A part of an index that another process has published meanwhile is complete, also with
-        # ``replace``.
-        may_be_complete = existed and (not replace or shard is not None)
-        same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
-        if existed and not replace and not same:
+
+        def is_complete() -> bool:
+            return backend.exists(name) and backend.open(name).manifest.same_contents(manifest)
+
+        # Load it, unless it is there. A part of an index that another process has published
+        # meanwhile is complete, also with ``replace``.
+        report = LoadReport(file.count("image"), file.count("text"), file.failures)
+        if (not replace or shard is not None) and is_complete():
+            report = replace_in(report, up_to_date=True)
+        elif backend.exists(name) and not replace:
             raise BocError(
                 f"{at} has an index {name!r} of something else",
                 "make it again with <--replace>, add these items by <boc add>, or choose another "
                 "name",
             )
-        if not same:
-            total = file.count("image") + file.count("text")
+        else:
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
-                show("indexing", done, total)
-        published = shard is None or (
-            backend.exists(name) and backend.open(name).manifest.same_contents(manifest)
-        )
-        if published and not same:
+                show("indexing", done, report.images + report.texts)
+            if shard is not None and not is_complete():
+                return replace_in(report, published=False)
             for fault in term_faults(backend.open(name)):
                 note(f"{name}: {fault}")
-        if published:
-            loaded = backend.open(name).manifest
-            if loaded.recall and "items" not in loaded.recall:
-                encoding = (
-                    None
-                    if states is None or encoder is None
-                    else partial(plugins.encoder, encoder, device)
-                )
-                choose_budgets(name, at, file, encoding)
-        return LoadReport(
-            file.count("image"),
-            file.count("text"),
-            file.failures,
-            up_to_date=same,
-            published=published,
-        )
+
+        # Choose budgets, also if a kill came before that.
+        promised = backend.open(name).manifest.recall
+        if promised and "items" not in promised:
+            choose_budgets(name, at, file, None if network is None else lambda: network)
+        return report
 
 
 def add_items(
@@ -275,23 +253,16 @@ def add_items(
     has moved. EncoderError if a feature file is by another encoder; BocError for metadata fields
     that the index does not declare.
     """
-    table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
+    table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
     show = progress_of(progress)
     index = backend.open(check_name(name))
     manifest = index.manifest
-
-    def keeps_concepts(identity: Identity) -> bool:
-        codec = SurrogateCodec.restore(manifest.codec, index.arrays())
-        return codec.reads_concepts or manifest.concept_dtype is not None
-
-    spec = encoder or manifest.identity.spec
-    sources = paths_of(source)
-    opening = partial(open_sources, sources, images, manifest.exclude)
-    with _embeddings(name, sources, opening, at, spec, device, keeps_concepts, show, ocr=ocr) as (
-        file,
-        _,
-    ):
+    sources = IndexSources(paths_of(source), images, manifest.exclude)
+    network = sources.encoder(encoder or manifest.identity.spec, device)
+    codec = SurrogateCodec.restore(manifest.codec, index.arrays())
+    sets = codec.reads_concepts or manifest.concept_dtype is not None
+    with sources.vectors(name, at, network, show, concepts=sets, ocr=ocr) as file:
         total = file.count("image") + file.count("text")
         for done in add_features(file, at, name, table):
             show("indexing", done, total)
@@ -314,19 +285,27 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
     distinct = list(dict.fromkeys(ids))
-    unknown = dict.fromkeys(_unknown(index, distinct))
-    known = [key for key in distinct if key not in unknown]
-    for key in list(unknown):
-        with suppress(KeyError):
-            known.append(plugins.find_item(index, key).id)
-            del unknown[key]
-    known = list(dict.fromkeys(known))
+    known: dict[str, None] = {}
+    unknown = []
+    for start in range(0, len(distinct), LOOKED_UP):
+        left = distinct[start : start + LOOKED_UP]
+        while left:
+            try:
+                known |= dict.fromkeys(item.id for item in index.find(left))
+                break
+            except KeyError as error:
+                left.remove(error.args[0])
+                # It may be there in another Unicode form.
+                try:
+                    known[plugins.find_item(index, error.args[0]).id] = None
+                except KeyError:
+                    unknown.append(error.args[0])
     if known:
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):
-                editor.delete(known[start : start + LOOKED_UP])
+                editor.delete([*known][start : start + LOOKED_UP])
             editor.commit(json_sha256([index.manifest.source, "without", *sorted(known)]))
-    return DeleteReport(len(known), [key for key in distinct if key in unknown])
+    return DeleteReport(len(known), unknown)
 
 
 def __getattr__(name: str) -> object:
@@ -335,44 +314,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn("delete is called delete_items", DeprecationWarning, stacklevel=2)
     return delete_items
-
-
-def _unknown(index: Engine, ids: Sequence[str]) -> Iterator[str]:
-    for start in range(0, len(ids), LOOKED_UP):
-        left = list(ids[start : start + LOOKED_UP])
-        while left:
-            try:
-                index.find(left)
-                break
-            except KeyError as error:
-                left.remove(error.args[0])
-                yield error.args[0]
-
-
-def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
-    """Return one source or several as paths; ~ is the home of the user. BocError for another type,
-    or none."""
-    sources = [source] if isinstance(source, (Path, str)) else source
-    if (
-        not isinstance(sources, Sequence)
-        or not sources
-        or not all(isinstance(path, (Path, str)) for path in sources)
-    ):
-        got = " ".join(repr(source).split())[:60]
-        raise BocError(
-            f"a source must be a path or a list of paths, got {got}; save arrays by numpy.save",
-        )
-    return [Path(path).expanduser() for path in sources]
-
-
-def _are_features(sources: Sequence[Path]) -> bool:
-    return all(
-        path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not has_vectors(path)
-        and is_embeddings(path)
-        for path in sources
-    )
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
@@ -399,58 +340,10 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
     return make
 
 
-@contextmanager
-def _embeddings(
-    name: str,
-    sources: Sequence[Path],
-    opening: Callable[[], Source | None],
-    at: str,
-    encoder: str | None,
-    device: str,
-    keeps_concepts: Callable[[Identity], bool],
-    progress: Progress,
-    *,
-    ocr: bool,
-) -> Iterator[tuple[FeatureFiles, dict[str, FileState] | None]]:
-    """Yield the embeddings of the sources; and, if made here, the states of the files before they
-    were read."""
-    if _are_features(sources):
-        if ocr:
-            raise SourceError(
-                f"{sources[0]} holds no pictures to read the words of",
-                "leave out <--ocr>",
-            )
-        with FeatureFiles(sources) as file:
-            yield file, None
-        return
-    states: dict[str, FileState] | None = None
-    if all(map(has_vectors, sources)):
-        features = converted(name, at, sources)
-    else:
-        items = opening()
-        assert items is not None  # several files would all be of vectors
-        if encoder is None:
-            raise BocError(f"{sources[0]} holds no vectors yet", _encoder_hint())
-        network = plugins.encoder(encoder, device)
-        concepts = keeps_concepts(network.identity)
-        pictures = [item for item in items.items if items.file is None and item.modality == "image"]
-        states = {
-            item.id: look(system_path(item.content), settled_state) or () for item in pictures
-        }
-        features = encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr)
-    with features as path, FeatureFiles([path]) as file:
-        if not any(map(file.count, MODALITIES)):
-            reasons = [reason for _, reason in file.failures]
-            raise SourceError(
-                f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})",
-            )
-        yield file, states
-
-
 def _shared_code(
     backend: Backend,
     name: str,
-    file: FeatureFiles,
+    file: VectorSource,
     codec: SurrogateCodec,
     progress: Progress,
 ) -> SurrogateCodec:
@@ -461,55 +354,12 @@ def _shared_code(
         return codec.config(), codec.arrays()
 
     def text_of(value: object) -> str:
-        return (
-            hashlib.sha256(value.tobytes()).hexdigest()
-            if isinstance(value, np.ndarray)
-            else repr(value)
-        )
+        if isinstance(value, np.ndarray):
+            return hashlib.sha256(value.tobytes()).hexdigest()
+        return repr(value)
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
     parts = [steps, file.contents(sets=codec.reads_concepts)]
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=text_of).encode()).hexdigest()[
-        :12
-    ]
+    text = json.dumps(parts, sort_keys=True, default=text_of)
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learn_once(name, key, learn))
-
-
-def open_sources(
-    sources: Sequence[Path],
-    images: Path | None,
-    exclude: Sequence[str] = (),
-    *,
-    detachable: bool = False,
-) -> Source | None:
-    """Open one source, or several folders; return None for several feature files.
-
-    ``exclude`` and ``detachable`` are as in ``open_folders``.
-    """
-    if len(sources) == 1:
-        return open_source(sources[0], None, images, exclude)
-    if any(path.is_dir() or is_archive(path) for path in sources) or not any(
-        path.exists() for path in sources
-    ):
-        return open_folders(sources, exclude, detachable=detachable)
-    odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
-    if odd is not None:
-        raise BocError(
-            f"{odd} holds no vectors; several sources must all be folders or tar archives, or "
-            "feature files",
-        )
-    return None
-
-
-def _encoder_hint() -> str:
-    """Return the next step for pictures without an encoder."""
-    there = next(
-        (name for name, entry in models.CATALOGUE.items() if models.find(entry.repository)),
-        None,
-    )
-    if there is not None:
-        return f"name an encoder to make them: add <--encoder {there}>"
-    return (
-        "there is no encoder to make them; get one: <boc model get clip>, then repeat the command "
-        "with <--encoder clip> (or with your own: <--encoder KIND:FOLDER>)"
-    )

@@ -1,18 +1,33 @@
-"""How the items of a source differ from those of an index, by ids, file facts and contents; nothing
-is encoded."""
+"""How the items of a source differ from those of an index, by ids, file facts, contents and
+metadata; nothing is encoded."""
+
+from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from boc.inputs.file_facts import FileState, content_hash, is_unchanged, look, settled_state
+from boc.inputs import ocr as words
+from boc.inputs.file_facts import (
+    FACTS,
+    FileState,
+    content_hash,
+    facts_of,
+    is_unchanged,
+    look,
+    settled_state,
+)
+from boc.inputs.metadata import Metadata
+from boc.inputs.sources import Source
 from boc.paths import system_path
-from boc.types import Item
+from boc.types import MODALITIES, ImageRef, Item
 
-NEAR = 64  # missing items of equal content that are looked at for one of the same file name
+if TYPE_CHECKING:
+    from boc.manifest import Manifest
+    from boc.plugins import Engine
 
 Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 
@@ -33,17 +48,104 @@ class Reuse:
     state: FileState = ()
 
 
-@dataclass
-class Differences:
+@dataclass(frozen=True)
+class SyncedFields:
+    """The metadata of the items of a sync: the facts of their files, of which the index declares
+    ``types``, and over these the values of a ``table``.
+
+    ``own`` are the fields of the index that are not facts of files. ``of_table`` says that the
+    values of a table may be others than those that the index holds.
+    """
+
+    types: frozenset[str] = frozenset()
+    own: Sequence[str] = ()
+    of_table: bool = False
+    table: Metadata = field(default_factory=lambda: Metadata({}, {}))
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        source: Source,
+        table: Metadata | None,
+        changes: Changes,
+    ) -> SyncedFields:
+        """Take the values of ``table``, or those that the index holds, of moved items by their new
+        ids; and of fields of ``source`` its own, but under a table."""
+        types = frozenset(fact for fact in FACTS if manifest.fields.get(fact) == FACTS[fact])
+        own = [name for name in manifest.fields if name not in types] + manifest.table_facts
+        values = table
+        if values is None:
+            rows = {}
+            for key, item in changes.stored.items():
+                row = {name: item.fields[name] for name in own if name in item.fields}
+                if row:
+                    rows[key] = row
+            moved = {
+                reuse.item.id: rows[reuse.donor.id]
+                for reuse in changes.reuses
+                if reuse.change == "moved" and reuse.donor.id in rows
+            }
+            values = Metadata({}, rows | moved)
+        if source.types:
+            rows = {}
+            for item in source.items:
+                row = dict(values.of(item))
+                if table is None:
+                    row = {name: row[name] for name in row if name not in source.types}
+                    rows[item.id] = {**row, **item.fields}
+                else:
+                    rows[item.id] = {**item.fields, **row}
+            values = Metadata({}, rows)
+        return cls(types, own, table is not None or bool(source.types), values)
+
+    def differs(self, reuse: Reuse) -> bool:
+        """Return whether the row of an item has to be written again; a file with other times
+        differs in its facts."""
+        item = reuse.item
+        donor = reuse.donor
+        if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
+            return True
+        if item.modality == "image" and reuse.digest is not None:
+            return True
+        if not self.of_table:
+            return False
+        row = self.table.of(item)
+        if any(donor.fields.get(name) != value for name, value in row.items()):
+            return True
+        # The others are of an earlier table, or of the file.
+        rest = {name for name in self.own if name in donor.fields and name not in row}
+        return bool(rest) and (not rest <= self.types or self.item(reuse).fields != donor.fields)
+
+    def item(self, reuse: Reuse) -> Item:
+        """Return the item with its metadata: the facts of its file, and the values of the table."""
+        item = reuse.item
+        facts: dict[str, Any] = {}
+        if item.modality == "image":
+            digest = reuse.digest or _content_hash(reuse.donor)
+            facts = dict(reuse.donor.fields)
+            if reuse.state and digest is not None:
+                inside = {name: facts[name] for name in words.FIELDS if name in facts}
+                facts = facts_of(ImageRef(item.id, item.path), reuse.state, digest) | inside
+            facts = {name: value for name, value in facts.items() if name in self.types}
+        return replace(item, fields={**facts, **self.table.of(item)})
+
+
+@dataclass(frozen=True)
+class Changes:
     """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures
     without a file) or as ``unreadable`` (their files are as they were when they could not be read).
 
-    ``kept`` are the ids of pictures whose files cannot be looked at or read now. ``missing`` are
-    the ids without an item in the source, but for ``vacated``, whose items moved. ``states`` are
-    those of the files of new pictures.
+    ``rewritten`` are the reuses whose rows have to be written again. ``stored`` are the items of
+    the index by id. ``kept`` are the ids of pictures whose files cannot be looked at or read now.
+    ``missing`` are the ids without an item in the source, but for ``vacated``, whose items moved.
+    ``states`` are those of the files of new pictures. ``metadata`` is what the index is to hold.
     """
 
+    stored: dict[str, Item] = field(default_factory=dict)
+    metadata: SyncedFields = field(default_factory=SyncedFields)
     reuses: list[Reuse] = field(default_factory=list)
+    rewritten: list[Reuse] = field(default_factory=list)
     new: list[Item] = field(default_factory=list)
     lost: list[Item] = field(default_factory=list)
     unreadable: list[Item] = field(default_factory=list)
@@ -58,22 +160,59 @@ class Differences:
         self.reuses.append(Reuse(item, item, "same"))
 
 
+def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool) -> Changes:
+    """Compare a source, and a ``table`` of metadata, with what an index holds.
+
+    With ``ocr`` pictures whose words were not read yet count as new.
+    """
+    manifest = index.manifest
+    stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
+    for item in index.items():
+        stored[item.modality][item.id] = item
+    changes = Changes(stored["image"] | stored["text"])
+    pictures = [item for item in source.items if item.modality == "image"]
+    compare_pictures(pictures, stored["image"], manifest.unreadable, changes)
+    sentences = [item for item in source.items if item.modality == "text"]
+    here = {item.id for item in sentences}
+    donors = _Donors(stored["text"], lambda item: item.content, stored["text"].keys() - here)
+    for item in sentences:
+        donors.take(item.content, item, changes)
+    changes.missing.extend(donors.missing_ids)
+    metadata = SyncedFields.of(manifest, source, table, changes)
+    unread = []
+    reuses = []
+    for reuse in changes.reuses:
+        if ocr and reuse.state and "ocr" not in reuse.donor.fields:
+            unread.append(reuse.item)
+            changes.states[reuse.item.id] = reuse.state
+        else:
+            reuses.append(reuse)
+    rewritten = [reuse for reuse in reuses if metadata.differs(reuse)]
+    return replace(
+        changes,
+        metadata=metadata,
+        reuses=reuses,
+        new=unread + changes.new,
+        rewritten=rewritten,
+    )
+
+
 def compare_pictures(
     items: Sequence[Item],
     stored: Mapping[str, Item],
     unreadable: Mapping[str, Sequence[int]],
-) -> Differences:
+    changes: Changes,
+) -> None:
     """Compare the pictures of a source with the ``stored`` ones, and with the states of
     ``unreadable`` files.
 
     The content of a file is read only if size or times have changed, or if it is new and as large
     as a stored one.
     """
-    differences = Differences()
     states = {item.id: look(system_path(item.content)) for item in items}
     donors = _Donors(
         stored,
-        lambda item: text_fact(item, "content_hash"),
+        _content_hash,
         [key for key in stored if states.get(key, ()) == ()],
     )
     sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
@@ -81,47 +220,35 @@ def compare_pictures(
         state = states[item.id]
         old = stored.get(item.id)
         if state is None and old is not None:
-            differences.keep(old)
+            changes.keep(old)
         elif not state:
-            differences.lost.append(item)
+            changes.lost.append(item)
         elif old is None and state == tuple(unreadable.get(item.id, ())):
-            differences.unreadable.append(item)
+            changes.unreadable.append(item)
         elif old is not None and is_unchanged(state, old.fields):
             change: Change = "same" if item.content == old.content else "moved"
-            differences.reuses.append(Reuse(item, old, change, state=state))
+            changes.reuses.append(Reuse(item, old, change, state=state))
         else:
+            digest = None
             try:
                 state = settled_state(item.path)
-                digest = (
-                    content_hash(item.path) if old is not None or {*state[:1]} & sizes else None
-                )
+                if old is not None or {*state[:1]} & sizes:
+                    digest = content_hash(item.path)
             except OSError:
+                # The reader of a new picture reports the error.
                 if old is not None:
-                    differences.keep(old)
+                    changes.keep(old)
                     continue
-                digest = None  # the reader of the picture reports the error
-            if not donors.take(digest, item, differences, state):
-                differences.states[item.id] = state
-    differences.missing = list(donors.missing_ids)
-    return differences
+            if not donors.take(digest, item, changes, state):
+                changes.states[item.id] = state
+    changes.missing.extend(donors.missing_ids)
 
 
-def text_fact(item: Item, name: str) -> str | None:
-    """Return a fact of a stored item; None if it has none, or metadata of that name that are
+def _content_hash(item: Item) -> str | None:
+    """Return the hash of a stored item; None if it has none, or metadata of that name that are
     something else."""
-    fact = item.fields.get(name)
+    fact = item.fields.get("content_hash")
     return fact if isinstance(fact, str) else None
-
-
-def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Differences:
-    """Compare the captions of a source with the ``stored`` ones."""
-    differences = Differences()
-    here = {item.id for item in items}
-    donors = _Donors(stored, lambda item: item.content, [key for key in stored if key not in here])
-    for item in items:
-        donors.take(item.content, item, differences)
-    differences.missing = list(donors.missing_ids)
-    return differences
 
 
 class _Donors:
@@ -135,54 +262,53 @@ class _Donors:
         self,
         stored: Mapping[str, Item],
         content: Callable[[Item], str | None],
-        missing: Iterable[str],
+        missing: Collection[str],
     ) -> None:
         self._stored = stored
-        self._by_content: defaultdict[str, dict[str, Item]] = defaultdict(dict)
-        self._missing: defaultdict[str, dict[str, Item]] = defaultdict(dict)
-        self.missing_ids = dict.fromkeys(missing)
+        self._present: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
+        self._missing: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
+        self.missing_ids = dict.fromkeys(key for key in stored if key in missing)
         for item in stored.values():
-            key = content(item)
-            if key is not None:
-                (self._missing if item.id in self.missing_ids else self._by_content)[key][
-                    item.id
-                ] = item
+            of = self._present
+            if item.id in self.missing_ids:
+                of = self._missing
+            of[content(item)][item.id] = item
+        # Nothing is known of items without content.
+        self._present[None] = self._missing[None] = {}
 
     def take(
         self,
         content: str | None,
         item: Item,
-        differences: Differences,
+        changes: Changes,
         state: FileState = (),
     ) -> bool:
-        """Add ``item`` to ``differences``; return False if no stored item has its content, so that
-        it is new.
+        """Add ``item`` to ``changes``; return False if no stored item has its content, so that it
+        is new.
 
         The donor is the stored item of its own id if that has its content, else one that moved,
-        else any.
+        preferably of the same file name, else any.
         """
-        there = self._by_content.get(content, {}) if content is not None else {}
-        missing = self._missing.get(content) if content is not None else None
-        if item.id in there:
-            differences.reuses.append(Reuse(item, there[item.id], "same", content, state))
+        present = self._present[content]
+        missing = self._missing[content]
+        change: Change
+        if item.id in present:
+            donor = present[item.id]
+            change = "same"
         elif missing:
-            donor = self._nearest(missing, item)
+            # Some missing items of equal content are looked at.
+            first = list(islice(missing.values(), 64))
+            name = PurePosixPath(item.id).name
+            donor = next((one for one in first if PurePosixPath(one.id).name == name), first[0])
             del missing[donor.id], self.missing_ids[donor.id]
-            self._by_content[str(content)][donor.id] = donor
-            differences.vacated.append(donor.id)
-            differences.reuses.append(Reuse(item, donor, "moved", content, state))
-        elif there:
-            change: Change = "changed" if item.id in self._stored else "added"
-            differences.reuses.append(
-                Reuse(item, next(iter(there.values())), change, content, state),
-            )
+            present[donor.id] = donor
+            changes.vacated.append(donor.id)
+            change = "moved"
+        elif present:
+            donor = next(iter(present.values()))
+            change = "changed" if item.id in self._stored else "added"
         else:
-            differences.new.append(item)
+            changes.new.append(item)
             return False
+        changes.reuses.append(Reuse(item, donor, change, content, state))
         return True
-
-    def _nearest(self, missing: Mapping[str, Item], item: Item) -> Item:
-        """Return one of the same file name, if there is one near the first."""
-        name = PurePosixPath(item.id).name
-        first = list(islice(missing.values(), NEAR))
-        return next((one for one in first if PurePosixPath(one.id).name == name), first[0])

@@ -7,30 +7,27 @@ needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shutil
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import SUFFIXES, is_feature_file
+from boc.inputs.features import SUFFIXES, Header, is_feature_file
 from boc.manage.budgets import choose_budgets, promise
 from boc.manage.build import PLACE
+from boc.manage.index_zip import SUFFIX, is_copy, pack
 from boc.manage.learn import fit_code
-from boc.manage.load import write_items
-from boc.manage.stored import StoredItems, header_of, stored_manifest
-from boc.manifest import Manifest
-from boc.names import Metric
+from boc.manage.load import BATCH, write_items
+from boc.manage.stored import StoredItems, stored_manifest
+from boc.names import MODALITIES, Metric
 from boc.outputs import check_output
-from boc.plugins import IndexWriter, check_name
+from boc.plugins import check_name
 from boc.progress import Progress, progress_of
-from boc.types import Batch, Embeddings, Rows, StoredRows
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def copy_index(
         Names of the source and of the copy; the same by default.
     at, to : str
         Addresses of the source and of the copy, the same by default; ``to`` can be the path of a
-        file, FILE.h5.
+        file: FILE.zip for a copy, FILE.h5 for a feature file of the items and their vectors.
     code : str or Code, optional
         Another code over vectors, such as "dictionary:2/64".
     rm : float, optional
@@ -81,61 +78,54 @@ def copy_index(
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the source.
     replace : bool, default=False
-        Replace an existing index with other contents, or a feature file, which is an error
-        otherwise.
+        Replace an existing index with other contents, or a file, which is an error otherwise.
     progress : bool or callable, default=False
         True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
         after each batch.
 
     BocError if the code needs concept sets, or if the source changes meanwhile.
     """
-    path = _path(to)
-    place = str(to or at)
     new = check_name(new or name)
-    if path is not None:
-        if path.exists() and not replace and is_feature_file(path):
+    show = progress_of(progress)
+    place = str(to or at)
+    path = None
+    if to is not None and not (isinstance(to, str) and re.match(r"[a-z][a-z+]+:", to)):
+        path = Path(to)
+    if path is not None and path.suffix.lower() in {SUFFIX, *SUFFIXES}:
+        is_ours = is_copy if path.suffix.lower() == SUFFIX else is_feature_file
+        if path.exists() and not replace and is_ours(path):
             raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
-        check_output(path, is_feature_file)
+        check_output(path, is_ours)
+        if is_ours is is_copy:
+            # The folder of the copy is packed as soon as it is whole.
+            folder = path.with_name(f"{path.name}.parts")
+            keywords: dict[str, Any] = {"code": code, "rm": rm, "recall": recall, "rerank": rerank}
+            whole = f"file:{folder}"
+            copied = copy_index(name, new, at=at, to=whole, replace=True, progress=show, **keywords)
+            pack(folder / new, path)
+            shutil.rmtree(folder)
+            return copied
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
         raise BocError(
             f"{name} would be copied onto itself",
             "give another name, another place (<--to>) or a <--code>",
         )
     source = StoredItems(plugins.backend(at), name)
-    show = progress_of(progress)
-    codec = _codec(source, parse_code(code) if isinstance(code, str) else code, show)
+    copied = CopyReport(source.count("image"), source.count("text"))
+    total = copied.images + copied.texts
+    if path is not None and path.suffix.lower() in SUFFIXES:
+        _write_features(source, path, show)
+        return copied
+    chosen = parse_code(code) if isinstance(code, str) else code
+    codec = _codec(source, chosen, show)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
-    if recall is not None and code is None:
+    if recall is not None and chosen is None:
         raise BocError(
             "a recall is reached by the budgets of a new dictionary",
             "add <--code dictionary>",
         )
-    if code is not None and codec is not None and manifest.rerank == "dot":
-        promised = promise(recall, parse_code(code) if isinstance(code, str) else code, rm, codec)
-        manifest = replace_in(manifest, recall=promised)
-    total = sum(source.manifest.items.values())
-    copied = CopyReport(source.count("image"), source.count("text"))
-
-    def write(writer: IndexWriter) -> None:
-        for done in write_items(
-            writer.add,
-            source,
-            codec,
-            manifest,
-            select=lambda _, ids: not writer.has(ids()),
-        ):
-            show("copying", done, total)
-        source.check_unchanged()
-        writer.commit()
-
-    if path is not None:
-        with _FileWriter(
-            path,
-            replace_in(manifest, created=source.manifest.created),
-            arrays,
-        ) as file:
-            write(file)
-        return copied
+    if chosen is not None and codec is not None and manifest.rerank == "dot":
+        manifest = replace_in(manifest, recall=promise(recall, chosen, rm, codec))
     target = plugins.backend(place)
     if not replace and target.exists(new):
         existing = target.open(new).manifest
@@ -146,21 +136,21 @@ def copy_index(
             )
         return replace_in(copied, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:
-        write(writer)
+        for done in write_items(
+            writer.add,
+            source,
+            codec,
+            manifest,
+            select=lambda _, ids: not writer.has(ids()),
+        ):
+            show("copying", done, total)
+        source.check_unchanged()
+        writer.commit()
     if manifest.recall and "items" not in manifest.recall:
-        choose_budgets(
-            new,
-            place,
-            source if (name, at) != (new, place) else StoredItems(target, new),
-        )
+        if (name, at) == (new, place):
+            source = StoredItems(target, new)
+        choose_budgets(new, place, source)
     return copied
-
-
-def _path(to: str | Path | None) -> Path | None:
-    """Return the path of a feature file, if ``to`` is no address of a backend."""
-    if to is None or (isinstance(to, str) and re.match(r"[a-z][a-z+]+:", to)):
-        return None
-    return Path(to) if Path(to).suffix.lower() in SUFFIXES else None
 
 
 def _codec(source: StoredItems, code: Code | None, progress: Progress) -> SurrogateCodec | None:
@@ -178,50 +168,27 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
             "length 1; make the index again from a feature file, or take a code of vectors: "
             "scalar, bits, permutation, dictionary, words",
         )
-    return fit_code(source, code.codec(source.dim), progress)
+    return fit_code(source, code.codec(source.manifest.identity.dim), progress)
 
 
-class _FileWriter:
-    """Writes a copy of an index to a feature file; ``commit`` puts it in its place."""
-
-    def __init__(self, path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-        wide = "float32" in (
-            manifest.vector_floats,
-            {"int8": "float32"}.get(str(manifest.concept_dtype)),
+def _write_features(source: StoredItems, path: Path, progress: Progress) -> None:
+    """Write the items of an index with their vectors to a feature file."""
+    manifest = source.manifest
+    if "GivenTerms" in [step["name"] for step in manifest.codec["steps"]]:
+        raise FeatureFileError(
+            f"{source.path} holds terms of another system, and no vectors; copy it to a .zip",
         )
-        self._file = FeatureWriter(
-            path,
-            header_of(manifest, "float32" if wide else "float16"),
-            arrays=arrays,
-        )
-        self._seen = 0
-
-    def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier call has written this batch; batches come in the same order
-        each time."""
-        before = self._seen
-        self._seen = self._seen + len(ids)
-        if before < self._file.done < self._seen:
-            raise FeatureFileError(
-                f"{self._file.folder} was begun in another way; delete it to start again",
-            )
-        return self._seen <= self._file.done
-
-    def add(self, rows: Rows) -> None:
-        items, terms, vectors, concepts = rows
-        embeddings = Embeddings(
-            items[0].modality,
-            vectors,
-            None if concepts is None else concepts.to_ragged(),
-        )
-        self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
-
-    def commit(self) -> None:
-        self._file.finish()
-
-    def __enter__(self) -> _FileWriter:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._file.__exit__(*exc)
+    kinds = (manifest.vector_floats, manifest.concept_dtype)
+    dtype = "float32" if "float32" in kinds or "int8" in kinds else "float16"
+    header = Header.of(manifest.identity, dtype, manifest.source, manifest.fields)
+    total = sum(manifest.items.values())
+    done = 0
+    with FeatureWriter(path, header) as writer:
+        for modality in MODALITIES:
+            for count, _, read in source.lazy_batches(modality, BATCH, sets=True):
+                done += count
+                if done > writer.done:
+                    writer.append(count, [read()])
+                progress("copying", done, total)
+        source.check_unchanged()
+        writer.finish()

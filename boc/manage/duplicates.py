@@ -6,7 +6,7 @@ members are near the item kept.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations, islice
@@ -66,10 +66,12 @@ def find_duplicates(
             "common one",
         )
     equal = _Equal(searcher, modality)
-    exact = {frozenset(pair) for pair in equal.pairs()}
+    # Pairs of leaders with the same vector or the same file.
+    exact = {frozenset(pair) for keys in equal.twins.values() for pair in combinations(keys, 2)}
     near: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done = 0
-    for ids in equal.batches():
+    leaders = iter(equal.members)
+    while ids := list(islice(leaders, BATCH)):
         for key, scores in zip(ids, _near(searcher, ids, least, modality), strict=True):
             for other, score in scores.items():
                 leader = equal.leader[other]
@@ -79,25 +81,35 @@ def find_duplicates(
         progress("comparing", done, len(equal.members))
     for one, other in exact:
         near[one][other] = near[other][one] = 1.0
-    for key, ids in equal.members.items():
-        if len(ids) > 1:
-            near[key]  # a group of its own, if nothing else is near
-    return _groups(searcher, equal, group_near(near, equal.sizes), exact)
+    sizes = {key: len(members) for key, members in equal.members.items() if len(members) > 1}
+    for key in sizes:
+        near[key]  # a group of its own, if nothing else is near
+    groups = []
+    for key, others in group_near(near, sizes).items():
+        near_by = dict.fromkeys(equal.members[key][1:], (1.0, True))
+        for other, score in others.items():
+            near_by |= dict.fromkeys(
+                equal.members[other],
+                (score, frozenset((key, other)) in exact),
+            )
+        ordered = sorted(near_by, key=lambda id: (-near_by[id][0], id))
+        first, *items = searcher.index.find([key, *ordered])
+        duplicates = [Duplicate(item, *near_by[item.id]) for item in items]
+        groups.append(DuplicateGroup(first, duplicates))
+    return groups
 
 
 class _Equal:
     """Items of equal vector and equal file, which are compared as one: by their ``leader``, the
     smallest id.
 
-    ``members`` are the ids by leader, ordered.
+    ``members`` are the ids by leader, ordered; ``twins`` leaders by vector, and by file.
     """
 
     def __init__(self, searcher: Searcher, modality: Modality) -> None:
         self.members: defaultdict[str, list[str]] = defaultdict(list)
         self.leader: dict[str, str] = {}
-        self._twins: defaultdict[object, list[str]] = defaultdict(
-            list,
-        )  # leaders by vector, and by file
+        self.twins: defaultdict[object, list[str]] = defaultdict(list)
         known: dict[tuple[bytes, object], str] = {}
         items = (item for item in searcher.index.items() if item.modality == modality)
         while batch := list(islice(items, BATCH)):
@@ -110,22 +122,7 @@ class _Equal:
                 if leader == item.id:
                     for same in (digest, file):
                         if same is not None:
-                            self._twins[same].append(leader)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of members by leader, where there are several."""
-        return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
-
-    def batches(self) -> Iterator[list[str]]:
-        keys = iter(self.members)
-        while batch := list(islice(keys, BATCH)):
-            yield batch
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of leaders with the same vector or the same file."""
-        for keys in self._twins.values():
-            yield from combinations(keys, 2)
+                            self.twins[same].append(leader)
 
 
 def group_near(
@@ -177,20 +174,3 @@ def _near(
         rows = full
         depth = 4 * depth
     return scores
-
-
-def _groups(
-    searcher: Searcher,
-    equal: _Equal,
-    groups: Mapping[str, Mapping[str, float]],
-    exact: set[frozenset[str]],
-) -> list[DuplicateGroup]:
-    result = []
-    for key, others in groups.items():
-        scores = dict.fromkeys(equal.members[key][1:], (1.0, True))
-        for other, score in others.items():
-            scores |= dict.fromkeys(equal.members[other], (score, frozenset((key, other)) in exact))
-        ordered = sorted(scores, key=lambda id: (-scores[id][0], id))
-        first, *items = searcher.index.find([key, *ordered])
-        result.append(DuplicateGroup(first, [Duplicate(item, *scores[item.id]) for item in items]))
-    return result

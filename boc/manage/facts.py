@@ -30,10 +30,14 @@ def index_facts(index: Engine) -> dict[str, Any]:
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
+    steps = []
+    for step in manifest.codec["steps"]:
+        chosen = (f"{key}={value}" for key, value in step["params"].items() if value is not None)
+        steps.append(f"{step['name']}({', '.join(chosen)})")
     return {
         "items": dict(manifest.items),
-        "code": None if code is None else str(code),
-        "steps": [_step_text(step["name"], step["params"]) for step in manifest.codec["steps"]],
+        "code": code and str(code),
+        "steps": steps,
         "terms": manifest.codec["n_terms"],
         "faults": term_faults(index, SAMPLE),
         "postings": manifest.postings,
@@ -54,11 +58,6 @@ def index_facts(index: Engine) -> dict[str, Any]:
         "maker": manifest.maker,
         "format": manifest.format,
     }
-
-
-def _step_text(name: str, params: dict[str, object]) -> str:
-    given = (f"{key}={value}" for key, value in params.items() if value is not None)
-    return f"{name}({', '.join(given)})"
 
 
 def planned_sizes(index: Engine, items: int) -> dict[str, int]:

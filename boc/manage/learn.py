@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.manage.load import VectorSource
 from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
@@ -23,30 +23,12 @@ HELD_OUT = (
 MUCH = 200_000_000  # bytes of memory that are worth telling
 
 
-class Samples(Protocol):
-    """What a code is learned from: an embeddings file, several, or an index."""
-
-    @property
-    def path(self) -> object: ...
-
-    @property
-    def dim(self) -> int: ...
-
-    def count(self, modality: Modality) -> int: ...
-
-    def sample(
-        self,
-        modality: Modality,
-        rows: NDArray[np.int64],
-    ) -> Iterator[NDArray[np.float32]]: ...
-
-
 @dataclass(frozen=True)
 class VectorSample:
     """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the
     rows ``without``."""
 
-    file: Samples
+    file: VectorSource
     modality: Modality
     size: int
     without: NDArray[np.int64]
@@ -75,7 +57,7 @@ def held_out(count: int) -> NDArray[np.int64]:
 
 
 def fit_code(
-    file: Samples,
+    file: VectorSource,
     codec: SurrogateCodec,
     progress: Progress = silent,
     *,
@@ -91,44 +73,38 @@ def fit_code(
     samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
         if count and codec.reads_concepts and not all(step.frozen for step in codec.steps):
-            samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
+            rows = [
+                read().embeddings
+                for each in getattr(file, "files", [file])
+                for *_, read in islice(
+                    each.lazy_batches(modality, 1, sets=True),
+                    0,
+                    None,
+                    math.ceil(count / FIT_SETS),
+                )
+            ]
+            sets = [row.concepts for row in rows if row.concepts is not None]
+            if len(sets) < len(rows):
+                raise FeatureFileError(
+                    f"{file.path}: holds no concept vectors; extract it again, with concepts",
+                )
+            vectors = np.concatenate([row.vectors for row in rows])
+            samples.append(Embeddings(modality, vectors, Ragged.concatenate(sets)))
         elif count:
             share = math.ceil(codec.sample_rows(total) * count / total)
             without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)
             samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
-    rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.dim, total)
-    show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
+    size = sum(map(len, samples))
+    memory = codec.learning_bytes(size, file.header.dim, total)
+    show = partial(progress, f"learning from {size:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
-        show(0, rows)
+        show(0, size)
     try:
         codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:
-        show(rows, rows)
+        show(size, size)
     return codec
-
-
-def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
-    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there
-    are none."""
-    assert isinstance(file, FeatureFile | FeatureFiles)
-    files = file.files if isinstance(file, FeatureFiles) else [file]
-    rows = [
-        one.batch(modality, i, i + 1).embeddings
-        for one in files
-        for i in range(0, one.count(modality), step)
-    ]
-    sets = [row.concepts for row in rows if row.concepts is not None]
-    if len(sets) < len(rows):
-        raise FeatureFileError(
-            f"{file.path}: holds no concept vectors; extract it again, with concepts",
-        )
-    return Embeddings(
-        modality,
-        np.concatenate([row.vectors for row in rows]),
-        Ragged.concatenate(sets),
-    )

@@ -1,7 +1,9 @@
 """Feature files to indexes: fit a code, load, add. ``boc.manage.build`` starts from pictures."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +14,7 @@ from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, EncoderError, FeatureFileError, note
-from boc.inputs.features import FeatureFile, FeatureFiles, Header, LazyBatch
+from boc.inputs.features import Header, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -22,26 +24,45 @@ from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
-from boc.types import MODALITIES, Batch, Item, Modality, Rows
+from boc.types import MODALITIES, Batch, FieldType, Item, Modality, Rows
 
 BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = (
-    256  # items encoded and added at a time with concept sets, which are many times larger
-)
+CONCEPT_BATCH = 256  # the same, with concept sets, which are many times larger
 DEFAULT_RM = 10.0
 
 
 class VectorSource(Protocol):
-    """Where items come from: a feature file, several, or an index."""
+    """Items with their vectors: of feature files, of files of others, or of an index.
+
+    ``failures`` are ids and reasons of items that could not be used.
+    """
+
+    @property
+    def path(self) -> Path | str: ...
 
     @property
     def header(self) -> Header: ...
 
+    @property
+    def failures(self) -> list[tuple[str, str]]: ...
+
+    def count(self, modality: Modality) -> int: ...
+
+    def items(self, modality: Modality) -> Iterable[Item]: ...
+
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]: ...
+
+    def sample(
+        self,
+        modality: Modality,
+        rows: NDArray[np.int64],
+    ) -> Iterator[NDArray[np.float32]]: ...
+
+    def contents(self, *, sets: bool) -> str: ...
 
 
 def new_manifest(
-    file: FeatureFile | FeatureFiles,
+    file: VectorSource,
     codec: SurrogateCodec,
     rm: float = DEFAULT_RM,
     *,
@@ -64,7 +85,8 @@ def new_manifest(
     if concepts is not None:
         _check_concepts(file)
     own = word_fields(codec.words)
-    if metadata is not None and own.keys() & metadata.types.keys():
+    types = _types_of(metadata)
+    if own.keys() & types.keys():
         raise BocError(
             f"the metadata field {FIELD!r} holds the words of pictures under this code; rename "
             "yours",
@@ -75,16 +97,16 @@ def new_manifest(
         codec.arrays(),
         rm=rm,
         dtype=vectors or head.dtype,
-        source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
+        source=source_digest(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
-        fields=file.header.types | ({} if metadata is None else metadata.types) | own,
+        fields=file.header.types | types | own,
         table_facts=facts_among(metadata),
     )
 
 
 def load_index(
-    file: FeatureFile | FeatureFiles,
+    file: VectorSource,
     at: str,
     name: str,
     code: SurrogateCodec | Mapping[str, NDArray[Any]],
@@ -102,11 +124,21 @@ def load_index(
     every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
-    codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
+    codec = None
+    arrays: Mapping[str, NDArray[Any]]
+    if isinstance(code, SurrogateCodec):
+        codec = code
+        arrays = code.arrays()
+    else:
+        arrays = code
     backend = plugins.backend(at)
-    made = (check_name(name), manifest, arrays)
-    mine, every = (1, 1) if part is None else shard_of(part)
-    with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
+    if part is None:
+        mine, every = (1, 1)
+        making = backend.create(check_name(name), manifest, arrays)
+    else:
+        mine, every = shard_of(part)
+        making = backend.create_part(check_name(name), manifest, arrays, part)
+    with making as writer:
 
         def lacks(number: int, ids: Callable[[], list[str]]) -> bool:
             return number % every == mine - 1 and not writer.has(ids())
@@ -116,7 +148,7 @@ def load_index(
 
 
 def add_features(
-    file: FeatureFile | FeatureFiles,
+    file: VectorSource,
     at: str,
     name: str,
     metadata: Metadata | None = None,
@@ -141,27 +173,18 @@ def add_features(
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
         editor.commit(
-            json_sha256([manifest.source, _source(file, metadata, sets=sets)]),
+            json_sha256([manifest.source, source_digest(file, metadata, sets=sets)]),
             table_facts=table_facts,
         )
 
 
-def batches(
-    file: FeatureFile | FeatureFiles,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-) -> Iterator[Batch]:
-    """Return all items of ``file`` with what the codec and an index with this manifest need of
-    them."""
-    return (read() for *_, read in _lazy_batches(file, codec, manifest))
-
-
-def _lazy_batches(
+def item_batches(
     file: VectorSource,
     codec: SurrogateCodec | None,
     manifest: Manifest,
 ) -> Iterator[LazyBatch]:
-    """Yield the same batches, still to be read."""
+    """Yield all items of ``file``, still to be read, with what the codec and an index with this
+    manifest need of them."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
@@ -180,27 +203,56 @@ def write_items(
     items done.
 
     Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and
-    its ids.
+    its ids. Metadata are those of the file, and over them the values of a table. Fields of the file
+    that the index declares otherwise, or not at all, are left out.
     """
-    fields = _Fields(file, manifest, metadata)
-    rounds = manifest.vector_dtype != file.header.dtype and codec is not None
+    types = file.header.types
+    odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
+    largest = np.finfo(manifest.vector_floats).max
+    dtype = manifest.concept_dtype
+
+    def with_fields(item: Item) -> Item:
+        fields = {name: value for name, value in item.fields.items() if name not in odd}
+        if metadata is not None:
+            fields |= metadata.of(item)
+        return replace(item, fields=fields)
 
     def encode(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, Rows | None]:
         count, read = task
         if read is None:
             return count, None
         batch = read()
-        _check_range(batch, manifest)
-        if rounds:  # first, so that the terms are those of the vectors that the index holds
-            rows = round_trip(batch.embeddings.vectors, manifest.vector_dtype).astype(
-                np.float32,
-                copy=False,
+        items = batch.items
+        embeddings = batch.embeddings
+        beyond = (np.abs(embeddings.vectors) > largest).any(axis=1)
+        if beyond.any():
+            raise FeatureFileError(
+                f"the vector of {items[beyond.argmax()].id!r} has numbers too large for "
+                f"{manifest.vector_dtype}, as "
+                "which the index stores vectors; make the features again, with smaller vectors",
             )
-            batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
-        return count, _rows(batch, codec, manifest, fields)
+        if manifest.fields:
+            items = list(map(with_fields, items))
+        if codec is None:
+            assert batch.stored is not None
+            terms = batch.stored.terms
+        else:
+            # Vectors are rounded first, so that the terms are those of the vectors that the index
+            # holds.
+            if manifest.vector_dtype != file.header.dtype:
+                rounded = round_trip(embeddings.vectors, manifest.vector_dtype)
+                embeddings = replace(embeddings, vectors=rounded.astype(np.float32, copy=False))
+            terms = codec.encode_documents(embeddings)
+            items = with_words(items, terms, codec.words)
+        sets = None
+        if dtype is not None and embeddings.concepts is not None:
+            sets = batch.stored and batch.stored.concepts
+            if sets is None or sets.values.dtype != np.dtype(dtype):
+                sets = store(embeddings.concepts, dtype)
+        return count, Rows(items, terms, embeddings.vectors, sets)
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
-        for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
+        for number, (count, ids, read) in enumerate(item_batches(file, codec, manifest)):
             yield count, read if select(number, ids) else None
 
     done = 0
@@ -211,87 +263,35 @@ def write_items(
         yield done
 
 
-class _Fields:
-    """The metadata of the items of a file: what the file holds of them, and over it the values of a
-    table.
-
-    Fields of the file that the index declares otherwise, or not at all, are left out.
-    """
-
-    def __init__(self, file: VectorSource, manifest: Manifest, metadata: Metadata | None) -> None:
-        types = file.header.types
-        self._odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
-        self._metadata = metadata
-
-    def of(self, item: Item) -> Item:
-        fields = {name: value for name, value in item.fields.items() if name not in self._odd}
-        return replace(
-            item,
-            fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)},
-        )
-
-
-def _check_range(batch: Batch, manifest: Manifest) -> None:
-    """Raise FeatureFileError if a vector has components that the index cannot store."""
-    largest = np.finfo(manifest.vector_floats).max
-    beyond = (np.abs(batch.embeddings.vectors) > largest).any(axis=1)
-    if beyond.any():
-        raise FeatureFileError(
-            f"the vector of {batch.items[beyond.argmax()].id!r} has numbers too large for "
-            f"{manifest.vector_dtype}, as "
-            "which the index stores vectors; make the features again, with smaller vectors",
-        )
-
-
-def _rows(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> Rows:
-    items = batch.items
-    embeddings = batch.embeddings
-    dtype = manifest.concept_dtype
-    if manifest.fields:
-        items = [fields.of(item) for item in items]
-    if codec is None:
-        assert batch.stored is not None
-        terms = batch.stored.terms
-    else:
-        terms = codec.encode_documents(embeddings)
-        items = with_words(items, terms, codec.words)
-    sets = None if batch.stored is None else batch.stored.concepts
-    if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
-        sets = (
-            None
-            if dtype is None or embeddings.concepts is None
-            else store(embeddings.concepts, dtype)
-        )
-    return Rows(items, terms, embeddings.vectors, sets)
-
-
-def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
+def source_digest(
+    file: VectorSource,
+    metadata: Metadata | None = None,
+    *,
+    sets: bool = False,
+) -> str:
     """Return the digest of what an index takes of a file.
 
     That is its list of items with their vectors, the concept sets if ``sets`` are read, and the
     metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
-    return json_sha256(parts if metadata is None else [*parts, metadata.digest])
+    if metadata is not None:
+        parts.append(metadata.digest)
+    return json_sha256(parts)
 
 
-def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
+def _check_concepts(file: VectorSource) -> None:
     for modality in MODALITIES:
-        batch = next(file.batches(modality, 1), None)
-        if batch is not None and batch.embeddings.concepts is None:
-            raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items",
-                "make it with <boc extract --encoder> (an encoder that has them, such as tern), "
-                "or leave out <--concepts> and <--rerank>",
-            )
+        for *_, read in islice(file.lazy_batches(modality, 1, sets=True), 1):
+            if read().embeddings.concepts is None:
+                raise FeatureFileError(
+                    f"{file.path}: holds no concept sets of its {modality} items",
+                    "make it with <boc extract --encoder> (an encoder that has them, such as "
+                    "tern), or leave out <--concepts> and <--rerank>",
+                )
 
 
-def source_digest(file: FeatureFile | FeatureFiles) -> str:
-    """Return the digest of the items of ``file`` and their vectors."""
-    return _source(file, None, sets=False)
-
-
-def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
+def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     ours = file.header.identity
     theirs = manifest.identity
@@ -303,12 +303,16 @@ def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
     """Return the fields of a table that are facts of files otherwise, sorted."""
-    return [] if metadata is None else sorted(metadata.types.keys() & FACTS.keys())
+    return sorted(_types_of(metadata).keys() & FACTS.keys())
+
+
+def _types_of(metadata: Metadata | None) -> dict[str, FieldType]:
+    return {} if metadata is None else metadata.types
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     """Raise BocError if the index does not declare the fields of ``metadata`` with their types."""
-    types = {} if metadata is None else metadata.types
+    types = _types_of(metadata)
     odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
@@ -318,18 +322,12 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
         )
 
 
-def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
+def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
     """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match
     none."""
     if metadata is None:
         return
-    items = (
-        item
-        for part in (file.files if isinstance(file, FeatureFiles) else [file])
-        for modality in MODALITIES
-        for start in range(0, part.count(modality), BATCH)
-        for item in part.items(modality, start, start + BATCH)
-    )
+    items = (item for modality in MODALITIES for item in file.items(modality))
     strange = metadata.strangers(items)
     if len(strange) == len(metadata.rows):
         raise BocError(

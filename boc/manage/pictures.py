@@ -13,7 +13,7 @@ from boc.inputs.metadata import Metadata, parse_row
 from boc.inputs.sources import Source
 from boc.inputs.text_lines import check_text
 from boc.manage.build import LoadReport, add_items
-from boc.manage.encode import encoded
+from boc.manage.index_sources import encoded
 from boc.manage.load import check_fields
 from boc.paths import nfc, path_text
 from boc.types import Item

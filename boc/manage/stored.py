@@ -1,6 +1,5 @@
 """Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -13,16 +12,14 @@ from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import word_fields
 from boc.errors import BocError
-from boc.inputs.features import FeatureFile, Header, LazyBatch
-from boc.inputs.file_facts import FACTS
+from boc.inputs.features import Header, LazyBatch
 from boc.inputs.metadata import Metadata
+from boc.manage.load import facts_among
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import Backend, Engine, check_name
 from boc.rerank import check_metric
-from boc.types import Batch, Embeddings, Item, Modality, Rows, StoredRows
-
-READ = 1000  # items or vectors read at a time
+from boc.types import Batch, Embeddings, Item, Modality, Rows
 
 
 class StoredItems:
@@ -33,6 +30,7 @@ class StoredItems:
         self._backend = backend
         self.path = name
         self.index = backend.open(check_name(name))
+        self.failures: list[tuple[str, str]] = []
 
     @property
     def manifest(self) -> Manifest:
@@ -42,59 +40,63 @@ class StoredItems:
     @property
     def header(self) -> Header:
         """The header of a feature file with these items."""
-        return header_of(self.manifest, self.manifest.vector_dtype)
-
-    @property
-    def dim(self) -> int:
-        """Components of a vector."""
-        return self.manifest.identity.dim
-
-    def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the code."""
-        return dict(self.index.arrays())
+        return Header.of(
+            self.manifest.identity,
+            self.manifest.vector_dtype,
+            self.manifest.source,
+            self.manifest.fields,
+        )
 
     def count(self, modality: Modality) -> int:
         """Count the items of one modality in the index."""
         return self.manifest.items[modality]
 
+    def items(self, modality: Modality) -> Iterator[Item]:
+        """Yield the items of one modality, by id."""
+        if not self.count(modality):
+            return iter(())
+        return (item for item in self.index.items() if item.modality == modality)
+
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in
         blocks, float32 (n, d)."""
         numbers = set(rows.tolist())
-        ids = (item.id for number, item in enumerate(self._items(modality)) if number in numbers)
-        while some := list(islice(ids, READ)):
+        ids = (item.id for number, item in enumerate(self.items(modality)) if number in numbers)
+        while some := list(islice(ids, 1000)):
             yield self.index.vectors(some).astype(np.float32)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
         """Yield the items of one modality in batches, still to be read; concept sets are read if
         the index has any."""
-        items = self._items(modality)
+        items = self.items(modality)
         while some := list(islice(items, size)):
             yield len(some), partial(_ids, some), partial(self._batch, modality, some)
+
+    def _batch(self, modality: Modality, items: list[Item]) -> Batch:
+        rows = stored_rows(self.index, items)
+        embeddings = Embeddings(modality, rows.vectors)
+        if rows.concepts is not None:
+            embeddings = Embeddings(modality, rows.vectors, rows.concepts.to_ragged())
+        return Batch(items, embeddings, rows)
+
+    def contents(self, *, sets: bool) -> str:
+        """Return a digest of the items."""
+        return json_sha256([self.manifest.source, self.index.exact_vectors])
 
     def check_unchanged(self) -> None:
         """Raise BocError if the index has changed since it was opened."""
         if self._backend.open(self.path).manifest != self.manifest:
             raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
 
-    def _items(self, modality: Modality) -> Iterator[Item]:
-        return (
-            item
-            for item in self.index.items()
-            if item.modality == modality and self.count(modality)
-        )
-
-    def _batch(self, modality: Modality, items: list[Item]) -> Batch:
-        _, terms, vectors, concepts = stored_rows(self.index, items)
-        return Batch(items, Embeddings(modality, vectors), StoredRows(terms, concepts))
-
 
 def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
     """Return what an index stores of ``items``; BocError if an item was deleted meanwhile."""
     ids = _ids(items)
     try:
-        concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
-        return Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32), concepts)
+        rows = Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32))
+        if index.manifest.concept_dtype is not None:
+            rows = rows._replace(concepts=index.concepts(ids))
+        return rows
     except KeyError as error:
         raise BocError(
             f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",
@@ -106,62 +108,49 @@ def _ids(items: Sequence[Item]) -> list[str]:
 
 
 def stored_manifest(
-    source: FeatureFile | StoredItems,
+    source: StoredItems,
     codec: SurrogateCodec | None = None,
     *,
     rm: float | None = None,
     rerank: Metric | None = None,
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
-    """Return the manifest of an index like ``source``, an index or a copy of one in a file, still
-    without items; and the arrays of its code: another ``codec``, or that of the source."""
+    """Return the manifest of an index like ``source``, still without items; and the arrays of its
+    code: another ``codec``, or that of the source."""
     old = source.manifest
-    assert old is not None
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
             f"{source.path} holds no concept sets, which {rerank} compares",
             "leave out <--rerank>",
         )
     parts = [old.source]
-    fields = old.fields
-    facts = old.table_facts
-    if isinstance(source, StoredItems) and not source.index.exact_vectors:
+    fields = dict(old.fields)
+    recall = old.recall if rm is None else {}
+    config = old.codec
+    arrays = source.index.arrays()
+    if not source.index.exact_vectors:
         parts.append("rounded")
     if metadata is not None:
         parts.append(metadata.digest)
-        fields = fields | metadata.types
-        facts = sorted({*facts, *(metadata.types.keys() & FACTS.keys())})
-    arrays = source.code_arrays() if codec is None else codec.arrays()
+        fields |= metadata.types
+    if codec is not None:
+        fields |= word_fields(codec.words)
+        recall = {}
+        config = codec.config()
+        arrays = codec.arrays()
     manifest = Manifest.new(
         old.identity,
-        old.codec if codec is None else codec.config(),
+        config,
         arrays,
-        rm=old.rm if rm is None else rm,
+        rm=rm or old.rm,
         dtype=old.vector_dtype,
         source=old.source if len(parts) == 1 else json_sha256(parts),
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
-        fields=fields if codec is None else fields | word_fields(codec.words),
+        fields=fields,
         unreadable=old.unreadable,
-        table_facts=facts,
+        table_facts=sorted({*old.table_facts, *facts_among(metadata)}),
         exclude=old.exclude,
-        recall=old.recall if codec is None and rm is None else {},
+        recall=recall,
     )
     return manifest, arrays
-
-
-def header_of(manifest: Manifest, dtype: str) -> Header:
-    """Return the header of a feature file of an index, which differs for indexes of different
-    contents."""
-    identity = manifest.identity
-    fields = json.dumps(manifest.fields, sort_keys=True) if manifest.fields else ""
-    return Header(
-        "embeddings",
-        identity.spec,
-        identity.digest,
-        identity.dim,
-        dtype,
-        manifest.source,
-        fields=fields,
-        index=manifest.to_json(),
-    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from boc.errors import BocError, needing
 from boc.manage.build import PLACE
+from boc.manage.index_sources import paths_of
 from boc.manage.sync import SyncReport, sync_index
 from boc.search.searcher import Searcher
 
@@ -51,7 +52,7 @@ def watch(
     The other parameters and ``options`` are those of ``sync_index``. BocError if the package
     watchfiles is not installed, or the index does not exist.
     """
-    paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+    paths = paths_of(source)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     error = ""
     first = True
@@ -122,9 +123,7 @@ class Moments:
         """Yield the files that changed; none after a while without a change."""
         with needing("watching", "watch"):
             import watchfiles
-        roots = {
-            place if place.is_dir() else place.parent for place in self._places if place.exists()
-        }
+        roots = {_root(place) for place in self._places if place.exists()}
         try:
             yield from watchfiles.watch(
                 *roots,
@@ -148,8 +147,13 @@ def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
     marks: list[tuple[int, int] | None] = []
     for place in places:
         try:
-            at = place.stat() if place.is_dir() else place.parent.stat()
+            at = _root(place).stat()
             marks.append((at.st_dev, at.st_ino) if place.exists() else None)
         except OSError:
             marks.append(None)
     return marks
+
+
+def _root(place: Path) -> Path:
+    """Return the folder of a file, or the folder itself."""
+    return place if place.is_dir() else place.parent

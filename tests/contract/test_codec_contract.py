@@ -26,7 +26,7 @@ WIDTH = 6
 
 MADE_HERE = {name: kind for name, kind in STEPS.items() if kind is not GivenTerms}
 """Steps that transform vectors; the terms of GivenTerms are made by others, see
-test_foreign_vectors.py."""
+test_vector_items.py."""
 
 
 WITH_BOOK = {name: kind for name, kind in MADE_HERE.items() if hasattr(kind, "from_codebook")}

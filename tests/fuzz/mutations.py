@@ -6,6 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import h5py
+import numpy as np
 from hypothesis import strategies as st
 
 from boc.errors import BocError
@@ -84,3 +86,58 @@ def replaced_leaf(data: st.DataObject, tree: Any, value: object) -> Any:
     else:
         found[key] = replaced_leaf(data, tree[key], value)
     return found
+
+
+NUMBERS = (-1, 0, 1, 2, 127, 128, 2**31 - 1, -(2**31))
+REALS = (0.0, -1.0, 1.0, 1e-30, 1e30, -1e38, float("nan"), float("inf"))
+TEXTS = ("", "x", "\0", "../x", "{}", "[]", "null", '{"size": []}', '{"size": 1e999}', "é" * 70_000)
+
+
+def arrays(file: h5py.File) -> list[str]:
+    found: list[str] = []
+    file.visititems(
+        lambda name, entry: found.append(name) if isinstance(entry, h5py.Dataset) else None,
+    )
+    return found
+
+
+def forge_header(file: h5py.File, rng: Random) -> str:
+    """Change an entry of the header."""
+    name = rng.choice([*file.attrs])
+    value = rng.choice(["", "x", "float16", "[]", '{"size": "text"}', -1, 0, 1, 10**12, 1.5])
+    file.attrs[name] = value
+    return f"{name} = {value!r}"
+
+
+def forge_array(file: h5py.File, rng: Random) -> str:
+    """Change a value of an array, its length or its type, or remove it."""
+    name = rng.choice(arrays(file))
+    data = file[name]
+    what = rng.choice(["value", "value", "value", "value", "length", "type", "gone"])
+    if what == "value" and data.size:
+        at = tuple(rng.randrange(size) for size in data.shape)
+        kind = data.dtype.kind
+        value: Any = rng.choice(TEXTS if kind == "O" else REALS if kind == "f" else NUMBERS)
+        if kind in "iu":
+            value = np.array(value).astype(data.dtype)
+        if kind == "O":
+            value = value.replace("\0", "\n")
+        data[at] = value
+        return f"{name}{list(at)} = {str(value)[:20]!r}"
+    values = data[:]
+    text = h5py.string_dtype() if data.dtype.kind == "O" else None
+    del file[name]
+    if what == "length":
+        values = (
+            values[: len(values) // 2]
+            if rng.random() < 0.5
+            else np.concatenate([values, values[:1]])
+        )
+    elif what == "type" and text is None:
+        values = values.astype(
+            rng.choice(["int8", "int64", "float64", "uint16", "complex64", "bool"]),
+        )
+    elif what == "gone":
+        return f"{name} removed"
+    file.create_dataset(name, data=values, dtype=text)
+    return f"{what} of {name}"

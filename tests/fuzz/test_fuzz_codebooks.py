@@ -19,8 +19,7 @@ from boc.clustering.codebook import Codebook
 from boc.codecs import parse_code
 from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Ragged
-from tests.fuzz.mutations import FORGED, damaged, verdict
-from tests.fuzz.test_fuzz_exports import NUMBERS, REALS
+from tests.fuzz.mutations import FORGED, NUMBERS, REALS, damaged, verdict
 from tests.fuzz.test_fuzz_indexes import ODD
 
 DIM = 4

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from boc.manage.compare import compare_pictures
+from boc.inputs.sources import Source
+from boc.manage.compare import compare
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
 from tests.fuzz.mutations import FORGED, verdict
@@ -88,8 +89,7 @@ def restored(home: Path) -> Iterator[None]:
 def use(home: Path, model: Any) -> None:
     index = EmbeddedBackend(home.parent).open(NAME)
     ask_all(index, model)
-    pictures = {item.id: item for item in index.items() if item.modality == "image"}
-    compare_pictures(list(pictures.values()), pictures, index.manifest.unreadable)
+    compare(index, Source(list(index.items())), None, ocr=False)
 
 
 def judge(folder: str, first: str, last: str) -> None:

@@ -27,7 +27,7 @@ from boc.errors import BocError
 from boc.inputs.file_facts import STATE
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.inputs.sources import open_source
-from boc.manage.compare import compare_pictures
+from boc.manage.compare import Changes, compare_pictures
 from boc.manifest import Manifest
 from boc.search.queries import parse_text
 from boc.types import Item
@@ -124,14 +124,15 @@ def test_manifests(data: st.DataObject, value: object) -> None:
     sound = replace(new_manifest(5, 3), unreadable={"a.jpg": [1, 2, 3]})
     text = json.dumps(replaced_leaf(data, json.loads(sound.to_json()), value))
     with suppress(BocError):
-        compare_pictures(HERE, {}, Manifest.from_json(text, where="m").unreadable)
+        compare_pictures(HERE, {}, Manifest.from_json(text, where="m").unreadable, Changes())
 
 
 @given(st.dictionaries(st.sampled_from([*STATE, "x"]), JSON))
 def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
     stored = {name: Item(name, "image", f"/{name}", name, facts) for name in ("a.jpg", "b.jpg")}
-    found = compare_pictures(HERE, stored, {})
-    assert len(found.reuses) + len(found.new) == 1
+    changes = Changes()
+    compare_pictures(HERE, stored, {}, changes)
+    assert len(changes.reuses) + len(changes.new) == 1
 
 
 @given(st.text() | st.text(alphabet="elastic+htps:/@?=&[]%0123456789.-"))

@@ -20,8 +20,7 @@ from boc.manage.sync import sync_index
 from boc.types import Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.boc.manage.collections_of_files import Counting, Files, new
-from tests.fuzz.mutations import FORGED, damaged, verdict
-from tests.fuzz.test_fuzz_exports import forge_array, forge_header
+from tests.fuzz.mutations import FORGED, damaged, forge_array, forge_header, verdict
 from tests.fuzz.test_fuzz_indexes import ODD, forge
 
 VALUES = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     default="file:boc-data",
     help="Address of the backend that holds NAME.",
 )
-@click.option("--to", help="Address of the backend of the copy, or FILE.h5 [default: the same].")
+@click.option("--to", help="Address of the backend of the copy, or FILE.zip [default: the same].")
 @click.option(
     "--code",
     type=options.CodeType(),
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace an existing index of that name, or a feature file.",
+    help="Replace an existing index of that name, or a file.",
 )
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
     """Copy the index NAME to another name, place, file or code. These are NEW, --to and --code.
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy
-    has the same hits with the same scores. Of a file boc index makes the same index again,
-    anywhere. After a kill, the same command continues where it stopped. The copy is published as a
-    whole at the end; boc verify checks it. With the name and place of NAME and --replace, it takes
-    the place of NAME.
+    has the same hits with the same scores. Of a FILE.zip boc index makes the same index again,
+    anywhere; a FILE.h5 has the items and their vectors, for commands that read features. After a
+    kill, the same command continues where it stopped. The copy is published as a whole at the end;
+    boc verify checks it. With the name and place of NAME and --replace, it takes the place of NAME.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
               boc copy photos --from elastic+https://search.example.org:9200 --to file:here
-              boc copy photos --to photos.h5
+              boc copy photos --to photos.zip
               boc copy photos photos2 --code dictionary:2/64 --rm 30
               boc copy photos --code dictionary --recall 0.99 --replace
     """
@@ -61,10 +61,12 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
     with options.bars() as progress:
         report = copy_index(name, new, to=to, progress=progress, **keywords)
-    made = new or name
-    if to is not None and to.lower().endswith((".h5", ".hdf5")):
-        made = to
-    click.echo(sentence(made, report))
+    click.echo(
+        sentence(
+            to if to is not None and to.lower().endswith((".zip", ".h5", ".hdf5")) else new or name,
+            report,
+        ),
+    )
 
 
 def sentence(name: str, report: CopyReport | LoadReport) -> str:

@@ -89,7 +89,7 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index shards 00000.tar 00001.tar --encoder clip
               boc index mine images.npy captions.npy
-              boc index photos copy.h5 --at elastic+https://search.example.org:9200
+              boc index photos copy.zip --at elastic+https://search.example.org:9200
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
     """
     from boc.inputs.vector_files import has_vectors

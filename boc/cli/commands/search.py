@@ -305,8 +305,7 @@ def search_file(
 def read_sentences(path: Path) -> list[tuple[str, str]]:
     """Return the ids and sentences of a file, by default their numbers. A vector in JSON Lines is
     a sentence, too."""
-    from boc.inputs.text_lines import json_lines
-    from boc.inputs.vector_files import id_of, text_of
+    from boc.inputs.text_lines import id_of, json_lines, text_of
 
     shown = f"--queries {path}"
     lines = options.read_lines(str(path), shown, "sentences")

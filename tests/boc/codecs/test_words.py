@@ -200,8 +200,8 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
     add_items("words", library / "photos.h5", at=at)
     build_index("plain", library / "photos.h5", at=at)
     copy_index("plain", "copied", code=code, at=at)
-    copy_index("words", at=at, to=tmp_path / "words.boc.h5")
-    build_index("again", tmp_path / "words.boc.h5", at=at)
+    copy_index("words", at=at, to=tmp_path / "words.boc.zip")
+    build_index("again", tmp_path / "words.boc.zip", at=at)
     for name in ("words", "copied", "again"):
         assert {
             item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()

@@ -368,7 +368,7 @@ def test_several_files_are_read_as_one(
                 rows = np.arange(0, len(vectors), step)
                 sampled = [np.empty((0, 3)), *files.sample(modality, rows)]
                 assert np.array_equal(np.concatenate(sampled), vectors[rows])
-                found = list(files.batches(modality, size))
+                found = [read() for *_, read in files.lazy_batches(modality, size, sets=True)]
                 assert all(len(rows.items) <= size for rows in found)
                 assert [i for rows in found for i in rows.items] == [
                     i for rows in expected for i in rows.items

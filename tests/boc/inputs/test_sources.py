@@ -251,10 +251,10 @@ def test_feature_file_source(tmp_path: Path) -> None:
         ]
         writer.append(4, batches)
         writer.finish()
-    assert open_source(path) == Source(pictures + captions, path)
+    assert open_source(path) == Source(pictures + captions, file=path)
     assert open_source(path, ids_file(tmp_path, "b\nalone")) == Source(
         [pictures[0], *captions],
-        path,
+        file=path,
     )
 
 
@@ -281,7 +281,7 @@ ITEMS = st.lists(st.builds(Item, TEXT, st.sampled_from(MODALITIES), TEXT, TEXT),
 
 @given(one=ITEMS, other=ITEMS)
 def test_source_digest(one: list[Item], other: list[Item]) -> None:
-    assert Source(one).digest == Source(list(one), Path("x")).digest
+    assert Source(one).digest == Source(list(one), file=Path("x")).digest
     assert (Source(one).digest == Source(other).digest) == (one == other)
 
 

@@ -2,6 +2,8 @@
 already, damage."""
 
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 
 from boc import Searcher, build_index, copy_index, plugins
-from boc.errors import BocError, FeatureFileError, UnreachableError
+from boc.errors import BocError, UnreachableError
 from boc.evaluate.verify import verify
+from boc.inputs.features import FeatureFile
 from boc.manage.build import add_items, delete_items
 from indexing.embedded.engine import EmbeddedEngine
 from tests.helpers import boc, run
@@ -27,7 +30,7 @@ def at(library: Path, tmp_path: Path) -> str:
 @pytest.fixture(scope="module")
 def export(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The index of the library as a file."""
-    path = tmp_path_factory.mktemp("export") / "photos.h5"
+    path = tmp_path_factory.mktemp("export") / "photos.zip"
     copy_index("photos", at=f"file:{library / 'index'}", to=path)
     return path
 
@@ -68,12 +71,12 @@ def test_a_copy_in_a_file_round_trips(
     to = f"file:{tmp_path / 'there'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     build_index("photos", library / "photos.h5", at=at, metadata=tmp_path / "table.csv", **options)
-    report = copy_index("photos", at=at, to=tmp_path / "photos.h5")
+    report = copy_index("photos", at=at, to=tmp_path / "photos.zip")
     assert (report.images, report.texts) == (40, 80)
-    build_index("again", tmp_path / "photos.h5", at=to)
+    build_index("again", tmp_path / "photos.zip", at=to)
     assert_same(at, "photos", to, "again")
     assert verify(plugins.backend(to).open("again")).right
-    assert build_index("photos", tmp_path / "photos.h5", at=at).up_to_date
+    assert build_index("photos", tmp_path / "photos.zip", at=at).up_to_date
 
 
 def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
@@ -85,26 +88,26 @@ def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
 
 @pytest.mark.slow
 def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path) -> None:
-    copy_index("photos", at=at, to=tmp_path / "photos.h5")
-    build_index("coded", tmp_path / "photos.h5", at=at, code="bits:8", rm=3)
+    copy_index("photos", at=at, to=tmp_path / "photos.zip")
+    build_index("coded", tmp_path / "photos.zip", at=at, code="bits:8", rm=3)
     coded = plugins.backend(at).open("coded")
     assert verify(coded).right
     assert (coded.manifest.rm, coded.manifest.items) == (3, {"image": 40, "text": 80})
-    build_index("deeper", tmp_path / "photos.h5", at=at, rm=50)
+    build_index("deeper", tmp_path / "photos.zip", at=at, rm=50)
     deeper = plugins.backend(at).open("deeper").manifest
     photos = plugins.backend(at).open("photos").manifest
     assert (deeper.rm, deeper.codec, deeper.arrays) == (50, photos.codec, photos.arrays)
     (tmp_path / "table.csv").write_text("id,year:integer,width:keyword\n000.png,2019,wide\n")
-    build_index("described", tmp_path / "photos.h5", at=at, metadata=tmp_path / "table.csv")
+    build_index("described", tmp_path / "photos.zip", at=at, metadata=tmp_path / "table.csv")
     described = plugins.backend(at).open("described")
     assert described.manifest.fields == photos.fields | {"year": "integer", "width": "keyword"}
     first, second = described.find(["000.png", "001.png"])
     assert (first.fields["year"], first.fields["width"]) == (2019, "wide")
     assert "width" not in second.fields
     delete_items("photos", ["003.png"], at=at)
-    assert add_items("photos", tmp_path / "photos.h5", at=at).replaced == 119
+    assert add_items("photos", tmp_path / "photos.zip", at=at).replaced == 119
     with pytest.raises(BocError, match="holds no concept sets"):
-        build_index("other", tmp_path / "photos.h5", at=at, rerank="mrsw")
+        build_index("other", tmp_path / "photos.zip", at=at, rerank="mrsw")
 
 
 @pytest.mark.parametrize("code", ["dictionary:1/4(terms=8)", "bits:8", "permutation:6"])
@@ -141,7 +144,7 @@ def test_copy_onto_itself_replaces_the_code(at: str) -> None:
     ("to", "error"),
     [
         ("file:{folder}/other", KeyboardInterrupt()),
-        ("{folder}/photos.h5", UnreachableError("the source is away")),
+        ("{folder}/photos.zip", UnreachableError("the source is away")),
     ],
 )
 def test_copy_continues_after_an_error(
@@ -173,15 +176,15 @@ def test_copy_continues_after_an_error(
     assert (report.images, report.texts) == (40, 80)
     assert calls[0] - 10 < 12  # batches
     assert ticks[-1] == ("copying", 120, 120)
-    if to.endswith(".h5"):
+    if to.endswith(".zip"):
         build_index("again", to, at=at)
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.h5"]
-    other = (at, "again") if to.endswith(".h5") else (to, "photos")
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.zip"]
+    other = (at, "again") if to.endswith(".zip") else (to, "photos")
     assert_same(at, "photos", *other)
     assert verify(plugins.backend(other[0]).open(other[1])).right
 
 
-@pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.h5"])
+@pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.zip"])
 def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> None:
     to = to.format(folder=tmp_path)
     with pytest.raises(BocError, match="photos changed while it was copied"):
@@ -195,8 +198,8 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> N
         assert not plugins.backend(to).exists("photos")
         return
     assert not Path(to).exists()
-    with pytest.raises(FeatureFileError, match="unfinished run with another index and source"):
-        copy_index("photos", at=at, to=to)
+    assert copy_index("photos", at=at, to=to).images == 39
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.zip"]
 
 
 def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
@@ -207,49 +210,98 @@ def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
     assert plugins.backend(at).names() == ["photos"]
 
 
+Edit = Callable[[dict[str, bytes]], object]
+
+
+def first(files: dict[str, bytes], suffix: str) -> str:
+    return min(name for name in files if name.endswith(suffix))
+
+
+def spoil(files: dict[str, bytes]) -> None:
+    """Change the last byte of the vectors."""
+    name = first(files, "vectors.npy")
+    files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("edit", "words"),
     [
-        ("image/terms/columns", 10**6, "none of the"),
-        ("image/terms/columns", -1, "none of the"),
-        ("image/terms/values", 0, "none of the"),
-        ("image/terms/starts", 3, "rising from 0"),
-        ("code/0.mean_", 7, "damaged"),
+        (spoil, "its bytes have changed since they were written"),
+        (lambda files: files.pop(first(files, "rows.npy")), "missing or cut short"),
+        (lambda files: files.update({first(files, "ids.bin"): b"x"}), "missing or cut short"),
+        (lambda files: files.pop("photos/CURRENT"), "not those of one index"),
+        (lambda files: files.update({"../photos/x": b""}), "no name of its files"),
+        (lambda files: files.update({"/photos/x": b""}), "no name of its files"),
+        (lambda files: files.update({"photos/.lock": b""}), "no name of its files"),
+        (lambda files: files.update({"others/CURRENT": b""}), "no copy of an index"),
     ],
 )
-def test_a_damaged_export_is_refused(
-    export: Path,
-    tmp_path: Path,
-    name: str,
-    value: int,
-    words: str,
-) -> None:
-    path = shutil.copy(export, tmp_path / "photos.h5")
+def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, words: str) -> None:
+    with zipfile.ZipFile(export) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    edit(files)
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
     at = f"file:{tmp_path / 'indexes'}"
-    with h5py.File(path, "a") as file:
-        found = name if name in file else f"code/{sorted(file['code'])[0]}"
-        file[found][-1 if found.startswith("code") else 0] = value
     with pytest.raises(BocError, match=words):
-        build_index("again", path, at=at)
+        build_index("again", tmp_path / "photos.zip", at=at)
     assert "again" not in plugins.backend(at).names()
+    assert not list(tmp_path.rglob("x"))
+
+
+def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> None:
+    path = tmp_path / "photos.zip"
+    at = f"file:{tmp_path / 'indexes'}"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("photos/CURRENT", b"0" * 10**6)
+    with pytest.raises(BocError, match="is packed"):
+        build_index("again", path, at=at)
+    for data in (b"", b"mine", export.read_bytes()[:-100]):
+        path.write_bytes(data)
+        with pytest.raises(BocError, match="no copy of an index"):
+            build_index("again", path, at=at)
+    assert list((tmp_path / "indexes").iterdir()) == []
+    assert build_index("again", export, at=at).images == 40
+
+
+def test_copy_of_older_boc_needs_code(library: Path, tmp_path: Path) -> None:
+    """Such a file has the vectors of an index; its terms are not read."""
+    path = Path(shutil.copy(library / "photos.h5", tmp_path / "photos.h5"))
+    with h5py.File(path, "a") as file:
+        file.attrs["index"] = "{}"
+    at = f"file:{tmp_path / 'indexes'}"
+    with pytest.raises(BocError, match="choose a code for its vectors"):
+        build_index("again", path, at=at)
+    assert build_index("again", path, at=at, code="bits:8").images == 40
+
+
+def test_vectors_of_index_are_written_as_features(at: str, library: Path, tmp_path: Path) -> None:
+    copy_index("photos", at=at, to=tmp_path / "photos.h5")
+    with FeatureFile(tmp_path / "photos.h5") as ours, FeatureFile(library / "photos.h5") as theirs:
+        assert sorted(item.id for item in theirs.items("text")) == ours.ids("text")
+        assert ours.header.identity == theirs.header.identity
+        order = np.argsort(theirs.ids("image"))
+        assert np.array_equal(ours.vectors("image"), theirs.vectors("image")[order])
 
 
 def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
-    path = tmp_path / "photos.h5"
+    path = tmp_path / "photos.zip"
     copy = ("copy", "photos", "--at", at, "--to")
     done = run(*copy, path)
     assert done.stdout == f"{path}: 40 pictures and 80 captions\n"
     assert "copying" in done.stderr
     assert "is there already; add --replace" in boc(*copy, path).stderr
     assert boc(*copy, path, "--replace").exit_code == 0
-    (tmp_path / "mine.h5").write_text("my own notes")
-    assert "not of the kind to be written" in boc(*copy, tmp_path / "mine.h5", "--replace").stderr
-    assert (tmp_path / "mine.h5").read_text() == "my own notes"
-    assert boc(*copy, tmp_path / "photos.zip").exit_code == 1
+    for mine in (tmp_path / "mine.h5", tmp_path / "mine.zip"):
+        mine.write_text("my own notes")
+        assert "not of the kind to be written" in boc(*copy, mine, "--replace").stderr
+        assert mine.read_text() == "my own notes"
     assert (
-        "no index 'nosuch'" in boc("copy", "nosuch", "--to", tmp_path / "new.h5", "--at", at).stderr
+        "no index 'nosuch'"
+        in boc("copy", "nosuch", "--to", tmp_path / "new.zip", "--at", at).stderr
     )
-    assert not (tmp_path / "new.h5").exists()
+    assert not (tmp_path / "new.zip").exists()
 
 
 def test_copy_command_reports(at: str, tmp_path: Path) -> None:

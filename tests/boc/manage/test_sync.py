@@ -348,8 +348,8 @@ def test_unreadable_pictures_are_skipped(
     files.do(("write", "bad.png", "bad"))
     new("x", files.folder, at)
     copy_index("x", "copy", at=at)
-    copy_index("x", at=at, to=tmp_path / "x.h5")
-    build_index("again", tmp_path / "x.h5", at=at)
+    copy_index("x", at=at, to=tmp_path / "x.zip")
+    build_index("again", tmp_path / "x.zip", at=at)
     for name in ("x", "copy", "again"):
         report = sync_index(name, files.folder, at=at)
         assert (report.up_to_date, report.failed, report.unreadable) == (True, [], ["bad.png"])

@@ -50,11 +50,11 @@ def test_rounding_survives_every_operation(
     assert_holds(backend.open("photos"), features, dtype)
     copy_index("photos", at=at, to=to)
     copy_index("photos", "coded", at=at, code="bits:8")
-    copy_index("photos", at=at, to=tmp_path / "exported.h5")
-    build_index("again", tmp_path / "exported.h5", at=to)
+    copy_index("photos", at=at, to=tmp_path / "exported.zip")
+    build_index("again", tmp_path / "exported.zip", at=to)
     for place, name in ((to, "photos"), (at, "coded"), (to, "again")):
         assert_holds(plugins.backend(place).open(name), features, dtype)
-    assert build_index("photos", tmp_path / "exported.h5", at=at).up_to_date
+    assert build_index("photos", tmp_path / "exported.zip", at=at).up_to_date
 
 
 def test_int8_vectors_by_command(library: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_run_of_sparse_queries_has_their_ids(tmp_path: Path) -> None:
     assert float(lines[0][4]) == max(products(queries[0], documents).values())
 
 
-def test_captions_of_sparse_pictures_are_evaluated(tmp_path: Path) -> None:
+def test_sparse_captions_find_their_pictures(tmp_path: Path) -> None:
     pictures = splade_like(20, 300, 20, 0)
     lines = [
         {"id": f"c{i}", "image": f"d{i}", "text": "a dog", "vector": vector}
@@ -128,11 +128,17 @@ def test_captions_of_sparse_pictures_are_evaluated(tmp_path: Path) -> None:
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
     at = f"file:{tmp_path}"
-    write_to = tmp_path / "copy.h5"
     build_index("both", [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"], at=at)
-    assert boc("copy", "both", "--at", at, "--to", write_to).exit_code == 0
-    result = boc("evaluate", write_to, "--name", "both", "--at", at, "--json")
-    assert json.loads(result.stdout)["index"]["text_to_image"]["r1"] == 100
+    searcher = Searcher.open("both", at)
+    for line in lines:
+        hit = searcher.search(json.dumps(line["vector"]), k=1, find="image")[0]
+        assert hit.item.id == line["image"]
+    assert (
+        "holds terms of another system"
+        in boc("copy", "both", "--at", at, "--to", tmp_path / "both.h5").stderr
+    )
+    assert boc("copy", "both", "--at", at, "--to", tmp_path / "both.zip").exit_code == 0
+    assert build_index("again", tmp_path / "both.zip", at=at).texts == 20
 
 
 def test_what_needs_vectors_is_refused(tmp_path: Path) -> None:

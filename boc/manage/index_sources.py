@@ -1,0 +1,228 @@
+"""What an index is made of: feature files, vectors of others, a copy of an index, or pictures and
+sentences that an encoder makes vectors of."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+from boc import models, plugins
+from boc.atomic_files import check_writable, file_lock, json_sha256
+from boc.errors import BocError, SourceError
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
+from boc.inputs.file_facts import FileState, look, settled_state
+from boc.inputs.sources import Source, open_sources
+from boc.inputs.vector_files import has_vectors
+from boc.manage.index_zip import SUFFIX, unpacked
+from boc.manage.vector_items import VectorItems
+from boc.names import MODALITIES
+from boc.paths import system_path
+
+if TYPE_CHECKING:
+    from boc.inputs.images import Picture
+    from boc.manage.load import VectorSource
+    from boc.plugins import Encoder
+    from boc.progress import Progress
+
+
+@dataclass
+class IndexSources:
+    """The sources of an index. ``states`` are those of the files of its pictures before they are
+    encoded."""
+
+    paths: list[Path]
+    images: Path | None = None
+    exclude: Sequence[str] = ()
+    states: dict[str, FileState] = field(default_factory=dict)
+
+    @cached_property
+    def form(self) -> Literal["copy", "features", "vectors", "items"]:
+        """What the sources hold: ``items`` need an encoder, the others have vectors."""
+        first = self.paths[0]
+        if len(self.paths) == 1 and first.suffix.lower() == SUFFIX and not first.is_dir():
+            return "copy"
+        if all(map(has_vectors, self.paths)):
+            return "vectors"
+        if all(
+            path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path)
+            for path in self.paths
+        ):
+            return "features"
+        return "items"
+
+    @cached_property
+    def items(self) -> Source:
+        """The pictures and sentences."""
+        return open_sources(self.paths, self.images, self.exclude)
+
+    def encoder(self, spec: str | None, device: str) -> Encoder | None:
+        """Load the encoder of pictures and sentences; None if there are vectors. BocError without
+        ``spec``."""
+        if self.form != "items":
+            return None
+        # An error of the source comes before one of the encoder.
+        _ = self.items
+        if spec is not None:
+            return plugins.encoder(spec, device)
+        for name, entry in models.CATALOGUE.items():
+            if models.find(entry.repository):
+                raise BocError(
+                    f"{self.paths[0]} holds no vectors yet",
+                    f"name an encoder to make them: add <--encoder {name}>",
+                )
+        raise BocError(
+            f"{self.paths[0]} holds no vectors yet",
+            "there is no encoder to make them; get one: <boc model get clip>, then repeat the "
+            "command with <--encoder clip> (or with your own: <--encoder KIND:FOLDER>)",
+        )
+
+    @contextmanager
+    def vectors(
+        self,
+        name: str,
+        at: str,
+        network: Encoder | None,
+        progress: Progress,
+        *,
+        concepts: bool,
+        ocr: bool,
+    ) -> Iterator[VectorSource]:
+        """Open the vectors for the index ``name``; of items ``network`` makes them first, as
+        ``encoded`` does. SourceError if there are none."""
+        if ocr and network is None:
+            raise SourceError(
+                f"{self.paths[0]} holds no pictures to read the words of",
+                "leave out <--ocr>",
+            )
+        if self.form == "features":
+            with FeatureFiles(self.paths) as file:
+                yield file
+        elif self.form == "copy":
+            with beside(name, at, None) as path, unpacked(self.paths[0], path) as items:
+                yield items
+        elif network is None:
+            yield self._usable(VectorItems(self.paths))
+        else:
+            pictures = [
+                item
+                for item in self.items.items
+                if self.items.file is None and item.modality == "image"
+            ]
+            self.states = {
+                item.id: look(system_path(item.content), settled_state) or () for item in pictures
+            }
+            making = encoded(name, at, self.items, network, progress, concepts=concepts, ocr=ocr)
+            with making as path, FeatureFiles([path]) as file:
+                yield self._usable(file)
+
+    def _usable(self, file: VectorSource) -> VectorSource:
+        if not any(map(file.count, MODALITIES)):
+            reasons = [reason for _, reason in file.failures]
+            raise SourceError(
+                f"{self.paths[0]}: none of its items can be used ({'; '.join(reasons[:3])})",
+            )
+        return file
+
+    def unreadable(self, file: VectorSource) -> dict[str, list[int]]:
+        """Return the states of the files of pictures that could not be read."""
+        return {key: list(self.states[key]) for key, _ in file.failures if self.states.get(key)}
+
+
+def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
+    """Return one source or several as paths; ~ is the home of the user. BocError for another type,
+    or none."""
+    sources = [source] if isinstance(source, (Path, str)) else source
+    if (
+        not isinstance(sources, Sequence)
+        or not sources
+        or not all(isinstance(path, (Path, str)) for path in sources)
+    ):
+        got = " ".join(repr(source).split())[:60]
+        raise BocError(
+            f"a source must be a path or a list of paths, got {got}; save arrays by numpy.save",
+        )
+    return [Path(path).expanduser() for path in sources]
+
+
+@contextmanager
+def encoded(
+    name: str,
+    at: str,
+    source: Source,
+    network: Encoder,
+    progress: Progress,
+    *,
+    concepts: bool,
+    ocr: bool,
+    pictures: Mapping[str, Picture] | None = None,
+) -> Iterator[Path]:
+    """Encode a source on its way to the index ``name``; yield the feature file, which goes when the
+    block succeeds.
+
+    After a kill, or an error, the same call continues it, unless ``pictures`` in memory are given,
+    by id; a call for other contents removes it. BocError if another process encodes for this index.
+    """
+    contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
+    if pictures:
+        contents.append(str(uuid4()))
+    with beside(name, at, contents) as path:
+        extraction = Extraction(
+            source,
+            path,
+            encoder=network,
+            concepts=concepts,
+            workers=0 if pictures else None,
+            ocr=ocr,
+            pictures=pictures,
+        )
+        if not path.exists():
+            for step in extraction.steps("encoding"):
+                progress(*step)
+        yield path
+
+
+@contextmanager
+def beside(name: str, at: str, contents: object) -> Iterator[Path]:
+    """Yield a path beside the index ``name`` for what ``contents`` become on their way to it. It
+    goes when the block succeeds, and what others have left before."""
+    place = _place(at)
+    path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
+    lock = place / f".{name}.lock"
+    check_writable(lock)
+    with file_lock(lock, f"{name} is"):
+        for left in place.glob(_LEFT.format(name)):
+            # The parts of a feature file are of use until it is whole.
+            if not left.name.startswith(path.name) or (left != path and path.exists()):
+                _remove(left)
+        yield path
+        _remove(path)
+
+
+_LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def clear(name: str, at: str) -> None:
+    """Remove what killed commands encoded for the index ``name``, unless another process encodes
+    for it now."""
+    if any(_place(at).glob(_LEFT.format(name))):
+        with suppress(BocError), beside(name, at, None) as path:
+            path.touch()
+
+
+def _place(at: str) -> Path:
+    """Return the folder for files on their way to an index: its own, or for a server this one."""
+    return Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()

@@ -1,0 +1,72 @@
+"""Copies of an index in a file: its folder, as a zip archive that is not compressed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from boc import plugins
+from boc.atomic_files import replacing
+from boc.errors import SourceError, check_system
+from boc.manage.stored import StoredItems
+
+SUFFIX = ".zip"
+
+
+def is_copy(path: Path) -> bool:
+    """Return whether a file is a copy of an index."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/CURRENT") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def pack(folder: Path, path: Path) -> None:
+    """Write the files of the index in ``folder`` to the archive ``path``."""
+    files = sorted(file for file in folder.rglob("[!.]*") if file.is_file())
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for file in files:
+            archive.write(file, file.relative_to(folder.parent))
+
+
+@contextmanager
+def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
+    """Unpack a copy to ``folder``, and open it; the folder goes with the block. SourceError for
+    names or sizes that no copy has; ManifestError if the bytes of a file are not those of the
+    commit."""
+    # A kill may have left a part of it.
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        member_name = re.compile(
+            r"([a-z0-9][a-z0-9_-]{0,99})/(?:[a-z]+-[0-9a-f]+/)?[A-Za-z0-9_][\w.-]*",
+            re.ASCII,
+        )
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = set()
+                size = 0
+                for member in archive.infolist():
+                    name = member_name.fullmatch(member.filename)
+                    size += member.file_size
+                    if name is None or member.compress_type != zipfile.ZIP_STORED:
+                        raise ValueError(
+                            f"{member.filename[:60]!r} is packed, or no name of its files",
+                        )
+                    names.add(name[1])
+                (index,) = names
+                if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
+                    raise ValueError("its files are not those of one index")
+                archive.extractall(folder)
+        except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+            check_system(path, error, SourceError)
+            raise SourceError(
+                f"{path}: no copy of an index ({error}); copy the index again",
+            ) from error
+        yield StoredItems(plugins.backend(f"file:{folder}"), index)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,166 @@
+"""Vectors in the files of others as items, dense ones and sparse ones, which are read like feature
+files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.atomic_files import json_sha256
+from boc.codecs import SurrogateCodec
+from boc.codecs.given import GivenTerms, with_terms
+from boc.errors import SourceError
+from boc.inputs.features import Header, LazyBatch
+from boc.inputs.vector_files import VectorRows, read_vectors
+from boc.types import MODALITIES, Batch, Embeddings, Item, Modality
+from boc.vectors import unit_rows
+
+BATCH = 4096
+
+
+class _Part(NamedTuple):
+    """Rows of a file, by their numbers, and the items that they belong to."""
+
+    file: VectorRows
+    rows: NDArray[np.int64]
+    items: list[Item]
+
+    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        vectors = np.asarray(self.file.rows[rows], np.float32)
+        return vectors if self.file.exact else unit_rows(vectors)
+
+
+class VectorItems:
+    """The items of files of ``boc.inputs.vector_files``, and their vectors.
+
+    Dense vectors get unit length, unless it counts. Sparse ones are terms of ``codec``, which is
+    None for dense ones. ``failures`` are ids and reasons of rows that cannot be used. SourceError
+    if the files do not belong together.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        files = list(map(read_vectors, paths))
+        widths = {None if file.names is not None else int(file.rows.shape[1]) for file in files}
+        if len(widths) > 1:
+            raise SourceError(
+                f"{paths[0]} and the others hold vectors of different kinds or widths; index them "
+                "apart",
+            )
+        (width,) = widths
+        lists = _items(files)
+        spec = f"vectors:{paths[0].stem}"
+        source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
+        self.path = paths[0]
+        self.codec: SurrogateCodec | None = None
+        self.failures: list[tuple[str, str]] = []
+        self.header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
+        if width is None:
+            names = sorted({name for file in files for name in file.names or ()})
+            # Weights that are no whole numbers are multiplied by 100, as is usual for SPLADE.
+            whole = all((file.rows.data == np.rint(file.rows.data)).all() for file in files)
+            step = GivenTerms.of(names, 1 if whole else 100)
+            self.codec = SurrogateCodec([step]).fit(with_terms("image", step.rows([{}])))
+            self.header = Header("embeddings", spec, json_sha256(names), 1, "float16", source)
+        self._parts = []
+        for file, items in zip(files, lists, strict=True):
+            usable = np.ones(len(items), bool)
+            for start in range(0, len(items) if self.codec is None else 0, BATCH):
+                rows = np.asarray(file.rows[start : start + BATCH], np.float32)
+                good = np.isfinite(rows).all(axis=1) & (rows != 0).any(axis=1)
+                usable[start : start + BATCH] = good
+            for row in np.flatnonzero(~usable).tolist():
+                reason = f"row {row} of {file.path} is zero or not finite"
+                self.failures.append((items[row].id, reason))
+            chosen = np.flatnonzero(usable)
+            self._parts.append(_Part(file, chosen, [items[row] for row in chosen]))
+
+    def _of(self, modality: Modality) -> list[_Part]:
+        return [part for part in self._parts if part.items and part.items[0].modality == modality]
+
+    def count(self, modality: Modality) -> int:
+        """Return the number of items of one modality."""
+        return sum(len(part.items) for part in self._of(modality))
+
+    def items(self, modality: Modality) -> Iterator[Item]:
+        """Yield the items of one modality."""
+        return (item for part in self._of(modality) for item in part.items)
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """Yield all items of one modality in batches, still to be read; they have no concept
+        sets."""
+        for part in self._of(modality):
+            for start in range(0, len(part.items), size):
+                some = _Part(part.file, part.rows[start:][:size], part.items[start:][:size])
+                ids = [item.id for item in some.items]
+                yield len(ids), partial(list, ids), partial(self._batch, some)
+
+    def _batch(self, part: _Part) -> Batch:
+        modality = part.items[0].modality
+        if self.codec is None:
+            return Batch(part.items, Embeddings(modality, part.vectors(part.rows)))
+        step = self.codec.given
+        assert step is not None
+        rows = part.file.rows[part.rows]
+        columns = np.array([step.columns[name] for name in part.file.names or ()], np.int32)
+        terms = step.terms(rows.data, columns[rows.indices], rows.indptr)
+        return Batch(part.items, with_terms(modality, terms))
+
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors of the items with the numbers ``rows``, ascending, in blocks, float32
+        (n, d)."""
+        for part in self._of(modality):
+            first, last = np.searchsorted(rows, (0, len(part.items)))
+            for start in range(first, last, BATCH):
+                yield part.vectors(part.rows[rows[start : min(start + BATCH, last)]])
+            rows = rows - len(part.items)
+
+    def contents(self, *, sets: bool) -> str:
+        """Return the SHA-256 over the vectors of all items."""
+        digest = hashlib.sha256()
+        for modality in MODALITIES:
+            for *_, read in self.lazy_batches(modality, BATCH, sets=sets):
+                rows = read().embeddings
+                digest.update(rows.vectors.data)
+                if rows.terms is not None:
+                    digest.update(rows.terms.indices.data)
+                    digest.update(rows.terms.data.data)
+        return json_sha256([digest.hexdigest()])
+
+
+def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
+    """Return the items of each file. SourceError for sentences of unknown pictures, and an id that
+    occurs twice."""
+    ids = [file.ids or list(map(str, range(file.rows.shape[0]))) for file in files]
+    pairs = list(zip(files, ids, strict=True))
+    known = [key for file, own in pairs if file.sentences is None for key in own]
+    items = []
+    for file, own in pairs:
+        if file.sentences is None:
+            items.append([Item(key, "image", key, key) for key in own])
+            continue
+        owners = file.owners or own
+        each = len(own) // max(1, len(known))
+        if file.owners is None and known:
+            if len(own) != each * len(known):
+                raise SourceError(
+                    f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says "
+                    "of which; write the id "
+                    "of its picture and a tab before each sentence",
+                )
+            owners = [known[row // each] for row in range(len(own))]
+        keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]
+        triples = zip(keys, file.sentences, owners, strict=True)
+        items.append([Item(key, "text", sentence, owner) for key, sentence, owner in triples])
+    key, count = Counter(item.id for each in items for item in each).most_common(1)[0]
+    if count > 1:
+        raise SourceError(
+            f"{count} vectors have the id {key!r}; write ids beside each file: X.ids.txt for X.npy",
+        )
+    return items
