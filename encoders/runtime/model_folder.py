@@ -112,11 +112,8 @@ def create_folder(
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    spec = re.sub(
-        "^onnx:[^?]*",
-        f"onnx:{REGIONS}",
-        source.identity.spec,
-    )  # wherever the folder is then
+    # The folder may be moved.
+    spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)
     config = {
         "format": FORMAT,
         "kind": kind,
@@ -132,17 +129,16 @@ def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
     """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no
     longer used."""
     (folder / RECORD).unlink(missing_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(folder / WEIGHTS) as temporary:
-        save_file(
-            {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()},
-            temporary,
-        )
+        save_file(tensors, temporary)
 
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
     """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
     with reading_damaged(folder):
         network = make(config["kind"], config["network"], config["text"])
-        (folder / WEIGHTS).open("rb").close()  # its library takes any error for a missing file
+        # The library of safetensors takes any error for a missing file.
+        (folder / WEIGHTS).open("rb").close()
         network.load_state_dict(load_file(folder / WEIGHTS))
     return network

@@ -14,18 +14,13 @@ from ..networks.foreign import reading_model
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
     """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without
     ONNX Runtime, or for a damaged file."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = (
-        "1"  # it keeps a device id and looks up its collector otherwise
-    )
+    # Otherwise ONNX Runtime keeps a device id and looks up its collector.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     with needing("this network", "search", EncoderError):
         import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    name = "a network" if isinstance(model, bytes) else str(model)
+    name = "a network" if isinstance(model, bytes) else model
     with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
-        return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else name,
-            options,
-            providers=["CPUExecutionProvider"],
-        )
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -27,7 +27,8 @@ from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.labels import whole_words
 from boc.types import ImageRef, Runtime
-from encoders.clip import JOINER, ClipEncoder
+from encoders.clip import JOINER
+from encoders.runtime.dual_encoder import DualEncoder
 from encoders.runtime.dual_inputs import patch_boxes, window
 from tests.helpers import Bomb, refuse_connections
 
@@ -292,9 +293,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_connections(monkeypatch)
 
 
-def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
+def open_encoder(folder: Path, **runtime: Any) -> DualEncoder:
     encoder = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
-    assert isinstance(encoder, ClipEncoder)
+    assert isinstance(encoder, DualEncoder)
     return encoder
 
 
@@ -516,7 +517,7 @@ def test_pieces_make_up_the_words_of_a_text(
             assert [word.replace(JOINER, "") for word in found] == expected
 
 
-CACHE: dict[str, ClipEncoder] = {}
+CACHE: dict[str, DualEncoder] = {}
 
 
 def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:

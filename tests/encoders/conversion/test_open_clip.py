@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
-from encoders.clip import ClipEncoder
+from encoders.runtime.dual_encoder import DualEncoder
 from tests.encoders.test_clip import TEXTS, clip_tokenizer
 
 open_clip = pytest.importorskip(
@@ -57,9 +57,9 @@ def make(folder: Path, weights: str = "open_clip_model.safetensors", **network: 
     return model
 
 
-def load_encoder(folder: Path) -> ClipEncoder:
+def load_encoder(folder: Path) -> Any:
     encoder = plugins.encoder(f"clip:{folder}", "cpu")
-    assert isinstance(encoder, ClipEncoder)
+    assert isinstance(encoder, DualEncoder)
     return encoder
 
 
@@ -68,8 +68,8 @@ def load_encoder(folder: Path) -> ClipEncoder:
 def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weights: str) -> None:
     model = make(tmp_path, weights, quick_gelu=quick)
     encoder = load_encoder(tmp_path)
-    ids = torch.zeros(len(TEXTS), encoder.form.limit, dtype=torch.int64)
-    for row, each in enumerate(encoder.form.encode(TEXTS)):
+    ids = torch.zeros(len(TEXTS), encoder.tokens.limit, dtype=torch.int64)
+    for row, each in enumerate(encoder.tokens.encode(TEXTS)):
         ids[row, : len(each)] = torch.tensor(each.ids)
     with torch.inference_mode():
         expected = model.encode_text(ids, normalize=True).numpy()

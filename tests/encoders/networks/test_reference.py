@@ -23,9 +23,10 @@ from boc.types import ImageRef, Runtime
 from encoders.conversion.checkpoints import read_published
 from encoders.conversion.convert import from_published
 from encoders.networks.alignment import pool_cosines
+from encoders.runtime.dual_encoder import DualEncoder
 from encoders.runtime.model_config import read_config
 from encoders.runtime.model_folder import load_network
-from encoders.runtime.set_encoder import SetEncoder
+from encoders.runtime.set_encoder import SetTowers
 from encoders.runtime.torch_towers import TorchTowers
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, run
@@ -260,12 +261,13 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
-    encoder = SetEncoder(
-        towers.images,
-        towers.texts,
-        whole.tokens,
-        lambda: whole.regions,
+    encode = SetTowers(whole.tokens, towers, lambda: towers)
+    encoder = DualEncoder(
         whole.identity,
+        whole.tokens,
+        lambda: whole.preparer,
+        encode.images,
+        encode.texts,
     )
     if spec.startswith("teran"):
         network.config = replace(
