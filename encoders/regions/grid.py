@@ -15,9 +15,10 @@ from boc.types import Identity, ImageRef, Regions
 
 from ._shared import cell_boxes
 
-LEVELS = (6, 3, 1)  # cells per side
-PARTS = 3  # parts per side of a cell
-PIXELS = 8  # pixels per side of a part
+# Cells per side, parts per side of a cell, pixels per side of a part.
+LEVELS = (6, 3, 1)
+PARTS = 3
+PIXELS = 8
 ORIENTATIONS = 9
 DIM = PARTS * PARTS * (ORIENTATIONS + 3)
 XYZ = (
@@ -26,7 +27,6 @@ XYZ = (
     (0.019334, 0.119193, 0.950227),
 )
 """XYZ of the primaries of sRGB under D65, rows X, Y, Z."""
-WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
 
 def load(argument: str) -> GridRegions:
@@ -55,20 +55,15 @@ class GridRegions:
 
 def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
-    size = side * PARTS * PIXELS
-    pixels = np.asarray(
-        picture.resize((size, size), Image.Resampling.BOX),
-        dtype=np.float32,
-    ) / np.float32(255)
-    rows = _of_cells(_histograms(pixels), side)
-    clipped = np.minimum(rows / _lengths(rows), 0.2)
-    edges = clipped / _lengths(
-        clipped,
-    )  # of unit length, clipped, and of unit length again: "L2-Hys"
-    colours = (
-        rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3))
-        / 100
-    )
+    parts = side * PARTS
+    size = parts * PIXELS
+    resized = picture.resize((size, size), Image.Resampling.BOX)
+    pixels = np.asarray(resized, np.float32) / np.float32(255)
+    # Of unit length, clipped, and of unit length again: "L2-Hys".
+    edges = _unit(_of_cells(_histograms(pixels), side))
+    edges = _unit(np.minimum(edges, 0.2))
+    colours = rgb_to_lab(pixels).reshape(parts, PIXELS, parts, PIXELS, 3)
+    colours = colours.mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
@@ -90,12 +85,14 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
+    # The strongest channel of each pixel, (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
         np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
     )
-    orientation = np.rad2deg(np.arctan2(row, column)) % 180 // (180 / ORIENTATIONS)
-    bins = np.minimum(orientation.astype(np.int64), ORIENTATIONS - 1)
+    degrees = np.rad2deg(np.arctan2(row, column)) % 180
+    bins = (degrees // (180 / ORIENTATIONS)).astype(np.int64)
+    bins = np.minimum(bins, ORIENTATIONS - 1)
     side = len(pixels) // PIXELS
     part = np.arange(side).repeat(PIXELS)
     places = (part[:, None] * side + part) * ORIENTATIONS + bins
@@ -103,23 +100,20 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths: NDArray[np.float64] = np.sqrt((rows**2).sum(axis=1, keepdims=True) + 1e-10)
-    return lengths
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    squares = (rows**2).sum(axis=1, keepdims=True)
+    unit: NDArray[np.float64] = rows / np.sqrt(squares + 1e-10)
+    return unit
 
 
 def rgb_to_lab(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE
     15:2004, IEC 61966-2-1)."""
-    linear = np.where(
-        pixels > 0.04045,
-        ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4),
-        pixels / np.float32(12.92),
-    )
-    xyz = linear @ np.array(XYZ, np.float32).T / np.array(WHITE, np.float32)
-    x, y, z = np.moveaxis(
-        np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)),
-        -1,
-        0,
-    )
+    bright = ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4)
+    linear = np.where(pixels > 0.04045, bright, pixels / np.float32(12.92))
+    # XYZ of D65, as the observer of 1931 sees it.
+    white = np.array((0.95047, 1.0, 1.08883), np.float32)
+    xyz = linear @ np.array(XYZ, np.float32).T / white
+    dark = np.float32(7.787) * xyz + np.float32(16 / 116)
+    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), dark), -1, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)

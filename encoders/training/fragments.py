@@ -52,7 +52,8 @@ class Fragments:
         is a negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
-        return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
+        lacking = [[not words <= known for words in contents] for known in vocabularies]
+        return torch.tensor(lacking)
 
     def _cut(self, row: list[int], rng: np.random.Generator) -> list[int]:
         """Return a run of at least one word that is no stop word, if there is such a word."""
@@ -76,8 +77,10 @@ def exchange_opposites(
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
-    says = [
-        not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows
-    ]
-    places = [place for place, affected in enumerate(says) if affected]
-    return places, [[opposites.get(id, id) for id in rows[place]] for place in places]
+    places = []
+    turned = []
+    for place, row in enumerate(rows):
+        if not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]):
+            places.append(place)
+            turned.append([opposites.get(id, id) for id in row])
+    return places, turned

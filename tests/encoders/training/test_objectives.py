@@ -108,13 +108,7 @@ def small(kind: str, folder: Path) -> tuple[Any, CaptionTensors]:
         tower.text,
     ).eval()
     items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
-    return network, CaptionTensors(
-        items,
-        tower.tokens,
-        network.txt_enc.width,
-        frozen=False,
-        folder=folder,
-    )
+    return network, CaptionTensors(items, tower.tokens, frozen=False, folder=folder)
 
 
 @pytest.fixture

@@ -223,9 +223,7 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
     items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
-    captions = CaptionTensors(
-        items, tower.tokens, model.txt_enc.width, frozen=frozen, folder=tmp_path
-    )
+    captions = CaptionTensors(items, tower.tokens, frozen=frozen, folder=tmp_path)
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
     numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
@@ -387,13 +385,10 @@ def make(library: Path, tmp_path: Path) -> Make:
         sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
         network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
-        frozen = config.text_lr == 0
-        width = network.txt_enc.width
         captions = CaptionTensors(
             items,
             tower.tokens,
-            width,
-            frozen=frozen,
+            frozen=config.text_lr == 0,
             folder=tmp_path / name / "training",
         )
         list(captions.prepare(network, "cpu"))
@@ -480,7 +475,7 @@ def test_recompute(make: Make) -> None:
             lambda t, s=sizes: (s.append(t.nbytes), t)[1],
             lambda t: t,
         ):
-            loss = trainer._forward(pictures, numbers, positive)
+            loss = trainer.loss(pictures, numbers, positive)
         loss.backward()
         gradients.append(
             {name: p.grad for name, p in trainer.learned.items() if p.grad is not None},
@@ -509,15 +504,7 @@ def test_best_weights_are_saved(make: Make) -> None:
     assert trainer.state.best == max(totals)
     assert trainer.state.best_step == 4 * (1 + totals.index(max(totals)))
     trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
-    again = trainer_module.validate(
-        trainer.network,
-        trainer.objective,
-        trainer.held_out,
-        trainer.regions,
-        trainer.captions,
-        "cpu",
-    )
-    assert evaluate_recall(again, trainer.held_out.owners).total == max(totals)
+    assert evaluate_recall(trainer.scores(), trainer.held_out.owners).total == max(totals)
 
 
 @pytest.mark.slow
