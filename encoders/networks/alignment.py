@@ -12,8 +12,6 @@ The zeros are part of the published networks: a maximum over a padded set is nev
 and symm depend slightly on whether a set is padded, and ``mean`` on the amount of padding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,8 +1,6 @@
 """Base of the networks, which map images (sets of regions) and sentences (sequences of words) into
 one space."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 

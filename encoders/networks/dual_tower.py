@@ -1,8 +1,6 @@
 """The towers of dual encoders of ``transformers``: global vectors and tokens, and tokens in the
 joint space."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that others made: what their libraries raise for damaged or forged files."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Layers that several networks use."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

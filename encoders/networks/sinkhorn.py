@@ -1,7 +1,5 @@
 """Sinkhorn normalisation of the scores of a batch (VSRN++, section 3.6)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

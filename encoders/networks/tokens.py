@@ -17,8 +17,6 @@ from boc.atomic_files import open_whole
 from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
 
-from .foreign import reading_model
-
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 # Ids per text, where the network itself has no limit.
 LIMIT = 512
@@ -95,18 +93,9 @@ class Vocabulary:
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
-        """JSON for ``load``."""
+        """JSON for ``read_tokens``."""
         content = {"kind": "words", "words": self.words, "limit": self.limit}
         return json.dumps(content, ensure_ascii=False)
-
-    @classmethod
-    def load(cls, text: str) -> Vocabulary:
-        """Restore a vocabulary from ``dump``. EncoderError for anything else."""
-        with reading_model(lambda reason: f"damaged vocabulary ({reason}); train the model again"):
-            words = parse_json(text)
-            if words["kind"] != "words" or not is_words(words["words"]):
-                raise ValueError("it needs the entries kind, words and limit")
-            return cls(words["words"], int(words["limit"]))
 
 
 class Tokens(Protocol):
@@ -165,7 +154,9 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         dumped = file.read().decode()
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
-        return Vocabulary.load(dumped)
+        if not is_words(tokens["words"]):
+            raise ValueError(f"{path} holds no vocabulary")
+        return Vocabulary(tokens["words"], int(tokens["limit"]))
     # The library's own error would have no class.
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
         raise ValueError(f"{path} holds no tokenizer")

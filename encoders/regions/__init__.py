@@ -1,7 +1,5 @@
 """Region sources by the kind that their spec begins with."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import EncoderError
 
 T = TypeVar("T")
+Floats = NDArray[np.float32]
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
@@ -61,7 +62,7 @@ def _parameters(defaults: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in defaults.items()) or "none"
 
 
-def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:
+def cell_boxes(rows: int, columns: int) -> Floats:
     """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by
     row."""
     y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)

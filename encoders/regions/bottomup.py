@@ -31,7 +31,7 @@ from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import read_tensors, reading_model
 from ..runtime import device
-from ._shared import parse_spec, write_spec
+from ._shared import Floats, parse_spec, write_spec
 
 # Pixels per row of the feature maps.
 STRIDE = 16
@@ -111,10 +111,10 @@ class BottomUpRegions:
 
 
 def select(
-    corners: NDArray[np.float32],
-    confidence: NDArray[np.float32],
+    corners: Floats,
+    confidence: Floats,
     options: BottomUpOptions,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[Floats, NDArray[np.int64]]:
     """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and
     ``confidence`` (n,).
 

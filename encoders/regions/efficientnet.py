@@ -2,8 +2,6 @@
 Lite variants of March 2020), whose weights come as a Python package. See ``lite`` for the
 networks."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
-from ._shared import cell_boxes, parse_spec, write_spec
+from ._shared import Floats, cell_boxes, parse_spec, write_spec
 
 # Metadata of a network that was exported: the SHA-256 of the weights that it was made from.
 WEIGHTS = "weights"
@@ -136,10 +136,10 @@ class MapRegions:
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
-    def _run(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
+    def _run(self, pixels: NDArray[Any]) -> Floats:
         """Return the maps (B, C, rows, columns) of pixels (B, 3, S, S)."""
         name = self._session.get_inputs()[0].name
-        made: list[NDArray[np.float32]]
+        made: list[Floats]
         made = self._session.run(None, {name: np.ascontiguousarray(pixels, np.float32)})
         return made[0]
 
@@ -162,10 +162,10 @@ class MapRegions:
             )
             raise EncoderError(f"{spec}: reads {takes} and gives {gives}; {FORM}")
         _, dim, rows, columns = made.shape
-        return side, dim, rows, columns
+        return int(inputs[0].shape[-1]), dim, rows, columns
 
 
-def crop_boxes(side: int) -> NDArray[np.float32]:
+def crop_boxes(side: int) -> Floats:
     """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1)
     wide and high, and half of it shared with the next."""
     y, x = np.mgrid[0:side, 0:side].reshape(2, -1)
@@ -173,7 +173,7 @@ def crop_boxes(side: int) -> NDArray[np.float32]:
     return edges.clip(0, 1).astype(np.float32)
 
 
-def _averages(size: int, count: int) -> NDArray[np.float32]:
+def _averages(size: int, count: int) -> Floats:
     """Return weights (count, size) that average ``size`` values to ``count``, value i over those
     from i * size / count to (i + 1) * size / count, rounded outwards."""
     i = np.arange(count)[:, None]

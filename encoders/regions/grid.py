@@ -13,7 +13,7 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ._shared import cell_boxes
+from ._shared import Floats, cell_boxes
 
 # Cells per side, parts per side of a cell, pixels per side of a part.
 LEVELS = (6, 3, 1)
@@ -53,7 +53,7 @@ class GridRegions:
         return Regions(np.concatenate([_describe(picture, side) for side in LEVELS]), self._boxes)
 
 
-def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
+def _describe(picture: Image.Image, side: int) -> Floats:
     """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     parts = side * PARTS
     size = parts * PIXELS
@@ -73,7 +73,7 @@ def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
     return cells.reshape(side * side, -1)
 
 
-def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
+def _histograms(pixels: Floats) -> NDArray[np.float64]:
     """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel,
     by orientation.
 
@@ -106,7 +106,7 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return unit
 
 
-def rgb_to_lab(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+def rgb_to_lab(pixels: Floats) -> Floats:
     """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE
     15:2004, IEC 61966-2-1)."""
     bright = ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4)

@@ -4,8 +4,6 @@ Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that
 weights are those of TensorFlow; batch normalisations are folded into the convolutions before them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from io import BytesIO

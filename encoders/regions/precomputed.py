@@ -41,7 +41,7 @@ from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import reading_model
-from ._shared import parse_spec, write_spec
+from ._shared import Floats, parse_spec, write_spec
 
 
 def known_as(image_id: str) -> list[str]:
@@ -324,7 +324,7 @@ def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
     return _in_fractions(features.reshape(count, dim), boxes, width, height)
 
 
-def _floats(cell: bytes) -> NDArray[np.float32]:
+def _floats(cell: bytes) -> Floats:
     try:
         return np.frombuffer(base64.b64decode(cell, validate=True), "<f4").astype(np.float32)
     except binascii.Error as error:

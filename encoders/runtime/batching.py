@@ -1,8 +1,6 @@
 """Batched inference: items are sorted by length, in a chosen precision, and a batch that exceeds
 memory is halved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

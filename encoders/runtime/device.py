@@ -1,8 +1,6 @@
 """The device that networks run on. Torch, which takes seconds to import, is imported where it is
 asked."""
 
-from __future__ import annotations
-
 import ctypes
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,10 +1,8 @@
 """The encoder around two networks, one for pictures and one for sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +18,18 @@ EncodedTexts = tuple[NDArray[np.float32], Ragged, list[list[str]]]
 """The same with the words of each set."""
 
 
-class Tokenizer(Protocol):
-    """What an encoder shows of its tokenizer."""
-
-    @property
-    def vocabulary(self) -> frozenset[str]:
-        """The words that have an id of their own."""
-
-
 class DualEncoder:
     """Two networks as an Encoder. Its concepts are regions and words, without special rows.
 
     ``images`` encodes prepared pictures, ``texts`` sentences. ``open_preparer`` is called with the
-    first picture. Without ``concepts`` embeddings have vectors only.
+    first picture. ``tokens`` has the ``vocabulary``: the words that have an id of their own.
+    Without ``concepts`` embeddings have vectors only.
     """
 
     def __init__(
         self,
         identity: Identity,
-        tokens: Tokenizer,
+        tokens: Any,
         open_preparer: Callable[[], Callable[[ImageRef], Any]],
         images: Callable[[Sequence[Any]], Encoded],
         texts: Callable[[Sequence[str]], EncodedTexts],

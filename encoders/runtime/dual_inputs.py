@@ -153,9 +153,9 @@ class PixelForm:
             left = (picture.width - width) // 2
             top = (picture.height - height) // 2
             picture = picture.crop((left, top, left + width, top + height))
-        pixels = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
-        pixels = pixels - np.array(self.image_mean, np.float32)
-        pixels = pixels / np.array(self.image_std, np.float32)
+        scaled = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
+        centred = scaled - np.array(self.image_mean, np.float32)
+        pixels = centred / np.array(self.image_std, np.float32)
         return {"pixel_values": [np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)]}
 
 

@@ -1,8 +1,6 @@
 """Dual encoders of the ``transformers`` library, and CLIPs of ``open_clip``, on torch: the
 reference, and on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

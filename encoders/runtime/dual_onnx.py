@@ -1,7 +1,5 @@
 """Dual encoders on ONNX Runtime: on a CPU, without torch and transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

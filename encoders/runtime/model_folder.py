@@ -1,7 +1,5 @@
 """Model folders: weights (safetensors), configuration (JSON) and tokens. A folder can be moved."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

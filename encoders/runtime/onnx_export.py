@@ -1,7 +1,5 @@
 """Export of networks to ONNX, so that sentences and pictures are encoded without torch."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence

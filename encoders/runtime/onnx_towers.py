@@ -1,7 +1,5 @@
 """The two towers of a model folder on ONNX Runtime: on a CPU, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks in ONNX, run on the CPU by ONNX Runtime, without torch."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

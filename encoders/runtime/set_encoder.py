@@ -1,8 +1,6 @@
 """Loads encoders of model folders, with their region source and tokenizer; torch is imported only
 if it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

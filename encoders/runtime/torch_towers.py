@@ -1,7 +1,5 @@
 """The two towers of a model folder on torch: the reference, on a GPU where there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

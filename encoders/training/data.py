@@ -35,7 +35,8 @@ class CaptionPairs:
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
     def hold_out(self, held_out: int, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
-        """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
+        """Hold out at most ``held_out`` random pictures with their captions; return (rest, held
+        out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(order[held_out:]), self._take(order[:held_out])
 
@@ -44,11 +45,6 @@ class CaptionPairs:
         order."""
         chosen = np.isin(self.pictures, list(pictures))
         return self._take(np.flatnonzero(~chosen)), self._take(np.flatnonzero(chosen))
-
-    def sample(self, size: int, seed: int) -> CaptionPairs:
-        """Return at most ``size`` random pictures, with their captions."""
-        order = np.random.default_rng(seed).permutation(len(self))
-        return self._take(order[:size])
 
     def batches(
         self,

@@ -62,7 +62,9 @@ class Recipe:
         unknown = [key for key in values if key not in types]
         if unknown:
             raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(types)}")
-        parsed = {key: _parse_value(key, value, types[key]) for key, value in values.items()}
+        parsed: dict[str, Any] = {
+            key: _parse_value(key, value, types[key]) for key, value in values.items()
+        }
         sizes = _take(parsed, network)
         train = TrainConfig(**_take(parsed, TrainConfig))
         vector = sizes.get("vector", getattr(network, "vector", None))

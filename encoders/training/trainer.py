@@ -301,11 +301,11 @@ class Trainer:
 
         if getattr(self.network.config, "scaled", False):
             # The regions of 1,000 pictures show the scale of features.
-            sample = self.train.sample(1000, config.seed)
+            _, sample = self.train.hold_out(1000, config.seed)
             scale(self.network, torch.cat([rows_of(i) for i in sample.pictures]))
         if not config.warm_start:
             return
-        pairs = self.train.sample(20_000, config.seed)
+        _, pairs = self.train.hold_out(20_000, config.seed)
         regions = torch.stack([rows_of(i).mean(dim=0).nan_to_num() for i in pairs.pictures])
         numbers = np.concatenate(pairs.captions)
         if self.network.text["kind"] == "embedding":
