@@ -1,7 +1,5 @@
 """The landscapes behind scenes: sky, weather and land."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -74,7 +72,11 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     """Paint the sky down to ``bottom``, with its sun, moon, stars or clouds."""
     rng = canvas.rng
     x = canvas.rng.uniform(0.14, 0.86)
-    canvas.gradient(0, bottom, [rgb(stop) for stop in canvas.sky.stops.split()])
+    canvas.gradient(
+        [rgb(stop) for stop in canvas.sky.stops.split()],
+        0,
+        bottom,
+    )
     if name == "sunset":
         canvas.glow(x, bottom - 0.2, 0.34, 0.34, (255, 226, 150), 15)
         canvas.oval(x, bottom - 0.2, 0.09, 0.09, (255, 236, 178))
@@ -84,16 +86,17 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     elif name == "night":
         _moon_and_stars(canvas, x, bottom)
     for _ in range(canvas.sky.clouds):
-        _cloud(
-            canvas,
-            rng.uniform(-0.05, 1.05),
-            rng.uniform(0.05, bottom * 0.7),
-            rng.uniform(0.07, 0.15),
-        )
+        cloud_x = rng.uniform(-0.05, 1.05)
+        cloud_y = rng.uniform(0.05, bottom * 0.7)
+        _cloud(canvas, cloud_x, cloud_y, rng.uniform(0.07, 0.15))
 
 
 def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
-    for left, top, radius in canvas.rng.uniform((0, 0, 0.0012), (1, bottom, 0.0036), (60, 3)):
+    for left, top, radius in canvas.rng.uniform(
+        (0, 0, 0.0012),
+        (1, bottom, 0.0036),
+        (60, 3),
+    ):
         canvas.oval(left, top, radius, radius, (250, 246, 220))
     canvas.glow(x, 0.15, 0.19, 0.19, (190, 206, 255), 8)
     canvas.oval(x, 0.15, 0.075, 0.075, (252, 246, 214))
@@ -109,11 +112,12 @@ def _cloud(canvas: Canvas, x: float, y: float, half: float) -> None:
         (0.26, -0.1, 0.42),
         (0, 0.1, 0.4),
     ):
+        radius = half * share
         canvas.oval(
             x + dx * half,
             y + dy * half,
-            half * share * 1.3,
-            half * share,
+            radius * 1.3,
+            radius,
             rgb(canvas.sky.cloud),
         )
 
@@ -121,7 +125,12 @@ def _cloud(canvas: Canvas, x: float, y: float, half: float) -> None:
 def paint_rain(canvas: Canvas) -> None:
     """Paint slanting streaks all over the picture."""
     for x, y in canvas.rng.uniform(0, 1.1, (70, 2)):
-        canvas.line([[x, y], [x - 0.016, y + 0.05]], 0.003, (226, 236, 246), 120)
+        canvas.line(
+            [[x, y], [x - 0.016, y + 0.05]],
+            0.003,
+            (226, 236, 246),
+            120,
+        )
 
 
 def paint_land(canvas: Canvas, place: str) -> None:
@@ -130,7 +139,13 @@ def paint_land(canvas: Canvas, place: str) -> None:
         LAND[entry.verb](canvas, [canvas.shade(rgb(word)) for word in entry.words], *entry.numbers)
 
 
-def _hill(canvas: Canvas, colours: list[RGB], y: float, rise: float, waves: float = 0.016) -> None:
+def _hill(
+    canvas: Canvas,
+    colours: list[RGB],
+    y: float,
+    rise: float,
+    waves: float = 0.016,
+) -> None:
     x = np.linspace(0, 1, 41)
     phase = canvas.rng.uniform(0, 2 * np.pi, 2)
     turns = 100 * np.pi * waves * x
@@ -146,22 +161,45 @@ def _swell(canvas: Canvas, colours: list[RGB], y: float) -> None:
     canvas.line(wave, 0.005, canvas.shade((196, 228, 244)))
 
 
-def _band(canvas: Canvas, colours: list[RGB], top: float, bottom: float) -> None:
-    canvas.gradient(top, bottom, colours)
-
-
 def _water(canvas: Canvas, colours: list[RGB], top: float, bottom: float) -> None:
-    canvas.gradient(top, bottom, colours)
-    for x, y in canvas.rng.uniform((0, top + 0.01), (1, bottom), (26, 2)):
-        canvas.oval(x, y, 0.02 + 0.09 * (y - top), 0.0035, canvas.shade((232, 248, 255)), 95)
+    canvas.gradient(colours, top, bottom)
+    for x, y in canvas.rng.uniform(
+        (0, top + 0.01),
+        (1, bottom),
+        (26, 2),
+    ):
+        canvas.oval(
+            x,
+            y,
+            0.02 + 0.09 * (y - top),
+            0.0035,
+            canvas.shade((232, 248, 255)),
+            95,
+        )
 
 
-def _specks(canvas: Canvas, colours: list[RGB], count: float, top: float, radius: float) -> None:
-    for x, y in canvas.rng.uniform((0, top), (1, 1), (round(100 * count), 2)):
-        canvas.oval(x, y, radius * (0.4 + y), radius * (0.3 + 0.7 * y), colours[0])
+def _specks(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    top: float,
+    radius: float,
+) -> None:
+    for x, y in canvas.rng.uniform(
+        (0, top),
+        (1, 1),
+        (round(100 * count), 2),
+    ):
+        canvas.oval(
+            x,
+            y,
+            radius * (0.4 + y),
+            radius * (0.3 + 0.7 * y),
+            colours[0],
+        )
 
 
-# right half of a fir, from the tip down
+# The right half of a fir, from the tip down.
 FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))
 
 
@@ -177,8 +215,28 @@ def _pines(
     rng = canvas.rng
     number = round(100 * count)
     fir = np.array([*FIR, *((-x, y) for x, y in reversed(FIR))])
-    where = rng.permutation((np.arange(number) + rng.uniform(0.1, 0.9, number)) / number)
-    for x, y in zip(where, np.sort(rng.uniform(far, near, number)), strict=True):
+    where = rng.permutation(
+        (
+            np.arange(number)
+            + rng.uniform(
+                0.1,
+                0.9,
+                number,
+            )
+        )
+        / number
+    )
+    for x, y in zip(
+        where,
+        np.sort(
+            rng.uniform(
+                far,
+                near,
+                number,
+            )
+        ),
+        strict=True,
+    ):
         red, green, blue = (np.asarray(colours[0]) * rng.uniform(0.94, 1.06)).astype(int).tolist()
         canvas.fill((x, y) + fir * rng.uniform(low, high), (red, green, blue))
 
@@ -194,40 +252,52 @@ def _peaks(
     rng = canvas.rng
     number = round(100 * count)
     for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
-        _peak(canvas, np.array([x, base]), rng.uniform(low, high), colours[0])
+        _peak(
+            canvas,
+            np.array([x, base]),
+            rng.uniform(low, high),
+            colours[0],
+        )
 
 
 def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
     """Paint a mountain: a lit side, a shaded side, and snow on top."""
     dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
-    snow = np.array(
-        [
-            [0, -1],
-            [0.34, -0.6],
-            [0.2, -0.68],
-            [0.1, -0.56],
-            [-0.06, -0.68],
-            [-0.2, -0.56],
-            [-0.34, -0.6],
-        ],
-    )
+    right = [[0, -1], [0.34, -0.6], [0.2, -0.68], [0.1, -0.56]]
+    left = [[-0.06, -0.68], [-0.2, -0.56], [-0.34, -0.6]]
     canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
     canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
-    canvas.fill(foot + tall * snow, canvas.shade((250, 252, 255)))
-    canvas.fill(foot + tall * np.array([*snow[:4], [0, -0.66]]), canvas.shade((206, 218, 238)))
+    canvas.fill(foot + tall * np.array([*right, *left]), canvas.shade((250, 252, 255)))
+    canvas.fill(foot + tall * np.array([*right, [0, -0.66]]), canvas.shade((206, 218, 238)))
 
 
-def _cacti(canvas: Canvas, colours: list[RGB], count: float, base: float, tall: float) -> None:
+def _cacti(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    base: float,
+    tall: float,
+) -> None:
     arms = [
         [[0, 0.2], [0, -1]],
         [[0, -0.4], [0.3, -0.4], [0.3, -0.8]],
         [[0, -0.25], [-0.28, -0.25], [-0.28, -0.6]],
     ]
-    for x, y in canvas.rng.uniform((0.04, base), (0.96, base + 0.06), (round(100 * count), 2)):
+    for x, y in canvas.rng.uniform(
+        (0.04, base),
+        (0.96, base + 0.06),
+        (round(100 * count), 2),
+    ):
         for arm in arms:
             points = (x, y) + tall * np.array(arm)
             canvas.line(points, 0.16 * tall, colours[0])
-            canvas.oval(points[-1, 0], points[-1, 1], 0.08 * tall, 0.08 * tall, colours[0])
+            canvas.oval(
+                points[-1, 0],
+                points[-1, 1],
+                0.08 * tall,
+                0.08 * tall,
+                colours[0],
+            )
 
 
 def _towers(canvas: Canvas, colours: list[RGB], tall: float, windows: float) -> None:
@@ -248,15 +318,15 @@ def _windows(canvas: Canvas, left: float, top: float, right: float) -> None:
     for y in np.arange(top, 0.7, 0.055):
         for x in np.arange(left, right, 0.034):
             pane = (255, 222, 130) if canvas.rng.random() < lit else glass
-            canvas.fill([[x, y], [x + 0.018, y], [x + 0.018, y + 0.028], [x, y + 0.028]], pane)
+            right = x + 0.018
+            bottom = y + 0.028
+            canvas.fill([[x, y], [right, y], [right, bottom], [x, bottom]], pane)
 
 
 def _dashes(canvas: Canvas, colours: list[RGB], y: float) -> None:
     for x in np.arange(-0.05, 1, 0.2):
-        canvas.fill(
-            [[x, y], [x + 0.1, y], [x + 0.09, y + 0.015], [x - 0.01, y + 0.015]],
-            colours[0],
-        )
+        bottom = y + 0.015
+        canvas.fill([[x, y], [x + 0.1, y], [x + 0.09, bottom], [x - 0.01, bottom]], colours[0])
 
 
 def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
@@ -264,17 +334,15 @@ def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
     for k in range(-9, 10):
         far = x + 0.055 * k
         near = x + 0.34 * k
-        canvas.fill(
-            [[far - 0.012, top], [far + 0.012, top], [near + 0.1, 1], [near - 0.1, 1]],
-            colours[0],
-        )
-        canvas.fill([[far - 0.012, top], [far, top], [near, 1], [near - 0.1, 1]], colours[1])
+        left = [[near - 0.1, 1], [far - 0.012, top]]
+        canvas.fill([*left, [far + 0.012, top], [near + 0.1, 1]], colours[0])
+        canvas.fill([*left, [far, top], [near, 1]], colours[1])
 
 
 LAND: dict[str, Callable[..., None]] = {
     "hill": _hill,
     "swell": _swell,
-    "band": _band,
+    "band": Canvas.gradient,
     "water": _water,
     "specks": _specks,
     "pines": _pines,

@@ -47,7 +47,11 @@ def pool_cosines(
         cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
         best = cosines.max(dim=1).values.to(precise)
         owners = word_mask.nonzero(as_tuple=True)[0]
-        by_word = best.new_zeros(len(regions), len(words)).index_add(1, owners, best)
+        by_word = best.new_zeros(len(regions), len(words)).index_add(
+            1,
+            owners,
+            best,
+        )
         if pooling == "mravgw":
             return by_word / word_mask.sum(dim=1).clamp(min=1)
         return by_word
@@ -65,12 +69,21 @@ def pool_cosines(
     return A.amax(dim=2).sum(dim=2) + by_region
 
 
-def _scan(A: Tensor, regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
+def _scan(
+    A: Tensor,
+    regions: Tensor,
+    words: Tensor,
+    word_mask: Tensor,
+) -> Tensor:
     weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2)
     weights = weights.masked_fill(~word_mask[None, :, None, :], -torch.inf)
     # A sentence without words attends to nothing.
     weights = torch.softmax(weights, dim=3).nan_to_num()
     attended = torch.einsum("btnl,tld->btnd", weights, words)
     present = A.abs().amax(dim=3) > 0
-    cosines = torch.cosine_similarity(regions[:, None], attended, dim=3)
+    cosines = torch.cosine_similarity(
+        regions[:, None],
+        attended,
+        dim=3,
+    )
     return (cosines * present).sum(dim=2)

@@ -42,13 +42,22 @@ class Network(nn.Module):
     region_mean: Tensor
     region_deviation: Tensor
 
-    def __init__(self, config: Any, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: Any,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__()
         self.config = config
         self.text = dict(text)
         self.txt_enc = text_towers.build(text)
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths
         (B,), the true n."""
         raise NotImplementedError
@@ -79,7 +88,11 @@ def row_mask(start: int, stop: Tensor, size: int) -> Tensor:
     return (places >= start) & (places < stop[:, None])
 
 
-def one_of(name: str, value: str, known: Collection[str]) -> None:
+def one_of(
+    name: str,
+    value: str,
+    known: Collection[str],
+) -> None:
     """EncoderError unless ``value`` is one of ``known``."""
     if value not in known:
         raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")

@@ -36,7 +36,11 @@ def read_tensors(path: Path) -> dict[str, Any]:
         return load_file(path)
     import torch
 
-    tensors: dict[str, Any] = torch.load(path, "cpu", weights_only=True)
+    tensors: dict[str, Any] = torch.load(
+        path,
+        "cpu",
+        weights_only=True,
+    )
     return tensors
 
 

@@ -6,7 +6,11 @@ from torch import Tensor
 from boc.errors import EncoderError
 
 
-def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0) -> Tensor:
+def sinkhorn(
+    scores: Tensor,
+    iterations: int = 20,
+    temperature: float = 1.0,
+) -> Tensor:
     """Return exp(scores / temperature), rows and columns normalised in turn (eq. 10-11), times the
     number of pictures.
 

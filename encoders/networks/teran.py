@@ -51,7 +51,11 @@ class Teran(Tern):
     Config = TeranConfig
     _stop_ids: Tensor
 
-    def __init__(self, config: TeranConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: TeranConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         if not config.shared:
             self.transformer_encoder_2 = self._joint_encoder()
@@ -68,7 +72,12 @@ class Teran(Tern):
             return self.transformer_encoder_1
         return self.transformer_encoder_2
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         encoded = super().images(features, boxes, lengths)
         mask = self.region_mask(lengths, encoded.sets.shape[1])
         return self._pool(encoded, mask, "image_gather")
@@ -84,7 +93,14 @@ class Teran(Tern):
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
-        mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
+        mask = (
+            row_mask(
+                1,
+                lengths - 1,
+                ids.shape[1],
+            )
+            & ~stop
+        )
         # The number of words from a place to the end, (B, L).
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
@@ -93,7 +109,12 @@ class Teran(Tern):
         encoded = super()._encodings(joined, rows)
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
-    def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
+    def _pool(
+        self,
+        encoded: Encodings,
+        mask: Tensor,
+        gather: str,
+    ) -> Encodings:
         """Return the mean over masked rows instead of the first row, if so configured and there are
         any."""
         if self.config.vector == "first":
@@ -104,5 +125,9 @@ class Teran(Tern):
             weights = weights * logarithms.clamp(-20, 20).exp()
         total = (encoded.sets * weights).sum(dim=1)
         exists = mask.any(dim=1, keepdim=True)
-        total = torch.where(exists, total, encoded.sets[:, 0])
+        total = torch.where(
+            exists,
+            total,
+            encoded.sets[:, 0],
+        )
         return encoded._replace(vectors=nn.functional.normalize(total, dim=-1))

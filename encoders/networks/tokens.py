@@ -50,7 +50,11 @@ class Vocabulary:
     EncoderError for a vocabulary that begins differently or names a word twice.
     """
 
-    def __init__(self, words: Sequence[str], limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        limit: int = LIMIT,
+    ) -> None:
         if tuple(words[: len(SPECIALS)]) != SPECIALS:
             raise EncoderError(
                 f"a vocabulary of words must begin with {' '.join(SPECIALS)}, got "
@@ -64,7 +68,11 @@ class Vocabulary:
                 raise EncoderError(f"{word!r} is twice in the vocabulary; each word needs one id")
 
     @classmethod
-    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+    def learn(
+        cls,
+        captions: Iterable[str],
+        min_count: int = 4,
+    ) -> Vocabulary:
         """Learn the words that occur ``min_count`` times in captions, most frequent first, ties
         alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))

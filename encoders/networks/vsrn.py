@@ -134,7 +134,12 @@ class _VsrnImageTower(nn.Module):
             self.bn = nn.BatchNorm1d(config.width)
         self.axis = AXES[config.norm_axis]
 
-    def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width),
         (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
@@ -149,10 +154,21 @@ class _VsrnImageTower(nn.Module):
         regions = self._unit(reasoned, real)
         if self.img_rnn is None:
             return self.bn(mean_of(regions, real)), regions
-        states, _ = self.img_rnn(self._in_order(regions, boxes, real))
+        states, _ = self.img_rnn(
+            self._in_order(
+                regions,
+                boxes,
+                real,
+            ),
+        )
         return self.bn(at_last(states, lengths)), regions
 
-    def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+    def _in_order(
+        self,
+        regions: Tensor,
+        boxes: Tensor,
+        real: Tensor,
+    ) -> Tensor:
         """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
         if self.order == "source":
             return regions
@@ -162,7 +178,11 @@ class _VsrnImageTower(nn.Module):
         elif self.order == "reversed":
             keys = -torch.arange(count).to(boxes)
         elif self.training:
-            keys = torch.rand(real.shape, dtype=boxes.dtype, device=boxes.device)
+            keys = torch.rand(
+                real.shape,
+                dtype=boxes.dtype,
+                device=boxes.device,
+            )
         else:
             # The first numbers that numpy draws do not depend on how many are drawn.
             drawn = np.random.default_rng(0).random(count)
@@ -189,15 +209,28 @@ class Vsrn(Network):
     Config = VsrnConfig
     reads_boxes = False
 
-    def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: VsrnConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         self.dim = config.width
         self.img_enc = _VsrnImageTower(config)
-        self.txt_rnn = _gru(config.text_pooling, self.txt_enc.width, config.width)
+        self.txt_rnn = _gru(
+            config.text_pooling,
+            self.txt_enc.width,
+            config.width,
+        )
         if self.txt_rnn is None:
             self.txt_fc = nn.Linear(self.txt_enc.width, config.width)
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         """Treat a picture without regions as one region with a zero feature."""
         if not features.shape[1]:
             features = nn.functional.pad(features, (0, 0, 0, 1))
@@ -205,7 +238,11 @@ class Vsrn(Network):
         padding = padding_mask(lengths, features.shape[1])[..., None]
         features = signed_power(features.masked_fill(padding, 0), self.config.region_power)
         boxes = boxes.masked_fill(padding, 0)
-        state, regions = self.img_enc(features, boxes, lengths.clamp(min=1))
+        state, regions = self.img_enc(
+            features,
+            boxes,
+            lengths.clamp(min=1),
+        )
         return Encodings(nn.functional.normalize(state, dim=1), regions)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
@@ -218,7 +255,11 @@ class Vsrn(Network):
         return Encodings(nn.functional.normalize(pooled, dim=1), rows)
 
 
-def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
+def _gru(
+    pooling: str,
+    inputs: int,
+    width: int,
+) -> nn.GRU | None:
     if pooling == "mean":
         return None
     return nn.GRU(inputs, width, batch_first=True)

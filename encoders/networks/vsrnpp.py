@@ -77,10 +77,19 @@ class LocationReasoning(nn.Module):
     def __init__(self, config: VsrnPlusPlusConfig) -> None:
         super().__init__()
         self.kernels = Kernels(config.kernels)
-        self.maps = nn.Linear(config.width, config.kernels * config.width, bias=False)
+        self.maps = nn.Linear(
+            config.width,
+            config.kernels * config.width,
+            bias=False,
+        )
         self.W = Residual(config.kernels * config.width, config.width)
 
-    def forward(self, rows: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+    def forward(
+        self,
+        rows: Tensor,
+        boxes: Tensor,
+        real: Tensor,
+    ) -> Tensor:
         """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more
         -> (B, n, width)."""
         weights = self.kernels(boxes, real)
@@ -102,7 +111,11 @@ class VsrnPlusPlus(Vsrn):
     Config = VsrnPlusPlusConfig
     reads_boxes = True
 
-    def __init__(self, config: VsrnPlusPlusConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: VsrnPlusPlusConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         self.img_enc.location = LocationReasoning(config)
         if config.word_reasoning:

@@ -101,7 +101,15 @@ class BottomUpRegions:
         _, height, width = pixels.shape
         # Proposals are dropped whose shorter side is below 16 pixels of the original picture.
         boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
-        sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
+        sure = (
+            confidence(
+                boxes,
+                probabilities,
+                self._options.nms,
+            )
+            .cpu()
+            .numpy()
+        )
         corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
         selected, rows = select(corners, sure, self._options)
         return Regions(features.cpu().numpy()[rows], selected)
@@ -168,7 +176,15 @@ class Convolution(nn.Conv2d):
         padding: int = 0,
         dilation: int = 1,
     ):
-        super().__init__(inputs, outputs, size, stride, padding, dilation, bias=False)
+        super().__init__(
+            inputs,
+            outputs,
+            size,
+            stride,
+            padding,
+            dilation,
+            bias=False,
+        )
         self.norm = nn.BatchNorm2d(outputs)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -226,11 +242,24 @@ class Detector(nn.Module):
         self.proposal_generator["rpn_head"] = nn.ModuleDict(head)
         classes, self.width = state["roi_heads.box_predictor.cls_score.weight"].shape
         # The last stage keeps the resolution of the pooled regions.
-        self.roi_heads = nn.ModuleDict({"res5": _stage(state, "roi_heads.res5", 1, 2)})
+        self.roi_heads = nn.ModuleDict(
+            {
+                "res5": _stage(
+                    state,
+                    "roi_heads.res5",
+                    1,
+                    2,
+                ),
+            },
+        )
         predictor = {"cls_score": nn.Linear(self.width, classes)}
         self.roi_heads["box_predictor"] = nn.ModuleDict(predictor)
 
-    def forward(self, pixels: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self,
+        pixels: Tensor,
+        least: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n,
         classes) without that of the background, which is last. Proposals with a side below
         ``least`` pixels are left out."""
@@ -238,14 +267,23 @@ class Detector(nn.Module):
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
             maps = self._part(f"backbone.{name}", maps)
-        boxes = self._proposals(maps, (pixels.shape[2], pixels.shape[3]), least)
+        boxes = self._proposals(
+            maps,
+            (pixels.shape[2], pixels.shape[3]),
+            least,
+        )
         # 14 rows and columns of each region, (n, channels, 14, 14).
         pooled = roi_pool(maps, [boxes], 14, 1 / STRIDE)
         features = self._part("roi_heads.res5", pooled).mean(dim=(2, 3))
         scores = self._part("roi_heads.box_predictor.cls_score", features)
         return boxes, features, scores.softmax(dim=1)[:, :-1]
 
-    def _proposals(self, maps: Tensor, size: tuple[int, int], least: float) -> Tensor:
+    def _proposals(
+        self,
+        maps: Tensor,
+        size: tuple[int, int],
+        least: float,
+    ) -> Tensor:
         head = "proposal_generator.rpn_head"
         hidden = functional.relu(self._part(f"{head}.conv", maps))
         # (1, a, rows, columns) and (1, 4 * a, rows, columns), as one row per anchor.
@@ -261,7 +299,13 @@ class Detector(nn.Module):
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
         boxes = boxes[large]
-        chosen: Tensor = boxes[nms(boxes, scores[order][large], 0.7)[:300]]
+        chosen: Tensor = boxes[
+            nms(
+                boxes,
+                scores[order][large],
+                0.7,
+            )[:300]
+        ]
         return chosen
 
     def _part(self, name: str, maps: Tensor) -> Tensor:
@@ -272,7 +316,11 @@ class Detector(nn.Module):
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
     """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature
     map, row by row."""
-    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.arange(rows),
+        torch.arange(columns),
+        indexing="ij",
+    )
     shifts = STRIDE * torch.stack([x, y, x, y], dim=-1).to(cells)
     return (shifts[:, :, None] + cells).reshape(-1, 4)
 
@@ -303,7 +351,12 @@ def read_network(path: Path) -> Detector:
     return network.eval()
 
 
-def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -> nn.Sequential:
+def _stage(
+    state: Mapping[str, Tensor],
+    name: str,
+    stride: int,
+    dilation: int,
+) -> nn.Sequential:
     """Return the residual blocks ``name`` with the sizes that their tensors have in ``state``."""
     blocks: list[nn.Module] = []
     while f"{name}.{len(blocks)}.conv1.weight" in state:

@@ -29,7 +29,11 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
     from . import lite
 
     path = _weights(name)
-    exported = lite.export(lite.read_network(name, path), SIDES[name], {WEIGHTS: sha256(path)})
+    exported = lite.export(
+        lite.read_network(name, path),
+        SIDES[name],
+        {WEIGHTS: sha256(path)},
+    )
     return MapRegions(exported, "efficientnet", name, options)
 
 

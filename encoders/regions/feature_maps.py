@@ -110,14 +110,25 @@ class MapRegions:
             f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
             f"crops={options.crops}, whole=0, colours=0)"
         )
-        self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), dim)
+        self.identity = Identity(
+            spec,
+            hashlib.sha256(decides.encode()).hexdigest(),
+            dim,
+        )
 
     def __call__(self, image: ImageRef) -> Regions:
         picture = read_image(image.path, least=self._least)
         corners = self._crops.astype(np.float64) * [*picture.size, *picture.size]
         size = (self._side, self._side)
         inputs = [picture.resize(size, Resampling.BILINEAR)]
-        inputs += [picture.resize(size, Resampling.BILINEAR, tuple(box)) for box in corners]
+        inputs += [
+            picture.resize(
+                size,
+                Resampling.BILINEAR,
+                tuple(box),
+            )
+            for box in corners
+        ]
         pixels = np.stack([np.asarray(each) for each in inputs])
         # (1 + crops, C, rows, columns)
         maps = self._run(pixels.transpose(0, 3, 1, 2))

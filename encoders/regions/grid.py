@@ -45,7 +45,11 @@ class GridRegions:
 
     def __init__(self) -> None:
         described = f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"
-        self.identity = Identity("grid", hashlib.sha256(described.encode()).hexdigest(), DIM)
+        self.identity = Identity(
+            "grid",
+            hashlib.sha256(described.encode()).hexdigest(),
+            DIM,
+        )
         self._boxes = np.concatenate([cell_boxes(side, side) for side in LEVELS])
 
     def __call__(self, image: ImageRef) -> Regions:
@@ -69,7 +73,13 @@ def _describe(picture: Image.Image, side: int) -> Floats:
 
 def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
     """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
-    cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
+    cells = parts.reshape(
+        side,
+        PARTS,
+        side,
+        PARTS,
+        -1,
+    ).swapaxes(1, 2)
     return cells.reshape(side * side, -1)
 
 
@@ -88,7 +98,12 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     # The strongest channel of each pixel, (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
-        np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
+        np.take_along_axis(
+            each,
+            channel,
+            2,
+        )[..., 0]
+        for each in (magnitudes, rows, columns)
     )
     degrees = np.rad2deg(np.arctan2(row, column)) % 180
     bins = (degrees // (180 / ORIENTATIONS)).astype(np.int64)
@@ -96,7 +111,11 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     side = len(pixels) // PIXELS
     part = np.arange(side).repeat(PIXELS)
     places = (part[:, None] * side + part) * ORIENTATIONS + bins
-    sums = np.bincount(places.ravel(), magnitude.ravel(), side * side * ORIENTATIONS)
+    sums = np.bincount(
+        places.ravel(),
+        magnitude.ravel(),
+        side * side * ORIENTATIONS,
+    )
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
@@ -115,5 +134,9 @@ def rgb_to_lab(pixels: Floats) -> Floats:
     white = np.array((0.95047, 1.0, 1.08883), np.float32)
     xyz = linear @ np.array(XYZ, np.float32).T / white
     dark = np.float32(7.787) * xyz + np.float32(16 / 116)
-    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), dark), -1, 0)
+    x, y, z = np.moveaxis(
+        np.where(xyz > 0.008856, np.cbrt(xyz), dark),
+        -1,
+        0,
+    )
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)

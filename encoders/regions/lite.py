@@ -62,7 +62,11 @@ def read_network(name: str, path: Path) -> Lite:
         return Lite(name, read_tensors(path)).eval().requires_grad_(False)
 
 
-def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
+def export(
+    network: nn.Module,
+    side: int,
+    metadata: Mapping[str, str],
+) -> bytes:
     """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with
     metadata."""
     file = BytesIO()
@@ -146,7 +150,12 @@ class _FoldedConvolution(nn.Module):
 class _Block(nn.Module):
     """An inverted residual block (MobileNetV2): expand, convolve each channel, project."""
 
-    def __init__(self, left: dict[str, Tensor], name: str, stride: int) -> None:
+    def __init__(
+        self,
+        left: dict[str, Tensor],
+        name: str,
+        stride: int,
+    ) -> None:
         super().__init__()
         steps = []
         if f"{name}_expand_conv.weight" in left:

@@ -201,7 +201,11 @@ class ScanRegions:
             raise EncoderError(str(error)) from error
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
         digest = hashlib.sha256(listing.encode()).hexdigest()
-        width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
+        width = np.load(
+            arrays[0],
+            mmap_mode="r",
+            allow_pickle=False,
+        ).shape[-1]
         self._folder = folder.resolve()
         self.identity = Identity(f"scan:{self._folder}", digest, int(width))
 
@@ -300,7 +304,11 @@ class TsvRegions:
             ) from error
 
 
-def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
+def _parse_row(
+    line: bytes,
+    name: str,
+    dim: int | None = None,
+) -> Regions:
     """Parse the regions of a row. ValueError says what is wrong."""
     cells = line.rstrip(b"\r\n").split(b"\t")
     if len(cells) not in COLUMNS:
@@ -393,7 +401,12 @@ def _index_table(path: Path) -> _RowOffsets:
             "features; give a bottom-up-attention .tsv",
         )
     [(width, _)] = widths.most_common(1)
-    return _RowOffsets(ids, np.array(offsets, np.int64), digest.hexdigest(), width)
+    return _RowOffsets(
+        ids,
+        np.array(offsets, np.int64),
+        digest.hexdigest(),
+        width,
+    )
 
 
 def _width_of(line: bytes, name: str) -> list[int]:

@@ -106,7 +106,11 @@ class _Result:
             self._done = torch.cuda.Event()
             self._done.record()
 
-    def store(self, vectors: NDArray[np.float32], sets: list[NDArray[np.float32]]) -> None:
+    def store(
+        self,
+        vectors: NDArray[np.float32],
+        sets: list[NDArray[np.float32]],
+    ) -> None:
         if self._done is not None:
             self._done.synchronize()
         vectors[self._places] = self._vectors.numpy()

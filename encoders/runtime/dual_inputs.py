@@ -66,7 +66,11 @@ class Preparer:
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
 
 
-def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
+def window(
+    processor: Any,
+    width: int,
+    height: int,
+) -> tuple[float, float, float, float]:
     """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width
     and height of the picture. Beyond [0, 1] if the crop is larger than the picture."""
     crop = getattr(processor, "crop_size", None) or {}
@@ -82,7 +86,11 @@ def window(processor: Any, width: int, height: int) -> tuple[float, float, float
     return left / width, top / height, right / width, bottom / height
 
 
-def resized(size: Mapping[str, int], width: int, height: int) -> tuple[int, int]:
+def resized(
+    size: Mapping[str, int],
+    width: int,
+    height: int,
+) -> tuple[int, int]:
     """Return the width and height of a picture that is brought to a ``size``: its shortest edge, or
     both."""
     if shortest := size.get("shortest_edge"):
@@ -101,7 +109,11 @@ def patch_boxes(
     ys = np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
-    clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(
+        boxes,
+        0,
+        1,
+    ).astype(np.float32)
     return clipped
 
 
@@ -156,7 +168,18 @@ class PixelForm:
         scaled = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
         centred = scaled - np.array(self.image_mean, np.float32)
         pixels = centred / np.array(self.image_std, np.float32)
-        return {"pixel_values": [np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)]}
+        return {
+            "pixel_values": [
+                np.ascontiguousarray(
+                    pixels.transpose(
+                        2,
+                        0,
+                        1,
+                    ),
+                    np.float32,
+                )
+            ]
+        }
 
 
 @dataclass(frozen=True)

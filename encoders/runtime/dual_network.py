@@ -38,7 +38,13 @@ class DualNetwork:
     belong together.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        processor: Any,
+        runtime: Runtime,
+    ) -> None:
         self.device = device.pick(runtime.device)
         self.model = model.float().eval().to(self.device)
         self.image = Tower(
@@ -137,7 +143,11 @@ class DualNetwork:
         arrays = {name: np.stack([each[name] for each in inputs]) for name in inputs[0]}
         return self._to_device(arrays)
 
-    def _ids(self, ids: NDArray[np.int64], attended: NDArray[np.int64]) -> dict[str, Tensor]:
+    def _ids(
+        self,
+        ids: NDArray[np.int64],
+        attended: NDArray[np.int64],
+    ) -> dict[str, Tensor]:
         arrays = {"input_ids": ids}
         if self._masked:
             arrays["attention_mask"] = attended
@@ -193,7 +203,11 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
     return model, tokenizer, processor
 
 
-def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
+def _grid(
+    inputs: Inputs,
+    tokens: int,
+    patch: Any,
+) -> tuple[int, int] | None:
     """Return the rows and columns of patches among the tokens of a picture, None without a grid."""
     if "spatial_shapes" in inputs:
         rows, columns = inputs["spatial_shapes"].tolist()

@@ -32,7 +32,12 @@ class DualOnnx(OnnxSessions):
 
     def images(self, prepared: Sequence[ClipInput]) -> Encoded:
         pixels = [each.inputs["pixel_values"] for each in prepared]
-        return self._encode(self.image, "pixel_values", pixels, [slice(None)] * len(pixels))
+        return self._encode(
+            self.image,
+            "pixel_values",
+            pixels,
+            [slice(None)] * len(pixels),
+        )
 
     def texts(self, encodings: Sequence[Encoding]) -> Encoded:
         arrays = [self.form.arrays([each]) for each in encodings]

@@ -59,7 +59,11 @@ RETIRED = {
 still read."""
 
 
-def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
+def make(
+    kind: str,
+    config: Mapping[str, Any],
+    text: Mapping[str, Any],
+) -> Network:
     """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a
     wrong value."""
     network = NETWORKS[kind]

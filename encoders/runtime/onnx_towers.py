@@ -63,7 +63,11 @@ class OnnxSessions:
                     sets[place] = rows(place, *own)
         return vectors, Ragged.from_sets(sets, self.dim)
 
-    def _run(self, session: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def _run(
+        self,
+        session: Any,
+        inputs: Mapping[str, NDArray[Any]],
+    ) -> list[NDArray[Any]]:
         """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left
         out."""
         read = {each.name: inputs[each.name] for each in session.get_inputs()}

@@ -39,7 +39,8 @@ class SetTowers:
         return vectors, sets, self.tokens.strings(words)
 
     def encode_words(
-        self, texts: Sequence[str]
+        self,
+        texts: Sequence[str],
     ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
         """Return vectors, the sets of the words, and the ids of the words."""
         ids = self.tokens.ids(texts)

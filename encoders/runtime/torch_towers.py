@@ -71,7 +71,11 @@ class TorchTowers:
         )
         return vectors, sets, chosen or []
 
-    def _rows(self, encoded: Encodings, places: Places) -> tuple[Tensor, list[Tensor]]:
+    def _rows(
+        self,
+        encoded: Encodings,
+        places: Places,
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return vectors, and the rows ``places`` of each set."""
         vectors = encoded.vectors
         if self._runtime.precision != "float32":

@@ -75,7 +75,12 @@ class CaptionTensors:
             network.eval()
             shape = (int(self._offsets[-1]), network.txt_enc.width)
             with replacing(self._path) as temporary:
-                out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
+                out = np.lib.format.open_memmap(
+                    temporary,
+                    mode="w+",
+                    dtype=np.float16,
+                    shape=shape,
+                )
                 for start in range(0, len(self), BATCH):
                     stop = min(start + BATCH, len(self))
                     rows = _hidden(network, self.ids[start:stop], device)
@@ -149,7 +154,11 @@ class CaptionTensors:
 
 
 @torch.inference_mode()
-def _hidden(network: Network, ids: Sequence[list[int]], device: str) -> list[Tensor]:
+def _hidden(
+    network: Network,
+    ids: Sequence[list[int]],
+    device: str,
+) -> list[Tensor]:
     """Return the outputs (length, h) of the text tower for each text, on the CPU."""
     padded, lengths = pad(ids)
     hidden = network.txt_enc(padded.to(device), lengths.to(device)).cpu()

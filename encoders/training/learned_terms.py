@@ -107,7 +107,16 @@ def learned_terms(
         {"mode": "learned", "clusters": terms, "seed": SEED, "z": Z, "query_z": QUERY_Z},
         sum(len(rows.values) for rows in pairs.rows.values()),
         thresholds=thresholds,
-        labels=pack_labels(list(_labels(directions, text, pairs.rows["text"], files))),
+        labels=pack_labels(
+            list(
+                _labels(
+                    directions,
+                    text,
+                    pairs.rows["text"],
+                    files,
+                ),
+            ),
+        ),
     )
 
 
@@ -163,7 +172,11 @@ def first_head(pairs: ItemPairs, terms: int) -> Head:
         rows = pairs.rows[modality]
         sample = rows.take(rng.permutation(len(rows))[:1000].tolist())
         best = largest_products(sample, directions, thresholds[number])
-        thresholds[number] += np.quantile(best, 0.95, axis=0).astype(np.float32)
+        thresholds[number] += np.quantile(
+            best,
+            0.95,
+            axis=0,
+        ).astype(np.float32)
     return Head(directions, thresholds)
 
 
@@ -184,7 +197,11 @@ def train(
     pictures = np.array(sorted(pairs.captions))
     per_batch = min(64, len(pictures))
     steps = epochs * (len(pictures) // per_batch)
-    adam = torch.optim.Adam(head.parameters(), lr=rate, betas=(0.9, 0.99))
+    adam = torch.optim.Adam(
+        head.parameters(),
+        lr=rate,
+        betas=(0.9, 0.99),
+    )
 
     def factor(step: int) -> float:
         return min(1, (step + 1) / 40) * float(1 + np.cos(np.pi * step / steps)) / 2
@@ -234,4 +251,13 @@ def _labels(
     for having, which in zip(best.T, rows.T, strict=True):
         typical = [words[row] for row in which[having > 0].tolist()]
         counts = Counter(word for caption in typical for word in sorted(caption))
-        yield Label(tuple(distinctive(counts, len(typical), background, len(words))[:WORDS]))
+        yield Label(
+            tuple(
+                distinctive(
+                    counts,
+                    len(typical),
+                    background,
+                    len(words),
+                )[:WORDS],
+            ),
+        )

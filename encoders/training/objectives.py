@@ -80,7 +80,11 @@ class Objective(nn.Module):
                 # The sets without their special rows.
                 before, behind = self._margins
                 regions = images.sets[:, before : images.sets.shape[1] - behind]
-                with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+                with torch.autocast(
+                    lengths.device.type,
+                    dtype=torch.bfloat16,
+                    enabled=self.mixed,
+                ):
                     loss = self.generation(regions, lengths, numbers, positive)
                 losses.append(self.config.generation_weight * loss)
                 continue
@@ -118,7 +122,12 @@ class Objective(nn.Module):
             return contrast(scores, positive, temperature, apart)
         return hinge(scores, positive, margin, negatives, apart)
 
-    def _opposites_loss(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
+    def _opposites_loss(
+        self,
+        scores: Tensor,
+        positive: Tensor,
+        turned: Sequence[int],
+    ) -> Tensor:
         """Compute the loss of captions beside themselves turned round, for their own pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
@@ -177,5 +186,10 @@ class _CaptionGeneration(nn.Module):
     ) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows).to(regions.device)
-        loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        loss: Tensor = self.branch(
+            regions,
+            lengths,
+            targets,
+            positive.int().argmax(dim=0),
+        )
         return loss

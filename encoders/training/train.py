@@ -63,7 +63,12 @@ class Recipe:
         if unknown:
             raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(types)}")
         parsed: dict[str, Any] = {
-            key: _parse_value(key, value, types[key]) for key, value in values.items()
+            key: _parse_value(
+                key,
+                value,
+                types[key],
+            )
+            for key, value in values.items()
         }
         sizes = _take(parsed, network)
         train = TrainConfig(**_take(parsed, TrainConfig))
@@ -185,7 +190,11 @@ class Training:
         if not recipe.sizes.get("stop_words", True):
             words = read_ids(Path(recipe.stop_list)) if recipe.stop_list else None
             text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens, words)}
-        network = make(recipe.kind, {"region_dim": reader.identity.dim, **recipe.sizes}, text)
+        network = make(
+            recipe.kind,
+            {"region_dim": reader.identity.dim, **recipe.sizes},
+            text,
+        )
         if tower.module is not None:
             network.txt_enc = tower.module
         (folder / "training").mkdir(parents=True, exist_ok=True)
@@ -227,7 +236,11 @@ class Training:
         shutil.rmtree(self.folder / "training")
 
 
-def _parse_value(name: str, value: str, kind: str) -> int | float | str | bool:
+def _parse_value(
+    name: str,
+    value: str,
+    kind: str,
+) -> int | float | str | bool:
     if kind == "bool":
         if value not in {"0", "1"}:
             raise EncoderError(f"{name} must be 0 or 1, got {value!r}")

@@ -96,7 +96,12 @@ class Trainer:
         self.network = network.to(device)
         if config.recompute:
             recompute(self.network)
-        self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
+        self.objective = Objective(
+            config,
+            network,
+            captions,
+            mixed=self.mixed,
+        ).to(device)
         self.regions = regions
         self.captions = captions
         if held_out is None:
@@ -167,7 +172,14 @@ class Trainer:
             recalls, ndcg = self._validate()
             self._save()
             saved_at = time.monotonic()
-            yield TrainingProgress(self.state.step, self.steps, epoch, self._loss, recalls, ndcg)
+            yield TrainingProgress(
+                self.state.step,
+                self.steps,
+                epoch,
+                self._loss,
+                recalls,
+                ndcg,
+            )
 
     @property
     def _state_path(self) -> Path:
@@ -187,7 +199,11 @@ class Trainer:
                 flat[f"optimizer.{number}.{name}"] = moment
         self._state_path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self._state_path) as temporary:
-            save_file(flat, temporary, metadata={"state": json.dumps(asdict(self.state))})
+            save_file(
+                flat,
+                temporary,
+                metadata={"state": json.dumps(asdict(self.state))},
+            )
 
     @torch.no_grad()
     def _restore(self) -> None:

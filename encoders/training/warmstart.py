@@ -36,7 +36,11 @@ class Projection:
     matrix: Tensor
 
 
-def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
+def cca(
+    X: Tensor,
+    Y: Tensor,
+    rank: int,
+) -> tuple[Projection, Projection]:
     """Return the ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
 
     Directions are weighted by their correlation, and scaled so that projections have unit variance
@@ -115,7 +119,12 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
     """Start TERN; the box and its area are unused at first."""
     config = network.config
     half = config.visual_width // 2
-    rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
+    rank = min(
+        half,
+        config.joint_width,
+        regions.shape[1],
+        words.shape[1],
+    )
     images, texts = cca(regions, words, rank)
     _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
     eye = torch.eye(config.visual_width)

@@ -1,8 +1,6 @@
 """``boc convert``: published files made here, small and with random weights, and what is refused of
 them."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -1,8 +1,6 @@
 """Folders of the open_clip library: against the library itself, on tiny models of random
 weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

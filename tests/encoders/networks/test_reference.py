@@ -1,8 +1,6 @@
 """Every network against the outputs of its authors' own code, and what must break that
 agreement."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -40,7 +38,11 @@ RAW = 1e-5
 FOLDER = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
 FILES = sorted(FOLDER.glob("*.npz"))
 """Inputs and outputs of one network each, beside the checkpoint that gave them."""
-every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+every_file = pytest.mark.parametrize(
+    "file",
+    FILES,
+    ids=lambda file: file.stem,
+)
 
 
 @cache
@@ -77,10 +79,18 @@ def network_of(file: Path) -> Any:
 
 
 @torch.inference_mode()
-def encode(network: Any, given: Arrays, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def encode(
+    network: Any,
+    given: Arrays,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
     """Global vectors and sets of the pictures, and of the sentences."""
     features, boxes = (torch.from_numpy(given[name]).to(dtype) for name in ("features", "boxes"))
-    images = network.images(features, boxes, torch.from_numpy(given["n_regions"]))
+    images = network.images(
+        features,
+        boxes,
+        torch.from_numpy(given["n_regions"]),
+    )
     return [
         *images,
         *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"])),
@@ -112,11 +122,22 @@ def outputs(
     if modes:
         # In double precision: a score adds up so many cosines that single rounds by as much as the
         # tolerance. What is left is the rounding of the authors' own.
-        _, regions, _, words = encode(network.double(), inputs, torch.float64)
+        _, regions, _, words = encode(
+            network.double(),
+            inputs,
+            torch.float64,
+        )
         network.float()
     for mode in sorted(modes):
         count = given[f"expected_scores_{mode}"].shape[1]
-        scores = scored(network, given, regions, words[:count], mode, pool)
+        scores = scored(
+            network,
+            given,
+            regions,
+            words[:count],
+            mode,
+            pool,
+        )
         found |= {f"expected_scores_{mode}": scores, f"expected_loss_{mode}": loss(scores)}
     return {name: array.numpy() for name, array in found.items()}
 
@@ -303,7 +324,11 @@ def test_an_image_without_regions_has_a_vector(file: Path) -> None:
             torch.zeros(2, 0, 4),
             torch.tensor([0, 0]),
         )
-        padded, _ = network.images(torch.ones(1, 3, width), torch.ones(1, 3, 4), torch.tensor([0]))
+        padded, _ = network.images(
+            torch.ones(1, 3, width),
+            torch.ones(1, 3, 4),
+            torch.tensor([0]),
+        )
     assert float((vectors.norm(dim=1) - 1).abs().max()) <= UNIT
     assert float((vectors[0] - padded[0]).abs().max()) <= UNIT
 
@@ -318,8 +343,16 @@ def slow_hinge(S: NDArray[np.float64], margin: float) -> float:
 
 def test_the_loss_is_the_published_one() -> None:
     for seed in range(20):
-        S = np.random.default_rng(seed).uniform(-1, 1, (6, 6))
-        result = hinge(torch.from_numpy(S), torch.eye(6, dtype=torch.bool), 0.2)
+        S = np.random.default_rng(seed).uniform(
+            -1,
+            1,
+            (6, 6),
+        )
+        result = hinge(
+            torch.from_numpy(S),
+            torch.eye(6, dtype=torch.bool),
+            0.2,
+        )
         assert float(result) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
 
 

@@ -1,7 +1,5 @@
 """Text towers and their tokens."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -50,7 +48,16 @@ def test_opposites(spec: str) -> None:
     pairs = text_towers.opposite_ids(tokens)
     assert pairs == {left: right, right: left}  # "below" is no word of theirs
     assert above not in pairs
-    assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
+    assert (
+        text_towers.opposite_ids(
+            text_towers.load_tower(
+                spec,
+                1,
+                ["a house"] * 4,
+            ).tokens,
+        )
+        == {}
+    )
 
 
 @pytest.mark.slow

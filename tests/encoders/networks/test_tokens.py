@@ -1,7 +1,5 @@
 """Whole words as tokens."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections import Counter

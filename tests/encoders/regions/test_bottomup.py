@@ -1,10 +1,9 @@
 """The detector of bottom-up attention: names and shapes of its published weights, and its parts
 against slow loops."""
 
-from __future__ import annotations
-
 import math
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,25 +34,21 @@ from encoders.regions.bottomup import (
     read_network,
 )
 
-PUBLISHED = {
-    "stem": 64,
-    "width": 64,
-    "hidden": 512,
-    "anchors": 12,
-    "classes": 1600,
-    "attributes": 400,
-}
+PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "classes": 1600, "attributes": 400}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
-TINY = {"stem": 4, "width": 2, "hidden": 6, "anchors": 12, "classes": 5, "attributes": 3}
+TINY = {"stem": 4, "width": 2, "hidden": 6, "classes": 5, "attributes": 3}
 FEW = {"backbone.res2": 1, "backbone.res3": 1, "backbone.res4": 2, "roi_heads.res5": 1}
 
 
-def normed(name: str, outputs: int, inputs: int, size: int) -> dict[str, tuple[int, ...]]:
+def normed(
+    name: str,
+    outputs: int,
+    inputs: int,
+    size: int,
+) -> dict[str, tuple[int, ...]]:
     """The shapes of a convolution and its normalisation."""
-    norm = dict.fromkeys(
-        (f"{name}.norm.{part}" for part in ("weight", "bias", "running_mean", "running_var")),
-        (outputs,),
-    )
+    parts = ("weight", "bias", "running_mean", "running_var")
+    norm = {f"{name}.norm.{part}": (outputs,) for part in parts}
     return {f"{name}.weight": (outputs, inputs, size, size), **norm}
 
 
@@ -73,22 +68,22 @@ def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int
         width *= 2
     # The fourth stage gives half as many channels as the fifth.
     maps = inputs // 2
-    last = inputs
+    hidden = sizes["hidden"]
     head = "proposal_generator.rpn_head"
     predictor = "roi_heads.box_predictor"
     plain = {
-        f"{head}.conv": (sizes["hidden"], maps, 3, 3),
-        f"{head}.objectness_logits": (sizes["anchors"], sizes["hidden"], 1, 1),
-        f"{head}.anchor_deltas": (4 * sizes["anchors"], sizes["hidden"], 1, 1),
-        f"{predictor}.cls_score": (sizes["classes"] + 1, last),
-        f"{predictor}.bbox_pred": (4 * sizes["classes"], last),
-        f"{predictor}.fc_attr": (last // 4, last + last // 8),
-        f"{predictor}.attr_score": (sizes["attributes"] + 1, last // 4),
+        f"{head}.conv": (hidden, maps, 3, 3),
+        f"{head}.objectness_logits": (12, hidden, 1, 1),
+        f"{head}.anchor_deltas": (48, hidden, 1, 1),
+        f"{predictor}.cls_score": (sizes["classes"] + 1, inputs),
+        f"{predictor}.bbox_pred": (4 * sizes["classes"], inputs),
+        f"{predictor}.fc_attr": (inputs // 4, inputs + inputs // 8),
+        f"{predictor}.attr_score": (sizes["attributes"] + 1, inputs // 4),
     }
     for name, shape in plain.items():
         found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    found[f"{predictor}.cls_embedding.weight"] = (sizes["classes"] + 1, last // 8)
-    found["proposal_generator.anchor_generator.cell_anchors.0"] = (sizes["anchors"], 4)
+    found[f"{predictor}.cls_embedding.weight"] = (sizes["classes"] + 1, inputs // 8)
+    found["proposal_generator.anchor_generator.cell_anchors.0"] = (12, 4)
     return found
 
 
@@ -107,13 +102,12 @@ def checkpoint(seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, shape in shapes(TINY, FEW).items():
-        drawn = torch.randn(shape, generator=generator)
-        fan = math.prod(shape[1:]) or 1
-        state[name] = (
-            drawn.abs() + 0.5 if name.endswith(("running_var", "norm.weight")) else drawn / fan**0.5
-        )
+        state[name] = torch.randn(shape, generator=generator) / math.prod(shape[1:]) ** 0.5
+        if name.endswith(("running_var", "norm.weight")):
+            state[name] = state[name].abs() + 0.5
     state["proposal_generator.anchor_generator.cell_anchors.0"] = cells()
-    state["roi_heads.box_predictor.cls_score.weight"] /= 50  # no probability is 1
+    # No probability is 1.
+    state["roi_heads.box_predictor.cls_score.weight"] /= 50
     return state
 
 
@@ -123,11 +117,17 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path / "pytorch_model.bin"
 
 
-def photo(path: Path, width: int = 200, height: int = 150, seed: int = 0) -> ImageRef:
+def photo(
+    path: Path,
+    width: int = 200,
+    height: int = 150,
+    seed: int = 0,
+) -> ImageRef:
+    shape = (height // 10, width // 10, 3)
     pixels = np.random.default_rng(seed).integers(
         0,
         255,
-        (height // 10, width // 10, 3),
+        shape,
         dtype=np.uint8,
     )
     Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST).save(path)
@@ -149,15 +149,12 @@ def test_every_published_tensor_has_its_place() -> None:
         name: shape for name, shape in expected.items() if not name.startswith(bottomup.UNUSED)
     }
     assert network.width == 2048
-    halved = [m.stride for name, m in network.named_modules() if name.endswith("conv1")]
-    assert (
-        sum(stride == (2, 2) for stride in halved) == 3
-    )  # of the stem and two stages: with the pooling 16 pixels
-    assert {
-        m.dilation
-        for name, m in network.named_modules()
-        if "res5" in name and name.endswith("conv2")
-    } == {(2, 2)}
+    modules = dict(network.named_modules())
+    strides = [modules[name].stride for name in modules if name.endswith("conv1")]
+    # Of the stem and two stages: with the pooling 16 pixels.
+    assert strides.count((2, 2)) == 3
+    last = [modules[name] for name in modules if re.fullmatch(r".*res5.*conv2", name)]
+    assert {module.dilation for module in last} == {(2, 2)}
 
 
 @pytest.mark.parametrize("form", ["bin", "safetensors"])
@@ -174,23 +171,18 @@ def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
 
 @given(rows=st.integers(1, 4), columns=st.integers(1, 4))
 def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
-    expected = [
-        [16 * x + a, 16 * y + b, 16 * x + c, 16 * y + d]
-        for y in range(rows)
-        for x in range(columns)
-        for a, b, c, d in cells().tolist()
-    ]
-    assert torch.allclose(anchors_of(cells(), rows, columns), torch.tensor(expected))
+    places = [(16 * x, 16 * y) for y in range(rows) for x in range(columns)]
+    expected = torch.cat([cells() + torch.tensor([*place, *place]) for place in places])
+    assert torch.allclose(anchors_of(cells(), rows, columns), expected)
 
 
 @given(
-    box=st.tuples(
-        st.integers(-50, 50),
-        st.integers(-50, 50),
-        st.integers(1, 99),
-        st.integers(1, 99),
+    box=st.tuples(*[st.integers(-50, 50)] * 2, *[st.integers(1, 99)] * 2),
+    step=st.lists(
+        st.floats(-6, 6),
+        min_size=4,
+        max_size=4,
     ),
-    step=st.lists(st.floats(-6, 6), min_size=4, max_size=4),
 )
 def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> None:
     x, y, width, height = box
@@ -212,7 +204,11 @@ def overlap(a: list[float], b: list[float]) -> float:
 
 
 @settings(max_examples=30)
-@given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
+@given(
+    count=st.integers(0, 9),
+    seed=st.integers(0, 999),
+    least=st.sampled_from([0.1, 0.3, 0.7]),
+)
 def test_confidence(count: int, seed: int, least: float) -> None:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
@@ -224,7 +220,11 @@ def test_confidence(count: int, seed: int, least: float) -> None:
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
                 expected[i] = max(expected[i], probabilities[i, c])
-    result = bottomup.confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    result = bottomup.confidence(
+        torch.from_numpy(corners),
+        torch.from_numpy(probabilities),
+        least,
+    )
     assert result.tolist() == expected.tolist()
 
 
@@ -249,39 +249,45 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
     assert found.features.shape == (5, source.identity.dim) == (5, 64)
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
-        pixels, _ = prepare_pixels(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+        pixels, _ = prepare_pixels(
+            torch.from_numpy(np.asarray(image).copy()).permute(
+                2,
+                0,
+                1,
+            ),
+        )
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():
         maps = network.get_submodule("backbone.stem.conv1")(pixels[None]).relu()
-        maps = torch.nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True)
+        maps = torch.nn.functional.max_pool2d(
+            maps,
+            3,
+            2,
+            ceil_mode=True,
+        )
         for name in ("res2", "res3", "res4"):
             maps = network.get_submodule(f"backbone.{name}")(maps)
         for box, feature in zip(found.boxes, found.features, strict=True):
-            corners = (
-                torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)
-            ).tolist()
-            x1, y1, x2, y2 = (math.floor(c / 16 + 0.5) for c in corners)
-            width = max(x2 - x1 + 1, 1) / 14
-            height = max(y2 - y1 + 1, 1) / 14
+            corners = box * np.float32([pixels.shape[2], pixels.shape[1]] * 2)
+            x1, y1, x2, y2 = np.floor(corners / 16 + 0.5).astype(int)
+
+            def part(
+                first: int,
+                last: int,
+                i: int,
+                most: int,
+            ) -> slice:
+                """The i-th of 14 parts of a side, as far as it is in the map."""
+                length = max(last - first + 1, 1) / 14
+                ends = math.floor(i * length) + first, math.ceil((i + 1) * length) + first
+                return slice(*np.clip(ends, 0, most))
+
             pooled = torch.zeros(1, maps.shape[1], 14, 14)
-            for i in range(14):
-                for j in range(14):
-                    rows = slice(
-                        *np.clip(
-                            [math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1],
-                            0,
-                            maps.shape[2],
-                        ),
-                    )
-                    columns = slice(
-                        *np.clip(
-                            [math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1],
-                            0,
-                            maps.shape[3],
-                        ),
-                    )
-                    pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
+            for i, j in np.ndindex(14, 14):
+                rows = part(y1, y2, i, maps.shape[2])
+                columns = part(x1, x2, j, maps.shape[3])
+                pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
             expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
             assert np.abs(expected.numpy() - feature).max() < tolerance
 
@@ -295,15 +301,22 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert again.identity == source.identity
     assert np.array_equal(again(image).features, few.features)
-    others = [f"bottomup:{weights}?top=3&nms=0.5", f"bottomup:{weights}?top=3&threshold=0.2"]
-    assert (
-        len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
-    )
+    queries = ("top=3", "top=3&nms=0.5", "top=3&threshold=0.2")
+    sources = [regions.load(f"bottomup:{weights}?{query}") for query in queries]
+    assert len({source.identity.digest for source in sources}) == 3
 
 
 @given(
-    boxes=arrays(np.float32, (7, 4), elements=st.floats(-1, 2, width=32)),
-    confidence=arrays(np.float32, 7, elements=st.sampled_from([0, 0.25, 0.5, 1])),
+    boxes=arrays(
+        np.float32,
+        (7, 4),
+        elements=st.floats(-1, 2, width=32),
+    ),
+    confidence=arrays(
+        np.float32,
+        7,
+        elements=st.sampled_from([0, 0.25, 0.5, 1]),
+    ),
     top=st.integers(1, 8),
 )
 def test_kept_boxes_are_those_a_slow_loop_keeps(
@@ -351,11 +364,18 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize(
+    "damage",
+    DAMAGES.values(),
+    ids=DAMAGES.keys(),
+)
 def test_wrong_weights(weights: Path, damage: Any) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
         regions.load(f"bottomup:{weights}")
     assert "\n" not in str(caught.value)
+
+
+def test_missing_weights() -> None:
     with pytest.raises(EncoderError, match="no such weights"):
         regions.load("bottomup:absent.bin")

@@ -1,8 +1,6 @@
 """Batches through a network: the results of one item at a time, in order, whatever the batch and
 the memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,7 +26,11 @@ def encode(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
 class Watched:
     """``encode``, remembering the batches; memory runs out for more than ``room`` items."""
 
-    def __init__(self, room: int = 1000, error: Callable[[], RuntimeError] | None = None) -> None:
+    def __init__(
+        self,
+        room: int = 1000,
+        error: Callable[[], RuntimeError] | None = None,
+    ) -> None:
         self.room = room
         self.error = error or (lambda: torch.OutOfMemoryError("CUDA out of memory"))
         self.seen: list[list[int]] = []
@@ -40,7 +42,11 @@ class Watched:
         return encode(batch)
 
 
-def assert_one_by_one(lengths: Sequence[int], vectors: np.ndarray, sets: object) -> None:
+def assert_one_by_one(
+    lengths: Sequence[int],
+    vectors: np.ndarray,
+    sets: object,
+) -> None:
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(lengths), DIM)
     assert len(sets) == len(lengths)
@@ -57,17 +63,37 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 def test_batches_keep_input_order(lengths: list[int], size: int) -> None:
     watched = Watched()
     assert_one_by_one(
-        lengths, *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched)
+        lengths,
+        *in_batches(
+            "cpu",
+            Runtime(batch=size),
+            DIM,
+            lengths,
+            lengths,
+            watched,
+        ),
     )
     assert [n for batch in watched.seen for n in batch] == sorted(lengths, reverse=True)
     assert all(len(batch) == size for batch in watched.seen[:-1])
 
 
-@given(lengths=LENGTHS, size=st.integers(1, 9), room=st.integers(1, 9))
+@given(
+    lengths=LENGTHS,
+    size=st.integers(1, 9),
+    room=st.integers(1, 9),
+)
 def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
     watched = Watched(room)
     assert_one_by_one(
-        lengths, *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched)
+        lengths,
+        *in_batches(
+            "cpu",
+            Runtime(batch=size),
+            DIM,
+            lengths,
+            lengths,
+            watched,
+        ),
     )
     sizes = [len(batch) for batch in watched.seen]
     assert sizes == sorted(sizes, reverse=True)
@@ -90,7 +116,14 @@ def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
 def test_single_item_out_of_memory(error: Callable[[], RuntimeError]) -> None:
     watched = Watched(0, error)
     with pytest.raises(EncoderError, match=r"on cpu with a single item of length 7; try --device"):
-        in_batches("cpu", Runtime(batch=4), DIM, [7, 2, 3], [7, 2, 3], watched)
+        in_batches(
+            "cpu",
+            Runtime(batch=4),
+            DIM,
+            [7, 2, 3],
+            [7, 2, 3],
+            watched,
+        )
     assert watched.seen == [[7, 3, 2], [7]]
 
 
@@ -102,13 +135,30 @@ def test_cpu_allocator_message() -> None:
             torch.empty(1 << 60, dtype=torch.uint8)
         return encode(batch)
 
-    assert_one_by_one([2, 1, 3], *in_batches("cpu", Runtime(), DIM, [2, 1, 3], [2, 1, 3], greedy))
+    assert_one_by_one(
+        [2, 1, 3],
+        *in_batches(
+            "cpu",
+            Runtime(),
+            DIM,
+            [2, 1, 3],
+            [2, 1, 3],
+            greedy,
+        ),
+    )
 
 
 def test_other_errors_are_raised() -> None:
     watched = Watched(0, lambda: RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="shapes"):
-        in_batches("cpu", Runtime(), DIM, [1, 2], [1, 2], watched)
+        in_batches(
+            "cpu",
+            Runtime(),
+            DIM,
+            [1, 2],
+            [1, 2],
+            watched,
+        )
     assert len(watched.seen) == 1
 
 
@@ -125,7 +175,12 @@ def test_precision_of_matrix_products(precision: str) -> None:
         return made, list(made[:, None])
 
     vectors, sets = in_batches(
-        "cpu", Runtime(precision=precision, batch=2), DIM, inputs, [1] * 5, project
+        "cpu",
+        Runtime(precision=precision, batch=2),
+        DIM,
+        inputs,
+        [1] * 5,
+        project,
     )
     assert seen == {(getattr(torch, precision), True)}
     assert vectors.dtype == sets.values.dtype == np.float32
@@ -143,4 +198,11 @@ def test_an_unknown_precision_is_refused() -> None:
         EncoderError,
         match="no precision 'float8'; known: float32, bfloat16, float16",
     ):
-        in_batches("cpu", Runtime(precision="float8"), DIM, [1], [1], encode)
+        in_batches(
+            "cpu",
+            Runtime(precision="float8"),
+            DIM,
+            [1],
+            [1],
+            encode,
+        )

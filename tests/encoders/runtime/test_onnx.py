@@ -1,7 +1,5 @@
 """Networks in ONNX give what torch gives, belong to their weights, and need no torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +48,12 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], str]] = {
 SENTENCES = ["a dog", "the dog is red", "", "boat", "two dogs and a boat " * 9, "a dog"]
 
 
-def model(folder: Path, kind: str, sizes: dict[str, Any], tower: str) -> str:
+def model(
+    folder: Path,
+    kind: str,
+    sizes: dict[str, Any],
+    tower: str,
+) -> str:
     """A model folder with random weights; its spec."""
     torch.manual_seed(0)
     text = text_towers.load_tower(tower, 1, CAPTIONS)
@@ -110,7 +113,12 @@ def test_both_runtimes_give_one_result(
 
 @pytest.mark.slow
 def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
-    spec = model(tmp_path / "model", "vsrn", {"width": 16, "region_order": "size"}, "words")
+    spec = model(
+        tmp_path / "model",
+        "vsrn",
+        {"width": 16, "region_order": "size"},
+        "words",
+    )
     regions = plugins.region_source("grid").identity.dim
     prepared = [
         Regions(

@@ -1,7 +1,5 @@
 """The variant of an encoder whose concepts have no context."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +39,16 @@ def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
     for i, each in enumerate(pictures):
         for j in range(0, len(each), 5):
             one = plain.encode_images([Regions(each.features[j : j + 1], each.boxes[j : j + 1])])
-            np.testing.assert_allclose(found.concepts[i][j], one.concepts[0][0], atol=1e-5)
-    assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
+            np.testing.assert_allclose(
+                found.concepts[i][j],
+                one.concepts[0][0],
+                atol=1e-5,
+            )
+    assert not np.allclose(
+        found.concepts.values,
+        whole.concepts.values,
+        atol=1e-3,
+    )
 
 
 def test_alone_words(folder: str) -> None:
@@ -60,7 +66,11 @@ def test_alone_words(folder: str) -> None:
         for piece, vector in zip(words, found.concepts[i], strict=True):
             np.testing.assert_allclose(vector, place.setdefault(piece, vector), atol=1e-5)
     single = plain.encode_texts(["red"]).concepts
-    np.testing.assert_allclose(place["red"], single[0][0], atol=1e-5)
+    np.testing.assert_allclose(
+        place["red"],
+        single[0][0],
+        atol=1e-5,
+    )
 
 
 def test_no_input_is_no_output(folder: str) -> None:

@@ -1,7 +1,5 @@
 """The caption branch of VSRN."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +18,14 @@ def branch() -> CaptionBranch:
         return CaptionBranch(dim=4, vocabulary=9, hidden=6)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(4, 8))
+@given(
+    st.lists(
+        st.integers(0, 9),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(4, 8),
+)
 def test_caption_targets(words: list[int], max_length: int) -> None:
     ids = [[1, *range(10, 10 + n), 2] for n in words]
     targets = caption_targets(ids, max_length)
@@ -33,10 +38,19 @@ def test_caption_targets(words: list[int], max_length: int) -> None:
             assert target == [*row[: max_length - 1], 2]
 
 
-def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
+def slow_loss(
+    module: CaptionBranch,
+    regions: Tensor,
+    ids: list[int],
+) -> Tensor:
     """One caption, region by region and word by word; ``ids`` with the first pad, if that
     counts."""
-    state = torch.zeros(1, 1, module.encoder.hidden_size, dtype=torch.float64)
+    state = torch.zeros(
+        1,
+        1,
+        module.encoder.hidden_size,
+        dtype=torch.float64,
+    )
     read = []
     for region in regions:
         out, state = module.encoder(module.vid2hid(region)[None, None], state)
@@ -74,10 +88,20 @@ def test_loss_equals_loop(max_length: int) -> None:
     regions = regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
     expected = torch.zeros((), dtype=torch.float64)
-    for region, n, row in zip(regions, LENGTHS, targets.tolist(), strict=True):
+    for region, n, row in zip(
+        regions,
+        LENGTHS,
+        targets.tolist(),
+        strict=True,
+    ):
         counted = row[: row.index(0) + 1] if 0 in row else row
         expected = expected + slow_loss(module, region[:n], counted)
-    loss = module(regions, torch.tensor(LENGTHS), targets, torch.arange(3))
+    loss = module(
+        regions,
+        torch.tensor(LENGTHS),
+        targets,
+        torch.arange(3),
+    )
     assert float(loss) == pytest.approx(float(expected) / 3, rel=1e-9)
 
 
@@ -88,7 +112,12 @@ def test_owners_share_regions() -> None:
     owners = torch.tensor([2, 0, 2, 1])
     targets = caption_targets([*IDS, [1, 8, 2]])
     loss = module(regions, torch.tensor(LENGTHS), targets, owners)
-    expected = module(regions[owners], torch.tensor(LENGTHS)[owners], targets, torch.arange(4))
+    expected = module(
+        regions[owners],
+        torch.tensor(LENGTHS)[owners],
+        targets,
+        torch.arange(4),
+    )
     assert float(loss) == pytest.approx(float(expected), rel=1e-12)
 
 
@@ -98,7 +127,15 @@ def test_picture_without_regions() -> None:
     regions = regions_of([1, 2]).float()
     targets = caption_targets([[1, 4, 2], [1, 5, 2]])
     owners = torch.arange(2)
-    empty, single = (module(regions, torch.tensor([n, 2]), targets, owners) for n in (0, 1))
+    empty, single = (
+        module(
+            regions,
+            torch.tensor([n, 2]),
+            targets,
+            owners,
+        )
+        for n in (0, 1)
+    )
     assert float(empty) == float(single)
 
 

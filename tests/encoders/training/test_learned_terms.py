@@ -1,8 +1,6 @@
 """Learning terms: the head is that of the codec, and what is learned finds more than what it began
 with."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -28,17 +26,37 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.lists(
+        st.integers(0, 4),
+        min_size=1,
+        max_size=6,
+    ),
     st.sampled_from(MODALITIES),
     st.integers(1, 9),
     st.integers(0, 999),
 )
-def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, seed: int) -> None:
+def test_head_equals_codec_step(
+    counts: list[int],
+    modality: Modality,
+    z: int,
+    seed: int,
+) -> None:
     sets = Ragged.from_sets(
-        [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
+        [
+            gaussian(
+                count,
+                WIDTH,
+                seed=seed + i,
+            )
+            for i, count in enumerate(counts)
+        ],
         WIDTH,
     )
-    items = Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
+    items = Embeddings(
+        modality,
+        unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)),
+        sets,
+    )
     thresholds = 0.3 * gaussian(2, 2, 7, seed=seed + 1)
     book = Codebook(
         gaussian(7, WIDTH, seed=seed),
@@ -51,10 +69,20 @@ def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, s
     step = LearnedTerms.from_codebook(book, z=z, query_z=z)
     rows = step.encode_documents(step.read(items), modality).toarray()
     activations = (
-        Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
+        Head(step.directions_, step.thresholds_)(
+            item_rows(items),
+            modality,
+            z,
+        )
+        .detach()
+        .numpy()
     )
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(activations, rows / np.maximum(lengths, 1e-6), atol=0.01)
+    np.testing.assert_allclose(
+        activations,
+        rows / np.maximum(lengths, 1e-6),
+        atol=0.01,
+    )
 
 
 def pairs_of(count: int, seed: int) -> ItemPairs:
@@ -62,7 +90,11 @@ def pairs_of(count: int, seed: int) -> ItemPairs:
     nothing."""
     vectors = gaussian(count, WIDTH, seed=seed)
     texts = np.repeat(vectors, 2, axis=0)
-    texts[:, :2] = gaussian(2 * count, 2, seed=seed + 1)
+    texts[:, :2] = gaussian(
+        2 * count,
+        2,
+        seed=seed + 1,
+    )
     texts[:, 2] += 1
     rows: dict[Modality, Ragged] = {
         "image": item_rows(Embeddings("image", vectors)),
@@ -74,7 +106,14 @@ def pairs_of(count: int, seed: int) -> ItemPairs:
 def first_share(head: Head, pairs: ItemPairs) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
-        head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES
+        head(
+            pairs.rows[modality],
+            modality,
+            4,
+        )
+        .detach()
+        .numpy()
+        for modality in MODALITIES
     )
     return float(((captions @ pictures.T).argmax(axis=1) == np.arange(len(captions)) // 2).mean())
 
@@ -85,12 +124,32 @@ def test_training_improves_recall_in_shared_terms() -> None:
     head, again = (first_head(pairs, 24) for _ in range(2))
     before = first_share(head, pairs)
     losses, repeated = (
-        list(train(each, pairs, z=4, query_z=4, epochs=30, rate=0.02)) for each in (head, again)
+        list(
+            train(
+                each,
+                pairs,
+                z=4,
+                query_z=4,
+                epochs=30,
+                rate=0.02,
+            ),
+        )
+        for each in (head, again)
     )
     assert losses[-1] < losses[0] - 0.5
     assert losses == repeated
     assert first_share(head, pairs) > 1.5 * before  # chance is 1 / 64
-    used = [(head(pairs.rows[modality], modality, 4) > 0).any(dim=0) for modality in MODALITIES]
+    used = [
+        (
+            head(
+                pairs.rows[modality],
+                modality,
+                4,
+            )
+            > 0
+        ).any(dim=0)
+        for modality in MODALITIES
+    ]
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 

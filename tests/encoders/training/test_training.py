@@ -1,8 +1,6 @@
 """The parts of training: word-pieces, the closed-form start, what a batch reads, and the loop that
 can be stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,6 +8,8 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +43,8 @@ from tests.helpers import boc, run
 
 pytestmark = pytest.mark.usefixtures("left_to_torch")
 ROOT = Path(__file__).resolve().parents[3]
-WORDS = [
-    "dog",
-    "dogs",
-    "runs",
-    "running",
-    "snow",
-    "white",
-    "the",
-    "a",
-    "on",
-    "woman",
-    "bicycle",
-    "red",
-    "stands",
-]
+SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
+WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "red"]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
 
@@ -68,15 +55,16 @@ def test_tokenizer_is_deterministic() -> None:
         "print(hashlib.sha256(learn_tokenizer(sys.argv[1:]).to_str().encode()).hexdigest())"
     )
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
+    command = [sys.executable, "-c", code, *SENTENCES]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    output = subprocess.run(
-        [sys.executable, "-c", code, *SENTENCES],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    assert (
+        subprocess.check_output(
+            command,
+            env=environment,
+            text=True,
+        ).strip()
+        == here
     )
-    assert output.stdout.strip() == here
 
 
 def test_tokenizer_pieces() -> None:
@@ -112,13 +100,23 @@ def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @torch.inference_mode()
-def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
+def recalls(
+    model: Network,
+    regions: list[torch.Tensor],
+    words: list[torch.Tensor],
+) -> Recalls:
     model.eval()
     images = []
     texts = []
     for features, hidden in zip(regions, words, strict=True):
         boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
-        images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
+        images.append(
+            model.images(
+                features[None],
+                boxes[None],
+                torch.tensor([len(features)]),
+            )[0],
+        )
         texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
     return evaluate_recall((torch.cat(texts) @ torch.cat(images).T).numpy(), np.arange(len(images)))
 
@@ -127,25 +125,14 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
 @pytest.mark.parametrize(("kind", "least"), [("tern", 80), ("vsrn", 40), ("vsrnpp", 40)])
 def test_warm_start_recall(kind: str, least: float) -> None:
     torch.manual_seed(0)
-    tern = {
-        "visual_width": 32,
-        "visual_layers": 1,
-        "joint_width": 16,
-        "joint_layers": 2,
-        "heads": 2,
-        "feedforward": 32,
-    }
-    sizes = tern if kind == "tern" else {"width": 16, "norm_axis": "row"}
+    sizes = SIZES | {"joint_width": 16}
+    if kind != "tern":
+        sizes = {"width": 16, "norm_axis": "row"}
     text = {"kind": "embedding", "vocabulary": 30, "width": 16}
     network = checkpoint.make(kind, {"region_dim": 12, **sizes}, text)
     before = recalls(network, *paired(2, 200))
-    regions, words = paired(1, 500)
-    warm_start(
-        network,
-        torch.stack([r.mean(0) for r in regions]),
-        torch.stack([w.mean(0) for w in words]),
-        8,
-    )
+    means = [torch.stack([rows.mean(0) for rows in side]) for side in paired(1, 500)]
+    warm_start(network, *means, 8)
     after = recalls(network, *paired(2, 200))
     for side in ("text_to_image", "image_to_text"):
         assert getattr(before, side).r10 < 20  # chance is 5
@@ -155,8 +142,18 @@ def test_warm_start_recall(kind: str, least: float) -> None:
 @pytest.mark.parametrize("known", [0, 3])
 def test_latent_semantics(known: int) -> None:
     rng = np.random.default_rng(0)
-    counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
-    counts[:, 0] = 1  # a word of all captions
+    counts = (
+        rng.poisson(0.7, (60, 12))
+        + np.eye(12)[
+            rng.integers(
+                0,
+                12,
+                60,
+            )
+        ]
+    )
+    # A word of all captions.
+    counts[:, 0] = 1
     bags = sparse.csr_array(counts / counts.sum(axis=1, keepdims=True))
     embedding = torch.nn.Embedding(12, known + 5)
     if known:
@@ -171,7 +168,11 @@ def test_latent_semantics(known: int) -> None:
     U, S, _ = np.linalg.svd(bags.toarray() * spread)
     semantics = bags @ after[:, known:].numpy()
     semantics /= np.linalg.norm(semantics[:, 0])
-    assert np.allclose(np.abs(semantics), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
+    assert np.allclose(
+        np.abs(semantics),
+        np.abs(U[:, :5] * S[:5] / S[0]),
+        atol=1e-4,
+    )
 
 
 def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,11 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     Z = rng.standard_normal((400, 3))
     X = Z @ rng.standard_normal((3, 5)) + rng.standard_normal((400, 5)) + 1
     Y = Z @ rng.standard_normal((3, 4)) + rng.standard_normal((400, 4)) - 2
-    one, other = cca(torch.from_numpy(X), torch.from_numpy(Y), 3)
+    one, other = cca(
+        torch.from_numpy(X),
+        torch.from_numpy(Y),
+        3,
+    )
     assert np.allclose(one.mean, X.mean(0), atol=1e-5)
     assert np.allclose(other.mean, Y.mean(0), atol=1e-5)
     U = (X - X.mean(0)) @ one.matrix.double().numpy()
@@ -191,8 +196,16 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     product = np.linalg.solve(C[:5, :5], C[:5, 5:]) @ np.linalg.solve(C[5:, 5:], C[5:, :5])
     expected = np.sqrt(np.sort(np.linalg.eigvals(product).real)[::-1][:3])
     correlations = np.corrcoef(np.hstack([U, V]).T)
-    assert np.allclose(correlations[:3, 3:], np.diag(expected), atol=1e-4)
-    assert np.allclose(correlations[:3, :3], np.eye(3), atol=1e-4)
+    assert np.allclose(
+        correlations[:3, 3:],
+        np.diag(expected),
+        atol=1e-4,
+    )
+    assert np.allclose(
+        correlations[:3, :3],
+        np.eye(3),
+        atol=1e-4,
+    )
     for projected in (U, V):
         assert projected.std() == pytest.approx(1, abs=0.01)
         assert np.allclose(
@@ -207,7 +220,11 @@ def test_cca_ridge() -> None:
     Z = rng.standard_normal((500, 2))
     X = Z * [1, 0.01]
     Y = Z + 0.1 * rng.standard_normal((500, 2))
-    one, _ = cca(torch.from_numpy(X), torch.from_numpy(Y), 2)
+    one, _ = cca(
+        torch.from_numpy(X),
+        torch.from_numpy(Y),
+        2,
+    )
     shares = (torch.from_numpy(X).float() @ one.matrix).std(dim=0)
     assert shares[0] > 20 * shares[1]
 
@@ -221,26 +238,60 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
-    model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
-    items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
+    model = Tern(
+        TernConfig(
+            8,
+            8,
+            1,
+            16,
+            1,
+            2,
+            16,
+        ),
+        tower.text,
+    )
+    items = [
+        Item(
+            str(i),
+            "text",
+            text,
+        )
+        for i, text in enumerate(SENTENCES)
+    ]
     captions = CaptionTensors(items, tower.tokens, frozen=frozen, folder=tmp_path)
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
     numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
     with torch.inference_mode():
         together = vectors(captions.encode(model, numbers, "cpu"))
-        alone = torch.cat([vectors(captions.encode(model, [number], "cpu")) for number in numbers])
+        alone = torch.cat(
+            [
+                vectors(
+                    captions.encode(
+                        model,
+                        [number],
+                        "cpu",
+                    ),
+                )
+                for number in numbers
+            ],
+        )
         ids, lengths = text_towers.pad(captions.ids)
         direct = model.texts(ids, lengths)[0][numbers]
         hidden = model.txt_enc(ids, lengths)
     assert (together - alone).abs().max() <= 1e-5
-    assert (together - direct).abs().max() <= (
-        0.01 if frozen else 1e-5
-    )  # a frozen tower's words are kept as float16
-    means = torch.stack(
-        [row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)],
-    )
-    assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
+    # A frozen tower's words are kept as float16.
+    assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)
+    rows = zip(hidden, lengths, strict=True)
+    means = torch.stack([row[:length].mean(dim=0) for row, length in rows])
+    assert (
+        captions.means(
+            model,
+            numbers,
+            "cpu",
+        )
+        - means[numbers]
+    ).abs().max() <= 0.01
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
@@ -253,11 +304,16 @@ def test_region_reader(library: Path, keep: float) -> None:
     assert lengths.min() >= 1
     with FeatureFile(library / "regions.h5") as file:
         for i, number in enumerate(numbers):
-            expected = file.region_batch("image", number, number + 1).regions()[0]
+            expected = file.region_batch(
+                "image",
+                number,
+                number + 1,
+            ).regions()[0]
             assert np.array_equal(whole[i, : total[i]], expected.features)
             assert np.array_equal(boxes[i, : total[i]], expected.boxes)
             rest = iter(whole[i])
-            for row in features[i, : lengths[i]]:  # a subset in the same order
+            # A subset in the same order.
+            for row in features[i, : lengths[i]]:
                 assert any(torch.equal(row, other) for other in rest)
     assert float(lengths.sum() / total.sum()) == pytest.approx(max(keep, 1 / 46), abs=0.05)
     assert (lengths == 1).all() == (keep == 0)
@@ -268,7 +324,13 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
     rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
     assert len(held_out) == 8
-    batches = list(rest.batches(10, 1, np.random.default_rng(0)))
+    batches = list(
+        rest.batches(
+            10,
+            1,
+            np.random.default_rng(0),
+        ),
+    )
     drawn = np.concatenate([pictures for pictures, _, _ in batches])
     assert len(drawn) == len(set(drawn.tolist())) == 30
     assert set(drawn) <= set(rest.pictures)
@@ -297,24 +359,14 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
     names = [f"{i:03d}.png" for i in range(40)]
     for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
-    tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward")]
-    command = (
-        "train",
-        library / source,
-        "--validate",
-        tmp_path / "val.txt",
-        "--set=epochs=1",
-        "--set=batch_size=8",
-        *tiny,
-        "--set=heads=2",
-        "--set=text_layers=1",
-    )
+    sizes = "visual_width=8 joint_width=8 feedforward=8 heads=2 text_layers=1"
+    tiny = [f"--set={size}" for size in f"{sizes} epochs=1 batch_size=8".split()]
+    command = ("train", library / source, *tiny, "--validate", tmp_path / "val.txt")
     run(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
     history = json.loads((tmp_path / "model" / "history.json").read_text())
     assert history["step"] == 24 // 8
-    assert (
-        history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6
-    )  # captions of six pictures
+    # The captions of six pictures.
+    assert history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6
     run(*command, "-o", tmp_path / "rest")
     assert json.loads((tmp_path / "rest" / "history.json").read_text())["step"] == (40 - 6) // 8
     refused = boc(*command, "-o", tmp_path / "model")
@@ -323,16 +375,22 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
     assert (
         "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
     )
-    everything = [str(word).replace("val.txt", "all.txt") for word in command]
-    (tmp_path / "all.txt").write_text("".join(f"{i:03}.png\n" for i in range(40)))
-    refused = boc(*everything, "-o", tmp_path / "other")
+    (tmp_path / "all.txt").write_text("\n".join(names))
+    refused = boc(*command[:-1], tmp_path / "all.txt", "-o", tmp_path / "other")
     assert "40 pictures are too few: 40 of them are held out, and a batch has" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
 def test_cosine_schedule(warmup: int, rest: int) -> None:
     steps = warmup + rest
-    factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
+    factors = [
+        cosine(
+            step,
+            warmup,
+            steps,
+        )
+        for step in range(steps + 1)
+    ]
     assert factors[0] == (1 / warmup if warmup else 1)
     assert factors[warmup] == max(factors) == 1
     assert factors[steps] == pytest.approx(0, abs=1e-12)
@@ -341,19 +399,19 @@ def test_cosine_schedule(warmup: int, rest: int) -> None:
 
 
 @given(
-    values=st.lists(st.integers(-8, 8), min_size=1, max_size=30),
+    values=st.lists(
+        st.integers(-8, 8),
+        min_size=1,
+        max_size=30,
+    ),
     decay=st.sampled_from([0.0, 0.5, 0.99]),
 )
 def test_update_average(values: list[int], decay: float) -> None:
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
-        update_average(
-            average,
-            {"w": torch.tensor([float(value)], dtype=torch.float64)},
-            decay,
-            step,
-        )
+        learned = {"w": torch.tensor([value], dtype=torch.float64)}
+        update_average(average, learned, decay, step)
         factor = min(decay, (step + 1) / (step + 10))
         expected = factor * expected + (1 - factor) * value
         assert float(average["w"]) == pytest.approx(expected, abs=1e-9)
@@ -362,28 +420,31 @@ def test_update_average(values: list[int], decay: float) -> None:
 
 
 Make = Callable[..., Trainer]
-SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
 
 
 @pytest.fixture
 def make(library: Path, tmp_path: Path) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some
     settings."""
-    defaults: dict[str, Any] = {
-        "epochs": 3,
-        "batch_size": 8,
-        "held_out": 8,
-        "lr": 1e-2,
-        "warmup": 2,
-    }
+    plain = TrainConfig(
+        epochs=3,
+        batch_size=8,
+        held_out=8,
+        lr=1e-2,
+        warmup=2,
+    )
 
     def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
-        config = TrainConfig(**{**defaults, **settings})
+        config = replace(plain, **settings)
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
         tower = text_towers.load_tower("small", 1, (item.content for item in items))
         sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
-        network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
+        network = checkpoint.make(
+            kind,
+            {"region_dim": 108, **sizes},
+            tower.text,
+        )
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
         captions = CaptionTensors(
             items,
@@ -405,7 +466,11 @@ def make(library: Path, tmp_path: Path) -> Make:
     return build
 
 
-def resume_at(stop: int, make: Make, settings: dict[str, Any]) -> Trainer:
+def resume_at(
+    stop: int,
+    make: Make,
+    settings: dict[str, Any],
+) -> Trainer:
     """The trainer that continues a run that was stopped at the end of a step."""
     run = make("wild", **settings).run()
     while next(run).step < stop:
@@ -440,12 +505,16 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+# Within the first epoch, and within the second.
+STOPS = list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "stop"),
-    list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True)),
+    STOPS,
     ids=RUNS.keys(),
-)  # within the first epoch, and within the second
+)
 def test_resumed_run_equals_whole(
     make: Make,
     monkeypatch: pytest.MonkeyPatch,
@@ -457,7 +526,8 @@ def test_resumed_run_equals_whole(
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
     second = resume_at(stop, make, settings)
     steps = [now.step for now in second.run() if now.recalls is None]
-    assert steps == list(range(stop, 13))  # the step at whose end it was stopped is done again
+    # The step at whose end the run was stopped is done again.
+    assert steps == list(range(stop, 13))
     assert second.state == calm.state
     assert_same_tensors(second, calm)
     weights = [load_file(trainer.folder / "model.safetensors") for trainer in (calm, second)]
@@ -469,17 +539,20 @@ def test_recompute(make: Make) -> None:
     memory = []
     for again in (False, True):
         trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
-        pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
+        pictures, numbers, positive = next(
+            trainer.train.batches(
+                8,
+                1,
+                np.random.default_rng(0),
+            ),
+        )
         sizes: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, s=sizes: (s.append(t.nbytes), t)[1],
-            lambda t: t,
-        ):
+        pack = lambda t, s=sizes: (s.append(t.nbytes), t)[1]  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             loss = trainer.loss(pictures, numbers, positive)
         loss.backward()
-        gradients.append(
-            {name: p.grad for name, p in trainer.learned.items() if p.grad is not None},
-        )
+        learned = trainer.learned.items()
+        gradients.append({name: p.grad for name, p in learned if p.grad is not None})
         memory.append(sum(sizes))
     assert set(gradients[0]) == set(gradients[1])
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
@@ -496,7 +569,13 @@ def test_patience(make: Make) -> None:
 @pytest.mark.slow
 def test_best_weights_are_saved(make: Make) -> None:
     for seed in range(9):  # until one that learns too fast ends below its best
-        trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)
+        trainer = make(
+            f"best-{seed}",
+            epochs=6,
+            lr=0.1,
+            average=0.0,
+            seed=seed,
+        )
         totals = [now.recalls.total for now in trainer.run() if now.recalls is not None]
         if totals[-1] < max(totals):
             break
@@ -510,7 +589,13 @@ def test_best_weights_are_saved(make: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
 def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
-    trainer = make("rouge", epochs=4, lr=0.1, average=0.0, choose=choose)
+    trainer = make(
+        "rouge",
+        epochs=4,
+        lr=0.1,
+        average=0.0,
+        choose=choose,
+    )
     ndcgs = [now.ndcg for now in trainer.run() if now.ndcg is not None]
     scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in ndcgs]
     assert len(scores) == 4
@@ -522,27 +607,25 @@ def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
     texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
     own = rouge_l_matrix(texts, trainer.held_out.owners)
     own.tofile(tmp_path / "r.f32")
+    settings = {"choose": choose, "relevance": str(tmp_path / "r.f32")}
     again = make(
         "file",
         epochs=4,
         lr=0.1,
         average=0.0,
-        choose=choose,
-        relevance=str(tmp_path / "r.f32"),
+        **settings,
     )
     assert [now.ndcg for now in again.run() if now.ndcg is not None] == ndcgs
     own[:, :-1].tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
-        make("other", choose=choose, relevance=str(tmp_path / "r.f32"))
+        make("other", **settings)
 
 
 @pytest.mark.slow
 def test_frozen_tower(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
         trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
-        before = {
-            name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()
-        }
+        before = deepcopy(trainer.network.txt_enc.state_dict())
         list(trainer.run())
         after = trainer.network.txt_enc.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before) == same
@@ -560,7 +643,12 @@ def test_negatives_schedule(make: Make, first: int, last: int) -> None:
 def test_run_state_over() -> None:
     config = TrainConfig(patience=2)
     entries = [{"step": step} for step in (4, 8, 12)]
-    assert not RunState(8, 1.0, 4, entries[:2]).over(config, 20)
+    assert not RunState(
+        8,
+        1.0,
+        4,
+        entries[:2],
+    ).over(config, 20)
     assert RunState(12, 1.0, 4, entries).over(config, 20)
     assert not RunState(12, 1.0, 8, entries).over(config, 20)
     assert RunState(12, 1.0, 12, entries).over(config, 12)
@@ -571,10 +659,8 @@ def test_recipe_settings(name: str) -> None:
     plain = Recipe.of(name, {})
     assert plain == Recipe.of(name, RECIPES[name])
     width = "width" if plain.kind.startswith("vsrn") else "joint_width"
-    changed = Recipe.of(
-        name,
-        {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"},
-    )
+    settings = {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"}
+    changed = Recipe.of(name, settings)
     assert (changed.train.lr, changed.train.epochs, changed.sizes[width]) == (0.5, 3, 8)
     assert (changed.text, changed.text_layers) == ("folder", 1)
     assert changed.sizes.keys() == plain.sizes.keys() | {width}
@@ -606,10 +692,8 @@ def test_invalid_setting(setting: dict[str, str], words: str) -> None:
     ],
 )
 def test_untrained_vector(recipe: str, setting: dict[str, str]) -> None:
-    with pytest.raises(
-        EncoderError,
-        match="leaves its global vector as chance made it; add matching",
-    ):
+    words = "leaves its global vector as chance made it; add matching"
+    with pytest.raises(EncoderError, match=words):
         Recipe.of(recipe, setting)
     objective = f"matching+{setting.get('objective', 'alignment')}"
     assert Recipe.of(recipe, {**setting, "objective": objective}).train.objective == objective
