@@ -75,7 +75,13 @@ class Canvas:
         """Fill a polygon of (n, 2) points."""
         self._solid.polygon((np.asarray(points, float) * self.side).ravel().tolist(), fill=colour)
 
-    def line(self, points: ArrayLike, width: float, colour: RGB, alpha: int = 255) -> None:
+    def line(
+        self,
+        points: ArrayLike,
+        width: float,
+        colour: RGB,
+        alpha: int = 255,
+    ) -> None:
         """Draw a line through (n, 2) points."""
         flat = (np.asarray(points, float) * self.side).ravel().tolist()
         draw = self._solid if alpha == 255 else self._glaze
@@ -116,11 +122,7 @@ class Canvas:
         """Return the canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little
         grain."""
         small = self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5)
-        grain = self.rng.integers(
-            -3,
-            4,
-            (size, size, 1),
-        ).astype(np.float32)
+        grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
         pixels = np.asarray(small, np.float32) * _vignette(size) + grain
         return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

@@ -149,12 +149,7 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
 
 
 @click.command()
-@click.argument(
-    "galleries",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-)
+@click.argument("galleries", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",

@@ -92,11 +92,7 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
 
 
 def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
-    for left, top, radius in canvas.rng.uniform(
-        (0, 0, 0.0012),
-        (1, bottom, 0.0036),
-        (60, 3),
-    ):
+    for left, top, radius in canvas.rng.uniform((0, 0, 0.0012), (1, bottom, 0.0036), (60, 3)):
         canvas.oval(left, top, radius, radius, (250, 246, 220))
     canvas.glow(x, 0.15, 0.19, 0.19, (190, 206, 255), 8)
     canvas.oval(x, 0.15, 0.075, 0.075, (252, 246, 214))
@@ -163,11 +159,7 @@ def _swell(canvas: Canvas, colours: list[RGB], y: float) -> None:
 
 def _water(canvas: Canvas, colours: list[RGB], top: float, bottom: float) -> None:
     canvas.gradient(colours, top, bottom)
-    for x, y in canvas.rng.uniform(
-        (0, top + 0.01),
-        (1, bottom),
-        (26, 2),
-    ):
+    for x, y in canvas.rng.uniform((0, top + 0.01), (1, bottom), (26, 2)):
         canvas.oval(
             x,
             y,
@@ -185,11 +177,7 @@ def _specks(
     top: float,
     radius: float,
 ) -> None:
-    for x, y in canvas.rng.uniform(
-        (0, top),
-        (1, 1),
-        (round(100 * count), 2),
-    ):
+    for x, y in canvas.rng.uniform((0, top), (1, 1), (round(100 * count), 2)):
         canvas.oval(
             x,
             y,
@@ -215,28 +203,8 @@ def _pines(
     rng = canvas.rng
     number = round(100 * count)
     fir = np.array([*FIR, *((-x, y) for x, y in reversed(FIR))])
-    where = rng.permutation(
-        (
-            np.arange(number)
-            + rng.uniform(
-                0.1,
-                0.9,
-                number,
-            )
-        )
-        / number
-    )
-    for x, y in zip(
-        where,
-        np.sort(
-            rng.uniform(
-                far,
-                near,
-                number,
-            )
-        ),
-        strict=True,
-    ):
+    where = rng.permutation((np.arange(number) + rng.uniform(0.1, 0.9, number)) / number)
+    for x, y in zip(where, np.sort(rng.uniform(far, near, number)), strict=True):
         red, green, blue = (np.asarray(colours[0]) * rng.uniform(0.94, 1.06)).astype(int).tolist()
         canvas.fill((x, y) + fir * rng.uniform(low, high), (red, green, blue))
 
@@ -283,11 +251,7 @@ def _cacti(
         [[0, -0.4], [0.3, -0.4], [0.3, -0.8]],
         [[0, -0.25], [-0.28, -0.25], [-0.28, -0.6]],
     ]
-    for x, y in canvas.rng.uniform(
-        (0.04, base),
-        (0.96, base + 0.06),
-        (round(100 * count), 2),
-    ):
+    for x, y in canvas.rng.uniform((0.04, base), (0.96, base + 0.06), (round(100 * count), 2)):
         for arm in arms:
             points = (x, y) + tall * np.array(arm)
             canvas.line(points, 0.16 * tall, colours[0])

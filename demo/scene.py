@@ -160,14 +160,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
     while sum(SIZES[size] for size in sizes) >= 1.06:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
     pairs = zip(kinds, sizes, strict=True)
-    things = tuple(
-        Thing(
-            kind,
-            _pick(rng, list(COLOURS)),
-            size,
-        )
-        for kind, size in pairs
-    )
+    things = tuple(Thing(kind, _pick(rng, list(COLOURS)), size) for kind, size in pairs)
     if number != 2:
         return Scene(background, sky, things)
     relations = ["left of", "right of"]
@@ -203,7 +196,12 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
     return [(x, foot - side, x + side, foot) for x, foot, side in places]
 
 
-def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
+def _foot(
+    background: str,
+    kind: str,
+    side: float,
+    rng: np.random.Generator,
+) -> float:
     """Return the y position of the lower edge of a thing."""
     place = PLACES[background]
     if kind in FLYERS:

@@ -81,9 +81,5 @@ def _scan(
     weights = torch.softmax(weights, dim=3).nan_to_num()
     attended = torch.einsum("btnl,tld->btnd", weights, words)
     present = A.abs().amax(dim=3) > 0
-    cosines = torch.cosine_similarity(
-        regions[:, None],
-        attended,
-        dim=3,
-    )
+    cosines = torch.cosine_similarity(regions[:, None], attended, dim=3)
     return (cosines * present).sum(dim=2)

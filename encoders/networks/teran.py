@@ -93,14 +93,7 @@ class Teran(Tern):
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
-        mask = (
-            row_mask(
-                1,
-                lengths - 1,
-                ids.shape[1],
-            )
-            & ~stop
-        )
+        mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
         # The number of words from a place to the end, (B, L).
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
@@ -125,9 +118,5 @@ class Teran(Tern):
             weights = weights * logarithms.clamp(-20, 20).exp()
         total = (encoded.sets * weights).sum(dim=1)
         exists = mask.any(dim=1, keepdim=True)
-        total = torch.where(
-            exists,
-            total,
-            encoded.sets[:, 0],
-        )
+        total = torch.where(exists, total, encoded.sets[:, 0])
         return encoded._replace(vectors=nn.functional.normalize(total, dim=-1))

@@ -154,13 +154,7 @@ class _VsrnImageTower(nn.Module):
         regions = self._unit(reasoned, real)
         if self.img_rnn is None:
             return self.bn(mean_of(regions, real)), regions
-        states, _ = self.img_rnn(
-            self._in_order(
-                regions,
-                boxes,
-                real,
-            ),
-        )
+        states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
 
     def _in_order(

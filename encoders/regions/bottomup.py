@@ -101,15 +101,7 @@ class BottomUpRegions:
         _, height, width = pixels.shape
         # Proposals are dropped whose shorter side is below 16 pixels of the original picture.
         boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
-        sure = (
-            confidence(
-                boxes,
-                probabilities,
-                self._options.nms,
-            )
-            .cpu()
-            .numpy()
-        )
+        sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
         corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
         selected, rows = select(corners, sure, self._options)
         return Regions(features.cpu().numpy()[rows], selected)
@@ -145,7 +137,12 @@ def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
     size = [max(1, round(side * scale)) for side in sides]
     means = torch.tensor((102.9801, 115.9465, 122.7717))
     pixels = picture.flip(0).float() - means[:, None, None]
-    resized = functional.interpolate(pixels[None], size, mode="bilinear", align_corners=False)
+    resized = functional.interpolate(
+        pixels[None],
+        size,
+        mode="bilinear",
+        align_corners=False,
+    )
     return resized[0], scale
 
 
@@ -157,7 +154,12 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     # Every box once per class: (classes * n, 4), with the number of its class.
     repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
-    rows = batched_nms(repeated, probabilities.T.reshape(-1), numbers, overlap)
+    rows = batched_nms(
+        repeated,
+        probabilities.T.reshape(-1),
+        numbers,
+        overlap,
+    )
     stays = torch.zeros_like(numbers, dtype=torch.bool)
     stays[rows] = True
     by_box = stays.reshape(classes, count).T
@@ -225,7 +227,13 @@ class Detector(nn.Module):
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
-        stem = Convolution(3, len(state["backbone.stem.conv1.weight"]), 7, 2, 3)
+        stem = Convolution(
+            3,
+            len(state["backbone.stem.conv1.weight"]),
+            7,
+            2,
+            3,
+        )
         self.backbone = nn.ModuleDict({"stem": nn.ModuleDict({"conv1": stem})})
         for name, stride in (("res2", 1), ("res3", 2), ("res4", 2)):
             self.backbone[name] = _stage(state, f"backbone.{name}", stride, 1)
@@ -242,16 +250,7 @@ class Detector(nn.Module):
         self.proposal_generator["rpn_head"] = nn.ModuleDict(head)
         classes, self.width = state["roi_heads.box_predictor.cls_score.weight"].shape
         # The last stage keeps the resolution of the pooled regions.
-        self.roi_heads = nn.ModuleDict(
-            {
-                "res5": _stage(
-                    state,
-                    "roi_heads.res5",
-                    1,
-                    2,
-                ),
-            },
-        )
+        self.roi_heads = nn.ModuleDict({"res5": _stage(state, "roi_heads.res5", 1, 2)})
         predictor = {"cls_score": nn.Linear(self.width, classes)}
         self.roi_heads["box_predictor"] = nn.ModuleDict(predictor)
 
@@ -292,20 +291,18 @@ class Detector(nn.Module):
         steps = self._part(f"{head}.anchor_deltas", hidden)[0]
         steps = steps.permute(1, 2, 0).reshape(-1, 4)
         cells = self.get_parameter("proposal_generator.anchor_generator.cell_anchors.0")
-        anchors = anchors_of(cells, maps.shape[2], maps.shape[3])
+        anchors = anchors_of(
+            cells,
+            maps.shape[2],
+            maps.shape[3],
+        )
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
         # The 6,000 best, of which 300 are left that do not overlap a better one.
         order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
         boxes = boxes[large]
-        chosen: Tensor = boxes[
-            nms(
-                boxes,
-                scores[order][large],
-                0.7,
-            )[:300]
-        ]
+        chosen: Tensor = boxes[nms(boxes, scores[order][large], 0.7)[:300]]
         return chosen
 
     def _part(self, name: str, maps: Tensor) -> Tensor:

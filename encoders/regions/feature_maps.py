@@ -121,14 +121,7 @@ class MapRegions:
         corners = self._crops.astype(np.float64) * [*picture.size, *picture.size]
         size = (self._side, self._side)
         inputs = [picture.resize(size, Resampling.BILINEAR)]
-        inputs += [
-            picture.resize(
-                size,
-                Resampling.BILINEAR,
-                tuple(box),
-            )
-            for box in corners
-        ]
+        inputs += [picture.resize(size, Resampling.BILINEAR, tuple(box)) for box in corners]
         pixels = np.stack([np.asarray(each) for each in inputs])
         # (1 + crops, C, rows, columns)
         maps = self._run(pixels.transpose(0, 3, 1, 2))

@@ -73,13 +73,7 @@ def _describe(picture: Image.Image, side: int) -> Floats:
 
 def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
     """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
-    cells = parts.reshape(
-        side,
-        PARTS,
-        side,
-        PARTS,
-        -1,
-    ).swapaxes(1, 2)
+    cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
     return cells.reshape(side * side, -1)
 
 
@@ -98,12 +92,7 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     # The strongest channel of each pixel, (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
-        np.take_along_axis(
-            each,
-            channel,
-            2,
-        )[..., 0]
-        for each in (magnitudes, rows, columns)
+        np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
     )
     degrees = np.rad2deg(np.arctan2(row, column)) % 180
     bins = (degrees // (180 / ORIENTATIONS)).astype(np.int64)
@@ -129,7 +118,11 @@ def rgb_to_lab(pixels: Floats) -> Floats:
     """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE
     15:2004, IEC 61966-2-1)."""
     bright = ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4)
-    linear = np.where(pixels > 0.04045, bright, pixels / np.float32(12.92))
+    linear = np.where(
+        pixels > 0.04045,
+        bright,
+        pixels / np.float32(12.92),
+    )
     # XYZ of D65, as the observer of 1931 sees it.
     white = np.array((0.95047, 1.0, 1.08883), np.float32)
     xyz = linear @ np.array(XYZ, np.float32).T / white

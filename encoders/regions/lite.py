@@ -28,7 +28,11 @@ class Lite(nn.Module):
     ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of the map over
     its cells."""
 
-    def __init__(self, name: str, state: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: dict[str, Tensor],
+    ) -> None:
         super().__init__()
         left = dict(state)
         self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2)

@@ -201,11 +201,7 @@ class ScanRegions:
             raise EncoderError(str(error)) from error
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
         digest = hashlib.sha256(listing.encode()).hexdigest()
-        width = np.load(
-            arrays[0],
-            mmap_mode="r",
-            allow_pickle=False,
-        ).shape[-1]
+        width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
         self._folder = folder.resolve()
         self.identity = Identity(f"scan:{self._folder}", digest, int(width))
 

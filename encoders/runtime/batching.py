@@ -96,7 +96,12 @@ def to_device(tensor: Tensor, device: str) -> Tensor:
 class _Result:
     """The result of a batch, while it is copied from the device."""
 
-    def __init__(self, vectors: Tensor, sets: Sequence[Tensor], places: Sequence[int]) -> None:
+    def __init__(
+        self,
+        vectors: Tensor,
+        sets: Sequence[Tensor],
+        places: Sequence[int],
+    ) -> None:
         self._places = places
         self._counts = [len(rows) for rows in sets]
         self._vectors = vectors.float().to("cpu", non_blocking=True)

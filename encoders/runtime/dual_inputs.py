@@ -105,15 +105,19 @@ def patch_boxes(
     columns: int,
 ) -> NDArray[np.float32]:
     """Return (rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
-    xs = np.linspace(seen[0], seen[2], columns + 1)
-    ys = np.linspace(seen[1], seen[3], rows + 1)
+    xs = np.linspace(
+        seen[0],
+        seen[2],
+        columns + 1,
+    )
+    ys = np.linspace(
+        seen[1],
+        seen[3],
+        rows + 1,
+    )
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
-    clipped: NDArray[np.float32] = np.clip(
-        boxes,
-        0,
-        1,
-    ).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
     return clipped
 
 
@@ -168,18 +172,7 @@ class PixelForm:
         scaled = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
         centred = scaled - np.array(self.image_mean, np.float32)
         pixels = centred / np.array(self.image_std, np.float32)
-        return {
-            "pixel_values": [
-                np.ascontiguousarray(
-                    pixels.transpose(
-                        2,
-                        0,
-                        1,
-                    ),
-                    np.float32,
-                )
-            ]
-        }
+        return {"pixel_values": [np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)]}
 
 
 @dataclass(frozen=True)
@@ -210,7 +203,11 @@ class TextForm:
         """Return padded ids (B, L), which of them are not padding (B, L), and which are words and
         not special."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
-        ids = np.full((len(batch), width), self.pad, np.int64)
+        ids = np.full(
+            (len(batch), width),
+            self.pad,
+            np.int64,
+        )
         attended = np.zeros(ids.shape, np.int64)
         words = np.zeros(ids.shape, bool)
         for row, each in enumerate(batch):

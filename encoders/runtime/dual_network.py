@@ -99,7 +99,14 @@ class DualNetwork:
         encode: Encode[Any],
     ) -> Encoded:
         lengths = [len(each) for each in inputs]
-        return in_batches(self.device, self._runtime, self.dim, inputs, lengths, encode)
+        return in_batches(
+            self.device,
+            self._runtime,
+            self.dim,
+            inputs,
+            lengths,
+            encode,
+        )
 
     def _form(self, tokenizer: Any) -> TextForm:
         backend = tokenizer.backend_tokenizer
@@ -118,7 +125,13 @@ class DualNetwork:
                 # RoBERTa counts positions from the one after the padding id.
                 first = -1 if table.padding_idx is None else table.padding_idx
                 limits.append(table.num_embeddings - first - 1)
-        return TextForm(backend, min(limits), tokenizer.pad_token_id or 0, full, left)
+        return TextForm(
+            backend,
+            min(limits),
+            tokenizer.pad_token_id or 0,
+            full,
+            left,
+        )
 
     @torch.inference_mode()
     def _probe(self, preparer: Preparer) -> tuple[int, tuple[int, int] | None]:
@@ -159,7 +172,12 @@ class DualNetwork:
         }
 
 
-def read_model(name: str, folder: Path, weights: str, runtime: Runtime) -> DualNetwork:
+def read_model(
+    name: str,
+    folder: Path,
+    weights: str,
+    runtime: Runtime,
+) -> DualNetwork:
     """Read the model in a folder, whose first file of weights has this name. EncoderError for one
     that cannot be used."""
     again = f"get it again, or take one of {WORKS}"

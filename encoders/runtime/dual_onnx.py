@@ -19,7 +19,12 @@ TOKENIZER = "onnx-tokenizer.json"
 class DualOnnx(OnnxSessions):
     """The towers that ``onnx_export`` wrote beside the weights of a model."""
 
-    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: OnnxRecord,
+        batch: int,
+    ) -> None:
         super().__init__(folder, record, batch)
         details = record.details
         tokenizer = Tokenizer.from_str(record.check(folder, TOKENIZER).read_text(encoding="utf-8"))

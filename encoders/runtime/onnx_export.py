@@ -149,7 +149,13 @@ def _write(
         except OnnxExporterError as error:
             lines = str(error.__cause__ or error).splitlines()
             yield f"{name} is left to torch: {' '.join(lines[:1])}"
-    record = OnnxRecord.of(folder, parts, reference.dim, [*written, *names], **details)
+    record = OnnxRecord.of(
+        folder,
+        parts,
+        reference.dim,
+        [*written, *names],
+        **details,
+    )
     for name in written:
         vectors, sets = towers[name].encode(runtime(folder, record, 2))
         expected, rows = towers[name].encode(reference)
@@ -196,7 +202,12 @@ class _ExportedTower(nn.Module):
 
 
 class _Images(_ExportedTower):
-    def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         encoded = self.network.images(features, boxes, lengths)
         before, behind = self.network.region_margins
         return encoded.vectors, encoded.sets[:, before : encoded.sets.shape[1] - behind]

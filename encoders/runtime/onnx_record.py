@@ -65,14 +65,7 @@ class OnnxRecord:
     ) -> OnnxRecord:
         """Describe the files ``names`` that were just written into ``folder``."""
         files = {name: sha256(folder / name) for name in names}
-        return cls(
-            parts.digest(),
-            dim,
-            parts.hash(folder),
-            parts.size(folder),
-            files,
-            details,
-        )
+        return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
 
     def write(self, folder: Path) -> None:
         write_text(folder / RECORD, json.dumps(asdict(self), indent=1, sort_keys=True))

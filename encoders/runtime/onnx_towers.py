@@ -23,7 +23,12 @@ Places = Sequence[Sequence[int]]
 class OnnxSessions:
     """The two networks of a model in ONNX, each opened with its first input."""
 
-    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: OnnxRecord,
+        batch: int,
+    ) -> None:
         self.folder = folder
         self.record = record
         self.dim = record.dim

@@ -25,7 +25,12 @@ class SetTowers:
     """The towers of a model folder behind their tokenizer: ``texts`` encodes ids, and ``pictures``
     opens the tower of the pictures."""
 
-    def __init__(self, tokens: Tokens, texts: Any, pictures: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        texts: Any,
+        pictures: Callable[[], Any],
+    ) -> None:
         self.tokens = tokens
         self.encode_ids = texts.texts
         self._pictures = pictures

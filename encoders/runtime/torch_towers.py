@@ -40,7 +40,14 @@ class TorchTowers:
             return self._rows(self._images(*inputs), places)
 
         lengths = [len(each) for each in regions]
-        return in_batches(self.device, self._runtime, self.dim, regions, lengths, encode)
+        return in_batches(
+            self.device,
+            self._runtime,
+            self.dim,
+            regions,
+            lengths,
+            encode,
+        )
 
     def texts(
         self,

@@ -120,7 +120,12 @@ class CaptionTensors:
             chunks.append(Chunk(places, encoded, network.word_mask(ids, counts)))
         return chunks
 
-    def means(self, network: Network, numbers: Numbers, device: str) -> Tensor:
+    def means(
+        self,
+        network: Network,
+        numbers: Numbers,
+        device: str,
+    ) -> Tensor:
         """Return the mean output of the text tower over the tokens of each caption, float32
         (len(numbers), h)."""
         if self.frozen:
@@ -132,7 +137,11 @@ class CaptionTensors:
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
             with torch.autocast(device, dtype=torch.bfloat16, enabled=fast_bfloat16(device)):
-                rows = _hidden(network, [self.ids[i] for i in part], device)
+                rows = _hidden(
+                    network,
+                    [self.ids[i] for i in part],
+                    device,
+                )
             for i, row in zip(part, rows, strict=True):
                 means[i] = row.float().mean(dim=0)
         return torch.stack([means[int(i)] for i in numbers])

@@ -36,7 +36,12 @@ class CaptionBranch(nn.Module):
     width of the regions, ``vocabulary`` the number of ids.
     """
 
-    def __init__(self, dim: int, vocabulary: int, hidden: int) -> None:
+    def __init__(
+        self,
+        dim: int,
+        vocabulary: int,
+        hidden: int,
+    ) -> None:
         super().__init__()
         word_dim = 300
         self.vid2hid = nn.Linear(dim, hidden)

@@ -34,7 +34,11 @@ class CaptionPairs:
         """The place of the picture of each caption, the captions in the order of the pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
-    def hold_out(self, held_out: int, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
+    def hold_out(
+        self,
+        held_out: int,
+        seed: int,
+    ) -> tuple[CaptionPairs, CaptionPairs]:
         """Hold out at most ``held_out`` random pictures with their captions; return (rest, held
         out)."""
         order = np.random.default_rng(seed).permutation(len(self))

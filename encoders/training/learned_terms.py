@@ -54,7 +54,12 @@ class Head(nn.Module):
         self.directions = nn.Parameter(torch.from_numpy(directions.copy()))
         self.thresholds = nn.Parameter(torch.from_numpy(thresholds.copy()))
 
-    def forward(self, rows: Ragged, modality: Modality, z: int) -> Tensor:
+    def forward(
+        self,
+        rows: Ragged,
+        modality: Modality,
+        z: int,
+    ) -> Tensor:
         """Return the ``z`` largest activations of each item, of unit length: (n, p).
 
         The largest rows are found without gradients, and only their products computed with them.
@@ -107,16 +112,7 @@ def learned_terms(
         {"mode": "learned", "clusters": terms, "seed": SEED, "z": Z, "query_z": QUERY_Z},
         sum(len(rows.values) for rows in pairs.rows.values()),
         thresholds=thresholds,
-        labels=pack_labels(
-            list(
-                _labels(
-                    directions,
-                    text,
-                    pairs.rows["text"],
-                    files,
-                ),
-            ),
-        ),
+        labels=pack_labels(list(_labels(directions, text, pairs.rows["text"], files))),
     )
 
 
@@ -172,11 +168,7 @@ def first_head(pairs: ItemPairs, terms: int) -> Head:
         rows = pairs.rows[modality]
         sample = rows.take(rng.permutation(len(rows))[:1000].tolist())
         best = largest_products(sample, directions, thresholds[number])
-        thresholds[number] += np.quantile(
-            best,
-            0.95,
-            axis=0,
-        ).astype(np.float32)
+        thresholds[number] += np.quantile(best, 0.95, axis=0).astype(np.float32)
     return Head(directions, thresholds)
 
 
@@ -216,7 +208,11 @@ def train(
             places = np.arange(len(chosen))
             owners = np.repeat(places, [len(each) for each in captions])
             positive = torch.from_numpy(places[:, None] == owners)
-            images = head(pairs.rows["image"].take(chosen), "image", z)
+            images = head(
+                pairs.rows["image"].take(chosen),
+                "image",
+                z,
+            )
             read = pairs.rows["text"].take(np.concatenate(captions).tolist())
             texts = head(read, "text", query_z)
             loss = contrast(images @ texts.T, positive, 0.05) / len(owners)
@@ -251,13 +247,4 @@ def _labels(
     for having, which in zip(best.T, rows.T, strict=True):
         typical = [words[row] for row in which[having > 0].tolist()]
         counts = Counter(word for caption in typical for word in sorted(caption))
-        yield Label(
-            tuple(
-                distinctive(
-                    counts,
-                    len(typical),
-                    background,
-                    len(words),
-                )[:WORDS],
-            ),
-        )
+        yield Label(tuple(distinctive(counts, len(typical), background, len(words))[:WORDS]))

@@ -60,7 +60,11 @@ def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
     return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 
-def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:
+def _others(
+    scores: Tensor,
+    positive: Tensor,
+    apart: Tensor | None,
+) -> Tensor:
     """Return the scores of negative pairs, and -inf elsewhere."""
     ignored = positive
     if apart is not None:

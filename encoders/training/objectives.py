@@ -80,11 +80,7 @@ class Objective(nn.Module):
                 # The sets without their special rows.
                 before, behind = self._margins
                 regions = images.sets[:, before : images.sets.shape[1] - behind]
-                with torch.autocast(
-                    lengths.device.type,
-                    dtype=torch.bfloat16,
-                    enabled=self.mixed,
-                ):
+                with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
                     loss = self.generation(regions, lengths, numbers, positive)
                 losses.append(self.config.generation_weight * loss)
                 continue
@@ -169,7 +165,12 @@ class Objective(nn.Module):
 class _CaptionGeneration(nn.Module):
     """Generation of captions word by word from regions, over the ids that occur in the captions."""
 
-    def __init__(self, config: TrainConfig, network: Network, captions: CaptionTensors) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: Network,
+        captions: CaptionTensors,
+    ) -> None:
         super().__init__()
         # 0, the padding, stays 0.
         used = np.unique(np.concatenate([[0], *captions.ids]))

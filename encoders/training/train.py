@@ -43,7 +43,11 @@ class Recipe:
     stop_list: str = ""
 
     @classmethod
-    def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
+    def of(
+        cls,
+        name: str,
+        settings: Mapping[str, str],
+    ) -> Recipe:
         """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig,
         and of this class.
 
@@ -63,12 +67,7 @@ class Recipe:
         if unknown:
             raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(types)}")
         parsed: dict[str, Any] = {
-            key: _parse_value(
-                key,
-                value,
-                types[key],
-            )
-            for key, value in values.items()
+            key: _parse_value(key, value, types[key]) for key, value in values.items()
         }
         sizes = _take(parsed, network)
         train = TrainConfig(**_take(parsed, TrainConfig))
@@ -111,7 +110,11 @@ def describe(
     return run
 
 
-def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
+def check_size(
+    recipe: Recipe,
+    pictures: int,
+    validated: int | None = None,
+) -> None:
     """Raise EncoderError, before regions are cut, for too few pictures to train or to validate
     on."""
     held_out = validated

@@ -96,12 +96,7 @@ class Trainer:
         self.network = network.to(device)
         if config.recompute:
             recompute(self.network)
-        self.objective = Objective(
-            config,
-            network,
-            captions,
-            mixed=self.mixed,
-        ).to(device)
+        self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
         if held_out is None:
@@ -121,7 +116,12 @@ class Trainer:
         self.fragments: Fragments | None = None
         if config.fragments:
             share = config.fragments
-            self.fragments = Fragments(captions.ids, self.train, captions.stops, share)
+            self.fragments = Fragments(
+                captions.ids,
+                self.train,
+                captions.stops,
+                share,
+            )
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(
             self._groups(),
@@ -239,7 +239,12 @@ class Trainer:
             groups.append({"params": text, "share": share})
         return groups
 
-    def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
+    def _step(
+        self,
+        pictures: Any,
+        numbers: Any,
+        positive: Tensor,
+    ) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(pictures, numbers, positive)
         loss.backward()
@@ -250,9 +255,19 @@ class Trainer:
             parameters += group["params"]
         torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
         self.optimizer.step()
-        update_average(self.average, self.learned, self.config.average, self.state.step)
+        update_average(
+            self.average,
+            self.learned,
+            self.config.average,
+            self.state.step,
+        )
 
-    def loss(self, pictures: Any, numbers: Any, positive: Tensor) -> Tensor:
+    def loss(
+        self,
+        pictures: Any,
+        numbers: Any,
+        positive: Tensor,
+    ) -> Tensor:
         """Compute the loss of a batch: pictures and captions by number, and which captions describe
         which picture (pictures, captions)."""
         config = self.config
@@ -275,12 +290,21 @@ class Trainer:
             rows = self.fragments.cut(numbers, np.random.default_rng((config.seed, step, 1)))
             apart = self.fragments.apart(pictures, rows).to(self.device)
         if config.opposites:
-            turned, more = exchange_opposites(rows, self.captions.opposites, self.captions.stops)
+            turned, more = exchange_opposites(
+                rows,
+                self.captions.opposites,
+                self.captions.stops,
+            )
             rows = [*rows, *more]
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images = self.network.images(features, boxes, lengths)
             mask = self.network.region_mask(lengths, images.sets.shape[1])
-            chunks = self.captions.encode(self.network, numbers, self.device, rows)
+            chunks = self.captions.encode(
+                self.network,
+                numbers,
+                self.device,
+                rows,
+            )
         loss: Tensor = self.objective(
             images,
             lengths,
@@ -362,7 +386,11 @@ class Trainer:
         score = CHOICES[self.config.choose](recalls, ndcg)
         if score > self.state.best or self.config.keep == "last":
             save_weights(self.folder, self.network.state_dict())
-            self.state = replace(self.state, best=score, best_step=self.state.step)
+            self.state = replace(
+                self.state,
+                best=score,
+                best_step=self.state.step,
+            )
         self._set(weights)
         return recalls, ndcg
 

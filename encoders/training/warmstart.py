@@ -102,7 +102,12 @@ def scale(network: Network, regions: Tensor) -> None:
 
 
 @torch.no_grad()
-def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
+def warm_start(
+    network: Network,
+    regions: Tensor,
+    words: Tensor,
+    averaging: float,
+) -> None:
     """Set ``network`` so that its output is close to CCA of the paired rows.
 
     ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words``
@@ -115,16 +120,16 @@ def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: floa
         _start_tern(network, regions, words, averaging)
 
 
-def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float) -> None:
+def _start_tern(
+    network: Tern,
+    regions: Tensor,
+    words: Tensor,
+    averaging: float,
+) -> None:
     """Start TERN; the box and its area are unused at first."""
     config = network.config
     half = config.visual_width // 2
-    rank = min(
-        half,
-        config.joint_width,
-        regions.shape[1],
-        words.shape[1],
-    )
+    rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
     _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
     eye = torch.eye(config.visual_width)
@@ -156,7 +161,11 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    _project(network.img_enc.fc.weight, network.img_enc.fc.bias, images)
+    _project(
+        network.img_enc.fc.weight,
+        network.img_enc.fc.bias,
+        images,
+    )
     # A tanh is nearly linear for inputs of this size.
     linear = 0.4
     if network.img_enc.img_rnn is not None:
@@ -180,7 +189,12 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
     return root
 
 
-def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
+def _split_rectified(
+    fusion: Any,
+    projection: Projection,
+    half: int,
+    rank: int,
+) -> None:
     """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part,
     recombined."""
     first = fusion[0]
@@ -210,7 +224,12 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
     bias[:rank] = -(projection.mean @ projection.matrix)
 
 
-def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
+def _accumulate(
+    rnn: Any,
+    projection: Projection,
+    length: float,
+    scale: float,
+) -> None:
     """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps,
     times ``scale``."""
     width = rnn.hidden_size

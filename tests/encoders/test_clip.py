@@ -212,7 +212,12 @@ def tiny_chinese(folder: Path) -> None:
 def tiny_alt(folder: Path) -> None:
     """Its RoBERTa counts positions from 1 on: 24 are 23."""
     texts = word_pieces(folder) | {"project_dim": 10, "type_vocab_size": 1}
-    config = nested(transformers.AltCLIPConfig, texts, {}, projection_dim=12)
+    config = nested(
+        transformers.AltCLIPConfig,
+        texts,
+        {},
+        projection_dim=12,
+    )
     save(folder, config, "AltCLIPModel", crop())
 
 
@@ -404,7 +409,10 @@ def test_siglip_tokenizer_settings(folders: Folders, tmp_path: Path) -> None:
     assert embeddings.words == expected.words
 
 
-def special(folder: Path, limit: int) -> list[np.ndarray]:
+def special(
+    folder: Path,
+    limit: int,
+) -> list[np.ndarray]:
     """For each id of each of ``TEXTS`` whether it is the beginning or the end."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = tokenizer(TEXTS, truncation=True, max_length=limit)
@@ -413,7 +421,10 @@ def special(folder: Path, limit: int) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def test_clip_concepts(folders: Folders, pictures: list[ImageRef]) -> None:
+def test_clip_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("clip"))
     model, images, texts = library_inputs(folders("clip"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -435,7 +446,10 @@ def test_clip_concepts(folders: Folders, pictures: list[ImageRef]) -> None:
 
 
 @torch.no_grad()
-def test_siglip_concepts(folders: Folders, pictures: list[ImageRef]) -> None:
+def test_siglip_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("siglip"))
     model, images, texts = library_inputs(folders("siglip"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -455,7 +469,10 @@ def test_siglip_concepts(folders: Folders, pictures: list[ImageRef]) -> None:
 
 
 @torch.no_grad()
-def test_dual_encoder_concepts(folders: Folders, pictures: list[ImageRef]) -> None:
+def test_dual_encoder_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("vision-text-dual-encoder"))
     model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -487,17 +504,7 @@ def test_a_box_is_where_its_patch_was_looked_at(
         if kind == "siglip2":  # patches already
             bright = pixels.sum(axis=1)[: len(boxes)]
         else:
-            bright = (
-                pixels.sum(axis=0)
-                .reshape(
-                    4,
-                    8,
-                    4,
-                    8,
-                )
-                .sum(axis=(1, 3))
-                .ravel()
-            )
+            bright = pixels.sum(axis=0).reshape(4, 8, 4, 8).sum(axis=(1, 3)).ravel()
         assert bright.argmax() == i
 
 
@@ -521,13 +528,7 @@ def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=20)  # of at least five texts each, which take little longer than one
-@given(
-    texts=st.lists(
-        st.text("abcdexyz  ", max_size=30),
-        min_size=5,
-        max_size=10,
-    ),
-)
+@given(texts=st.lists(st.text("abcdexyz  ", max_size=30), min_size=5, max_size=10))
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
 def test_pieces_make_up_the_words_of_a_text(
     kind: str,
@@ -575,10 +576,7 @@ def test_a_preparer_goes_to_other_processes(
             assert one.inputs["pixel_values"].dtype == np.float32
 
 
-def test_pictures_that_cannot_be_used_are_named(
-    folders: Folders,
-    tmp_path: Path,
-) -> None:
+def test_pictures_that_cannot_be_used_are_named(folders: Folders, tmp_path: Path) -> None:
     preparer = open_encoder(folders("clip")).preparer
     (tmp_path / "a.png").write_text("no picture")
     Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
@@ -604,11 +602,18 @@ def test_digest_of_a_model(folders: Folders, folder: Path) -> None:
     assert len(set(digests)) == len(digests)
 
 
-def change_json(path: Path, name: str, value: Any) -> None:
+def change_json(
+    path: Path,
+    name: str,
+    value: Any,
+) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
 
 
-def change_weights(path: Path, leave_out: str = "") -> None:
+def change_weights(
+    path: Path,
+    leave_out: str = "",
+) -> None:
     tensors = load_file(path)
     tensors["visual_projection.weight"].view(-1)[0] += 1e-3
     tensors.pop(leave_out, None)
@@ -686,7 +691,10 @@ def test_code_in_a_folder_is_not_run(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "harm").exists()
 
 
-def damage(name: str, text: str | None) -> Callable[[Path], object]:
+def damage(
+    name: str,
+    text: str | None,
+) -> Callable[[Path], object]:
     return lambda folder: (
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
     )
@@ -705,11 +713,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    DAMAGED.values(),
-    ids=DAMAGED.keys(),
-)
+@pytest.mark.parametrize(("harm", "message"), DAMAGED.values(), ids=DAMAGED.keys())
 def test_a_damaged_folder_is_named_in_one_line(
     harm: Callable[[Path], object],
     message: str,

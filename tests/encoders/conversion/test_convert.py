@@ -34,7 +34,10 @@ PIECES = 40
 WORDS = 30
 
 
-def transformer(width: int, layers: int) -> nn.Module:
+def transformer(
+    width: int,
+    layers: int,
+) -> nn.Module:
     return nn.TransformerEncoder(
         nn.TransformerEncoderLayer(width, 4, 16),
         layers,
@@ -172,7 +175,11 @@ def convert(
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
+def test_convert_published_files(
+    kind: str,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     status, printed = convert(
         home,
         home / f"{kind}.pth",
@@ -216,7 +223,11 @@ def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
         tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}),
         tmp_path / "a.pth",
     )
-    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    status, printed = convert(
+        home,
+        tmp_path / "a.pth",
+        tmp_path / "model",
+    )
     assert status == 1
     assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
@@ -262,7 +273,10 @@ def test_newer_keys_may_be_missing() -> None:
         ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
     ],
 )
-def test_unsupported_settings(sections: dict[str, Any], named: str) -> None:
+def test_unsupported_settings(
+    sections: dict[str, Any],
+    named: str,
+) -> None:
     with pytest.raises(EncoderError, match=named):
         from_published(tern_file(**sections))
 
@@ -274,7 +288,10 @@ def test_an_option_of_another_vsrn_is_refused() -> None:
         from_published(file)
 
 
-def without(state: dict[str, Any], name: str) -> dict[str, Any]:
+def without(
+    state: dict[str, Any],
+    name: str,
+) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != f"img_txt_enc.{name}"}
 
 
@@ -366,8 +383,16 @@ def test_a_hostile_checkpoint_runs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(PLACES[place](BOMBS[bomb]), "hostile.pth", _use_new_zipfile_serialization=zipped)
-    status, printed = convert(home, Path("hostile.pth"), Path("model"))
+    torch.save(
+        PLACES[place](BOMBS[bomb]),
+        "hostile.pth",
+        _use_new_zipfile_serialization=zipped,
+    )
+    status, printed = convert(
+        home,
+        Path("hostile.pth"),
+        Path("model"),
+    )
     assert status == 1
     assert printed.startswith("Error: hostile.pth: ")
     assert len(printed.splitlines()) == 1
@@ -389,7 +414,11 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_checkpoint_in_an_archive(mode: Any, home: Path, tmp_path: Path) -> None:
+def test_checkpoint_in_an_archive(
+    mode: Any,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "TERN_model_best_ndcg.pth.tgz"
 
     def pack(*names: str) -> None:
@@ -423,11 +452,19 @@ def refusal(path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kind", ["tern", "vsrn"])
-def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_line(
+    kind: str,
+    zipped: bool,
+    tmp_path: Path,
+) -> None:
     """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no
     other exception."""
     path = tmp_path / "damaged.pth"
-    torch.save(FILES[kind](), path, _use_new_zipfile_serialization=zipped)
+    torch.save(
+        FILES[kind](),
+        path,
+        _use_new_zipfile_serialization=zipped,
+    )
     whole = path.read_bytes()
     chance = random.Random(0)
     versions = [whole[: int(len(whole) * part)] for part in (0, 1e-5, 1e-3, 0.01, 0.3, 0.9, 0.999)]
@@ -461,9 +498,17 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
         pickle.dumps({"model": 1}, 2),
     ],
 )
-def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
+def test_no_checkpoint(
+    content: bytes,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.pth").write_bytes(content)
-    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    status, printed = convert(
+        home,
+        tmp_path / "a.pth",
+        tmp_path / "model",
+    )
     assert status == 1
     assert printed.startswith(f"Error: {tmp_path / 'a.pth'}: ")
     assert len(printed.splitlines()) == 1
@@ -542,7 +587,11 @@ def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
 
 
 def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
-    status, _ = convert(home, home / "tern.pth", tmp_path / "one")
+    status, _ = convert(
+        home,
+        home / "tern.pth",
+        tmp_path / "one",
+    )
     assert status == 0
     tokenizer = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
     tokenizer["truncation"] = tokenizer["post_processor"] = None

@@ -175,7 +175,10 @@ def loss(scores: Tensor) -> Tensor:
     return hinge(square, torch.eye(len(square), dtype=torch.bool))
 
 
-def missed(found: Arrays, given: Arrays) -> dict[str, float]:
+def missed(
+    found: Arrays,
+    given: Arrays,
+) -> dict[str, float]:
     """By how much each expected array is missed, in tolerances; padding does not count."""
     by_name = {}
     for name in (name for name in given if name.startswith("expected_")):
@@ -190,7 +193,10 @@ def missed(found: Arrays, given: Arrays) -> dict[str, float]:
     return by_name
 
 
-def is_unit(name: str, expected: NDArray[np.float32]) -> bool:
+def is_unit(
+    name: str,
+    expected: NDArray[np.float32],
+) -> bool:
     """Global vectors are unit vectors, and so are the channels of VSRN's regions and the rows of
     TERAN's sets."""
     if name.endswith("_set") and name != "expected_region_set":
@@ -205,7 +211,10 @@ def test_every_expected_array_is_reproduced(file: Path) -> None:
     assert max(misses.values()) <= 1, misses
 
 
-def strings_of(given: Arrays, size: int) -> list[str]:
+def strings_of(
+    given: Arrays,
+    size: int,
+) -> list[str]:
     """One string an id: the special ones where the sentences show that they are, words
     otherwise."""
     names = [f"t{number}" for number in range(size)]
@@ -218,7 +227,10 @@ def strings_of(given: Arrays, size: int) -> list[str]:
     return names
 
 
-def write_features(folder: Path, given: Arrays) -> list[ImageRef]:
+def write_features(
+    folder: Path,
+    given: Arrays,
+) -> list[ImageRef]:
     """The regions as bottom-up files, boxes in pixels of pictures that are not square."""
     for name in ("bu_att", "bu_box", "images"):
         (folder / name).mkdir(parents=True)
@@ -333,7 +345,10 @@ def test_an_image_without_regions_has_a_vector(file: Path) -> None:
     assert float((vectors[0] - padded[0]).abs().max()) <= UNIT
 
 
-def slow_hinge(S: NDArray[np.float64], margin: float) -> float:
+def slow_hinge(
+    S: NDArray[np.float64],
+    margin: float,
+) -> float:
     total = 0.0
     for i in range(len(S)):
         total += max([0.0, *(margin + S[i, j] - S[i, i] for j in range(len(S)) if j != i)])

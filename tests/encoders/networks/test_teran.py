@@ -37,15 +37,7 @@ def network(**settings: Any) -> tuple[Any, Any]:
 
 def pictures() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
-    return (
-        torch.randn(
-            3,
-            5,
-            6,
-        ),
-        torch.rand(3, 5, 4),
-        torch.tensor([5, 2, 3]),
-    )
+    return (torch.randn(3, 5, 6), torch.rand(3, 5, 4), torch.tensor([5, 2, 3]))
 
 
 @torch.no_grad()
@@ -53,24 +45,14 @@ def test_gathered_vector() -> None:
     made, tokens = network()
     features, boxes, lengths = pictures()
     images = made.images(features, boxes, lengths)
-    for vector, rows, n in zip(
-        images.vectors,
-        images.sets,
-        lengths.tolist(),
-        strict=True,
-    ):
+    for vector, rows, n in zip(images.vectors, images.sets, lengths.tolist(), strict=True):
         total = torch.zeros(8)
         for row in rows[1 : 1 + n]:
             total += float(np.exp(float(made.image_gather(row)))) * row
         assert torch.allclose(vector, total / total.norm(), atol=1e-5)
     ids, lengths = text_towers.pad(tokens.ids(TEXTS[:3]))
     told = made.texts(ids, lengths)
-    for vector, rows, n in zip(
-        told.vectors,
-        told.sets,
-        lengths.tolist(),
-        strict=True,
-    ):
+    for vector, rows, n in zip(told.vectors, told.sets, lengths.tolist(), strict=True):
         total = sum(float(np.exp(float(made.text_gather(row)))) * row for row in rows[1 : n - 1])
         assert torch.allclose(vector, total / total.norm(), atol=1e-5)
 
@@ -81,28 +63,12 @@ def test_regions_without_layers() -> None:
     features, boxes, lengths = pictures()
     whole = made.images(features, boxes, lengths).sets
     for region in range(5):
-        alone = made.images(
-            features[:1, [region]],
-            boxes[:1, [region]],
-            torch.tensor([1]),
-        ).sets
-        assert torch.allclose(
-            alone[0, 1],
-            whole[0, 1 + region],
-            atol=1e-6,
-        )
+        alone = made.images(features[:1, [region]], boxes[:1, [region]], torch.tensor([1])).sets
+        assert torch.allclose(alone[0, 1], whole[0, 1 + region], atol=1e-6)
     mixed, _ = network(visual_layers=1)
     whole = mixed.images(features, boxes, lengths).sets
-    alone = mixed.images(
-        features[:1, :1],
-        boxes[:1, :1],
-        torch.tensor([1]),
-    ).sets
-    assert not torch.allclose(
-        alone[0, 1],
-        whole[0, 1],
-        atol=1e-3,
-    )
+    alone = mixed.images(features[:1, :1], boxes[:1, :1], torch.tensor([1])).sets
+    assert not torch.allclose(alone[0, 1], whole[0, 1], atol=1e-3)
 
 
 @torch.no_grad()
@@ -128,17 +94,8 @@ def test_feature_scaling() -> None:
         lengths,
     )
     assert torch.allclose(one.vectors, other.vectors, atol=1e-5)
-    for a, b, n in zip(
-        one.sets,
-        other.sets,
-        lengths.tolist(),
-        strict=True,
-    ):
-        assert torch.allclose(
-            a[: 1 + n],
-            b[: 1 + n],
-            atol=1e-4,
-        )
+    for a, b, n in zip(one.sets, other.sets, lengths.tolist(), strict=True):
+        assert torch.allclose(a[: 1 + n], b[: 1 + n], atol=1e-4)
     assert torch.isfinite(one.sets).all()
 
 
@@ -151,18 +108,10 @@ def test_a_box_code_may_weigh_more() -> None:
     features, boxes, lengths = pictures()
     with torch.no_grad():
         found = heavy.images(features, boxes, lengths).sets
-        assert not torch.allclose(
-            plain.images(features, boxes, lengths).sets,
-            found,
-            atol=1e-3,
-        )
+        assert not torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-3)
         weights["img_enc.pos_encoding_image.map.0.weight"][:, 6:] *= 8
         plain.load_state_dict(weights)
-        assert torch.allclose(
-            plain.images(features, boxes, lengths).sets,
-            found,
-            atol=1e-5,
-        )
+        assert torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-5)
 
 
 def test_empty_text() -> None:

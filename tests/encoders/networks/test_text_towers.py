@@ -48,16 +48,7 @@ def test_opposites(spec: str) -> None:
     pairs = text_towers.opposite_ids(tokens)
     assert pairs == {left: right, right: left}  # "below" is no word of theirs
     assert above not in pairs
-    assert (
-        text_towers.opposite_ids(
-            text_towers.load_tower(
-                spec,
-                1,
-                ["a house"] * 4,
-            ).tokens,
-        )
-        == {}
-    )
+    assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
 
 
 @pytest.mark.slow
@@ -89,7 +80,11 @@ def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
         intermediate_size=8,
     )
     BertModel(config).save_pretrained(tmp_path)
-    tower = text_towers.load_tower(str(tmp_path), 1, [])
+    tower = text_towers.load_tower(
+        str(tmp_path),
+        1,
+        [],
+    )
     assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [
         ["[CLS]", "a", "red", "box", "##es", "[SEP]"],
     ]

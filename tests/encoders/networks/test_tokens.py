@@ -37,7 +37,10 @@ CAPTIONS = ["A dog runs.", "the Dog, it runs!", "a cat's dog", "A dog. A cat.", 
         ),
     ],
 )
-def test_tokens_are_those_of_the_treebank(text: str, tokens: list[str]) -> None:
+def test_tokens_are_those_of_the_treebank(
+    text: str,
+    tokens: list[str],
+) -> None:
     assert tokenize(text) == tokens
 
 
@@ -64,7 +67,10 @@ def test_frequent_words_are_learned_in_one_order() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(alphabet="ab c.'\n", max_size=20), max_size=8), st.integers(1, 4))
-def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_count: int) -> None:
+def test_every_word_counted_often_enough_has_an_id(
+    captions: list[str],
+    min_count: int,
+) -> None:
     counts = Counter(token for caption in captions for token in tokenize(caption))
     words = Vocabulary.learn(captions, min_count)
     assert set(words.words) == {

@@ -58,11 +58,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "content",
-    FORMS.values(),
-    ids=FORMS.keys(),
-)
+@pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
 def test_published_forms_of_a_vocabulary(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vocab").write_bytes(content)
     assert read_vocabulary(tmp_path / "vocab") == WORDS
@@ -104,11 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(max_examples=100)
-@given(
-    place=st.integers(0, 200),
-    byte=st.integers(0, 255),
-    cut=st.integers(0, 250),
-)
+@given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 250))
 def test_a_damaged_vocabulary_is_named(
     folder: Path,
     place: int,
@@ -139,17 +131,14 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_vocabulary_length() -> None:
-    network = Vsrn(
-        VsrnConfig(
-            3,
-            4,
-            1,
-        ),
-        {"kind": "embedding", "vocabulary": 7, "width": 5},
-    )
+    network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
     check_vocabulary(WORDS, network, Path("vocab.pkl"))
     with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
-        check_vocabulary(WORDS[:-1], network, Path("vocab.pkl"))
+        check_vocabulary(
+            WORDS[:-1],
+            network,
+            Path("vocab.pkl"),
+        )
 
 
 # Laws
@@ -163,12 +152,7 @@ CONFIGS = {
     "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
     "unlike": VsrnPlusPlusConfig(**SIZES, kernels=2, norm_axis="regions"),
     "means": VsrnConfig(**SIZES, image_pooling="mean", text_pooling="mean"),
-    "wordless": VsrnPlusPlusConfig(
-        **SIZES,
-        kernels=2,
-        word_reasoning=False,
-        region_order="size",
-    ),
+    "wordless": VsrnPlusPlusConfig(**SIZES, kernels=2, word_reasoning=False, region_order="size"),
     "reversed": VsrnConfig(**SIZES, region_order="reversed"),
     "random": VsrnConfig(**SIZES, region_order="random"),
 }
@@ -199,7 +183,10 @@ def make_network(config: VsrnConfig) -> Vsrn:
     return make(kind, asdict(config), TEXT)
 
 
-def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def pictures(
+    lengths: list[int],
+    seed: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Random regions in boxes; what lies behind a length is large, and must not count."""
     rng = np.random.default_rng(seed)
     shape = (len(lengths), max(lengths))
@@ -217,11 +204,7 @@ each_config = pytest.mark.parametrize("name", CONFIGS)
 @each_config
 @settings(max_examples=5)
 @given(
-    lengths=st.lists(
-        st.integers(0, 5),
-        min_size=1,
-        max_size=4,
-    ),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     extra=st.integers(0, 2),
     seed=st.integers(0, 99),
 )
@@ -252,27 +235,14 @@ def test_batch_invariance_of_pictures(
 
 @each_config
 @settings(max_examples=5)
-@given(
-    lengths=st.lists(
-        st.integers(2, 7),
-        min_size=1,
-        max_size=4,
-    ),
-    seed=st.integers(0, 99),
-)
+@given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_batch_invariance_of_sentences(
     name: str,
     lengths: list[int],
     seed: int,
 ) -> None:
     network = network_of(name)
-    ids = torch.from_numpy(
-        np.random.default_rng(seed).integers(
-            0,
-            20,
-            (len(lengths), 8),
-        ),
-    )
+    ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
     with torch.inference_mode():
         together = network.texts(ids, torch.tensor(lengths))
         assert together.sets.shape == (len(lengths), 8, network.dim)
@@ -305,21 +275,17 @@ def test_gradients_are_numbers(name: str) -> None:
         boxes,
         counts,
     )
-    texts = network.texts(
-        torch.randint(
-            0,
-            20,
-            (4, 6),
-        ),
-        torch.tensor([6, 2, 3, 4]),
-    )
+    texts = network.texts(torch.randint(0, 20, (4, 6)), torch.tensor([6, 2, 3, 4]))
     (images.vectors @ texts.vectors.T).sum().backward()
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
         assert bool(parameter.grad.isfinite().all()), key
 
 
-def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
+def orders(
+    boxes: Tensor,
+    count: int,
+) -> dict[str, list[int]]:
     """The order in which a GRU reads a picture, by a plain sort."""
     areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes[:count].tolist()]
     keys = np.random.default_rng(0).random(count)
@@ -336,7 +302,11 @@ def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
     seed=st.integers(0, 99),
     order=st.sampled_from(["reversed", "size", "random"]),
 )
-def test_region_order(count: int, seed: int, order: str) -> None:
+def test_region_order(
+    count: int,
+    seed: int,
+    order: str,
+) -> None:
     """As a network in the order of the source reads regions that are put in that order; sets keep
     the source's."""
     network = network_of("coco")
@@ -366,7 +336,11 @@ def test_random_region_order() -> None:
 def test_means_in_the_place_of_the_grus() -> None:
     network = network_of("means")
     features, boxes, counts = pictures([3, 1, 6])
-    ids = torch.randint(0, 20, (3, 6))
+    ids = torch.randint(
+        0,
+        20,
+        (3, 6),
+    )
     lengths = torch.tensor([6, 2, 4])
     with torch.no_grad():
         images = network.images(features, boxes, counts)
@@ -386,15 +360,7 @@ def test_an_order_without_a_gru_is_refused() -> None:
 
 def test_a_fresh_network_reads_an_empty_picture() -> None:
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
-        inputs = (
-            torch.zeros(
-                2,
-                0,
-                6,
-            ),
-            torch.zeros(2, 0, 4),
-            torch.tensor([0, 0]),
-        )
+        inputs = (torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
         images = make_network(config).eval().images(*inputs)
         assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
@@ -422,12 +388,18 @@ def test_reasoning_starts_as_the_identity() -> None:
         assert torch.equal(reasoning(features, real), features)
 
 
-def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
+def affine(
+    layer: nn.Linear,
+    row: NDArray[np.float64],
+) -> NDArray[np.float64]:
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     return layer.weight.detach().numpy() @ row + bias
 
 
-def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(
+    layer: nn.Module,
+    row: NDArray[np.float64],
+) -> NDArray[np.float64]:
     mean, var, weight, bias = (
         t.detach().numpy()
         for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
@@ -457,47 +429,26 @@ def test_reasoning_is_the_sum_over_all_pairs() -> None:
 def test_location_reasoning() -> None:
     rows, boxes, counts = pictures([4, 1, 3])
     module = (
-        perturb(
-            LocationReasoning(
-                VsrnPlusPlusConfig(
-                    region_dim=6,
-                    width=6,
-                    kernels=3,
-                )
-            )
-        )
+        perturb(LocationReasoning(VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3)))
         .double()
         .eval()
     )
-    found = (
-        module(
-            rows,
-            boxes,
-            torch.arange(4) < counts[:, None],
-        )
-        .detach()
-        .numpy()
-    )
+    found = module(rows, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
         weights = slow_weights(module.kernels, boxes[picture, :n].numpy())
         for i in range(n):
             parts = []
-            for m, W in enumerate(
-                module.maps.weight.detach()
-                .numpy()
-                .reshape(
-                    3,
-                    6,
-                    6,
-                ),
-            ):
+            for m, W in enumerate(module.maps.weight.detach().numpy().reshape(3, 6, 6)):
                 parts.append(W @ sum((weights[m, i, j] * v[j] for j in range(n)), np.zeros(6)))
             expected = v[i] + normalised(module.W[1], affine(module.W[0], np.concatenate(parts)))
             assert np.allclose(found[picture, i], expected)
 
 
-def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def slow_weights(
+    kernels: Kernels,
+    boxes: NDArray[np.float64],
+) -> NDArray[np.float64]:
     n = len(boxes)
     means = kernels.means.detach().numpy()
     deviations = kernels.log_deviations.exp().detach().numpy()
@@ -521,14 +472,7 @@ def test_angles_have_no_seam() -> None:
     boxes = torch.tensor(
         [[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)],
     )
-    above, below = kernels(
-        boxes.double(),
-        torch.ones(
-            2,
-            2,
-            dtype=torch.bool,
-        ),
-    )
+    above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)
 
 
@@ -538,11 +482,7 @@ def test_location_moves_the_picture() -> None:
     still = network.images(features, boxes, counts).vectors
     closer = network.images(features, boxes * 0.5, counts).vectors
     assert (closer - still).abs().max() > 1e-4
-    moved = network.images(
-        features,
-        boxes + torch.tensor([0.1, -0.2, 0.1, -0.2]),
-        counts,
-    ).vectors
+    moved = network.images(features, boxes + torch.tensor([0.1, -0.2, 0.1, -0.2]), counts).vectors
     assert torch.allclose(moved, still)
 
 
@@ -563,7 +503,10 @@ SCORES = st.tuples(
 
 @settings(max_examples=20)
 @given(SCORES, st.integers(1, 5))
-def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> None:
+def test_sinkhorn_iterations(
+    shape: tuple[int, int, int],
+    iterations: int,
+) -> None:
     rows, columns, seed = shape
     scores = np.random.default_rng(seed).uniform(
         -1,
@@ -592,11 +535,19 @@ def test_sinkhorn_stability() -> None:
 )
 def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
     with pytest.raises(EncoderError, match="sinkhorn"):
-        sinkhorn(torch.zeros(2, 2), iterations, temperature)
+        sinkhorn(
+            torch.zeros(2, 2),
+            iterations,
+            temperature,
+        )
 
 
 def test_settings_of_older_folders() -> None:
     config = asdict(CONFIGS["plusplus"])
     assert make("vsrnpp", config | RETIRED, TEXT).config == CONFIGS["plusplus"]
     with pytest.raises(EncoderError, match="vsrnpp has no setting 'units'"):
-        make("vsrnpp", config | RETIRED | {"units": "region"}, TEXT)
+        make(
+            "vsrnpp",
+            config | RETIRED | {"units": "region"},
+            TEXT,
+        )

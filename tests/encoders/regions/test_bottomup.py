@@ -52,9 +52,17 @@ def normed(
     return {f"{name}.weight": (outputs, inputs, size, size), **norm}
 
 
-def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int, ...]]:
+def shapes(
+    sizes: dict[str, int],
+    blocks: dict[str, int],
+) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a checkpoint, as the port of the Caffe model has them."""
-    found = normed("backbone.stem.conv1", sizes["stem"], 3, 7)
+    found = normed(
+        "backbone.stem.conv1",
+        sizes["stem"],
+        3,
+        7,
+    )
     inputs = sizes["stem"]
     width = sizes["width"]
     for stage, count in blocks.items():
@@ -178,13 +186,12 @@ def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
 
 @given(
     box=st.tuples(*[st.integers(-50, 50)] * 2, *[st.integers(1, 99)] * 2),
-    step=st.lists(
-        st.floats(-6, 6),
-        min_size=4,
-        max_size=4,
-    ),
+    step=st.lists(st.floats(-6, 6), min_size=4, max_size=4),
 )
-def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> None:
+def test_boxes_are_moved_as_printed(
+    box: tuple[int, ...],
+    step: list[float],
+) -> None:
     x, y, width, height = box
     centre = (x + width / 2 + step[0] * width, y + height / 2 + step[1] * height)
     sides = [
@@ -197,19 +204,22 @@ def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> 
     assert result == pytest.approx(expected, abs=1e-6)
 
 
-def overlap(a: list[float], b: list[float]) -> float:
+def overlap(
+    a: list[float],
+    b: list[float],
+) -> float:
     sides = [max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
     return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
 
 
 @settings(max_examples=30)
-@given(
-    count=st.integers(0, 9),
-    seed=st.integers(0, 999),
-    least=st.sampled_from([0.1, 0.3, 0.7]),
-)
-def test_confidence(count: int, seed: int, least: float) -> None:
+@given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
+def test_confidence(
+    count: int,
+    seed: int,
+    least: float,
+) -> None:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
@@ -234,7 +244,12 @@ def test_pictures_are_resized_as_published() -> None:
         (2000, 500, (250, 1000)),
         (300, 300, (600, 600)),
     ):
-        pixels = torch.zeros(3, height, width, dtype=torch.uint8)
+        pixels = torch.zeros(
+            3,
+            height,
+            width,
+            dtype=torch.uint8,
+        )
         pixels[0] = 255  # red
         found, scale = prepare_pixels(pixels)
         assert found.shape[1:] == expected
@@ -249,13 +264,7 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
     assert found.features.shape == (5, source.identity.dim) == (5, 64)
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
-        pixels, _ = prepare_pixels(
-            torch.from_numpy(np.asarray(image).copy()).permute(
-                2,
-                0,
-                1,
-            ),
-        )
+        pixels, _ = prepare_pixels(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():
@@ -283,10 +292,25 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
                 ends = math.floor(i * length) + first, math.ceil((i + 1) * length) + first
                 return slice(*np.clip(ends, 0, most))
 
-            pooled = torch.zeros(1, maps.shape[1], 14, 14)
+            pooled = torch.zeros(
+                1,
+                maps.shape[1],
+                14,
+                14,
+            )
             for i, j in np.ndindex(14, 14):
-                rows = part(y1, y2, i, maps.shape[2])
-                columns = part(x1, x2, j, maps.shape[3])
+                rows = part(
+                    y1,
+                    y2,
+                    i,
+                    maps.shape[2],
+                )
+                columns = part(
+                    x1,
+                    x2,
+                    j,
+                    maps.shape[3],
+                )
                 pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
             expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
             assert np.abs(expected.numpy() - feature).max() < tolerance
@@ -307,16 +331,8 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
 
 
 @given(
-    boxes=arrays(
-        np.float32,
-        (7, 4),
-        elements=st.floats(-1, 2, width=32),
-    ),
-    confidence=arrays(
-        np.float32,
-        7,
-        elements=st.sampled_from([0, 0.25, 0.5, 1]),
-    ),
+    boxes=arrays(np.float32, (7, 4), elements=st.floats(-1, 2, width=32)),
+    confidence=arrays(np.float32, 7, elements=st.sampled_from([0, 0.25, 0.5, 1])),
     top=st.integers(1, 8),
 )
 def test_kept_boxes_are_those_a_slow_loop_keeps(
@@ -324,7 +340,11 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     confidence: NDArray[np.float32],
     top: int,
 ) -> None:
-    kept, rows = bottomup.select(boxes, confidence, BottomUpOptions(top, 0.25))
+    kept, rows = bottomup.select(
+        boxes,
+        confidence,
+        BottomUpOptions(top, 0.25),
+    )
     expected = []
     for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
         x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])
@@ -364,11 +384,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "damage",
-    DAMAGES.values(),
-    ids=DAMAGES.keys(),
-)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_wrong_weights(weights: Path, damage: Any) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:

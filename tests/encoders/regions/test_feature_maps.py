@@ -32,39 +32,12 @@ def make_network(
     node = helper.make_node
     pooling = {"kernel_shape": [CELL] * 2, "strides": [CELL] * 2}
     nodes = {
-        "cells": [
-            node(
-                "AveragePool",
-                ["x"],
-                ["y"],
-                **pooling,
-            )
-        ],
-        "vector": [
-            node(
-                "ReduceMean",
-                ["x"],
-                ["y"],
-                axes=[2, 3],
-                keepdims=0,
-            ),
-        ],
+        "cells": [node("AveragePool", ["x"], ["y"], **pooling)],
+        "vector": [node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
         "same": [node("Identity", ["x"], ["y"])],
-        "two": [
-            node(
-                "Identity",
-                ["x"],
-                ["y"],
-            ),
-            node("Identity", ["x"], ["z"]),
-        ],
+        "two": [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])],
         "failing": [
-            node(
-                "Constant",
-                [],
-                ["s"],
-                value_ints=[1, 1, 7, 7],
-            ),
+            node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
             node("Reshape", ["x", "s"], ["y"]),
         ],
     }[operator]
@@ -73,14 +46,7 @@ def make_network(
     outputs = [helper.make_tensor_value_info(name, type_, None) for name in names]
     graph = helper.make_graph(nodes, "network", inputs, outputs)
     versions = [helper.make_opsetid("", 13)]
-    onnx.save(
-        helper.make_model(
-            graph,
-            opset_imports=versions,
-            ir_version=8,
-        ),
-        path,
-    )
+    onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=8), path)
     return path
 
 
@@ -131,7 +97,11 @@ def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> Non
     network = make_network(tmp_path / "n.onnx")
     side = SPARE * SIDE * (crops + 1) // 2 * 8
     for seed in range(3):
-        image = draw(tmp_path / "large.jpg", (side + 64, side), seed)
+        image = draw(
+            tmp_path / "large.jpg",
+            (side + 64, side),
+            seed,
+        )
         with Image.open(image.path) as picture:
             picture.save(tmp_path / "large.png")
         source = plugins.region_source(f"onnx:{network}?crops={crops}")
@@ -140,20 +110,16 @@ def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> Non
 
 
 @settings(max_examples=50)
-@given(
-    st.integers(1, 20),
-    st.integers(1, 20),
-    st.integers(0, 99),
-)
-def test_averages(size: int, count: int, seed: int) -> None:
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
+def test_averages(
+    size: int,
+    count: int,
+    seed: int,
+) -> None:
     values = np.random.default_rng(seed).random(size, dtype=np.float32)
     bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
     means = [values[first:end].mean() for first, end in bounds]
-    assert np.allclose(
-        _averages(size, count) @ values,
-        means,
-        atol=1e-6,
-    )
+    assert np.allclose(_averages(size, count) @ values, means, atol=1e-6)
 
 
 @pytest.mark.parametrize("side", [1, 2, 5])

@@ -84,4 +84,8 @@ def test_lab_coordinates(
     expected: tuple[float, float, float],
 ) -> None:
     found = grid.rgb_to_lab(np.array([colour], np.float32))
-    np.testing.assert_allclose(found, [expected], atol=2e-3)
+    np.testing.assert_allclose(
+        found,
+        [expected],
+        atol=2e-3,
+    )

@@ -28,19 +28,15 @@ def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str =
     boxes = np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1))
     for number, name in enumerate(names, 1):
         path = folder / f"{layout}_att" / f"{name}.{suffix}"
-        write_array(
-            path,
-            np.full(
-                (REGIONS, WIDTH),
-                number,
-                np.float32,
-            ),
-        )
+        write_array(path, np.full((REGIONS, WIDTH), number, np.float32))
         np.save(folder / f"{layout}_box" / f"{name}.npy", boxes)
     return folder
 
 
-def write_array(path: Path, features: NDArray[np.float32]) -> None:
+def write_array(
+    path: Path,
+    features: NDArray[np.float32],
+) -> None:
     """Write features in either published form."""
     if path.suffix == ".npz":
         np.savez(path, feat=features)
@@ -75,7 +71,11 @@ def write_scan(
 
 @pytest.mark.parametrize("suffix", ["npz", "npy"])
 @pytest.mark.parametrize("image_id", [COCO_ID, "000000391895.jpg", "391895.jpg"])
-def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
+def test_coco_features(
+    tmp_path: Path,
+    suffix: str,
+    image_id: str,
+) -> None:
     source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
     regions = source(picture(tmp_path, image_id))
     assert (regions.features == 2).all()
@@ -88,7 +88,13 @@ def test_flickr30k_features(tmp_path: Path) -> None:
     listed = [{"filename": "1000092795.jpg", "split": "test"}, {"filename": "10002456.jpg"}]
     index = tmp_path / "dataset_flickr30k.json"
     index.write_text(json.dumps({"images": listed}))
-    folder = write_files(tmp_path, "0", "1", "10002456", layout="bu")
+    folder = write_files(
+        tmp_path,
+        "0",
+        "1",
+        "10002456",
+        layout="bu",
+    )
     source = plugins.region_source(f"files:{folder}?index={index}")
     for place, entry in enumerate(listed, 1):
         assert (source(picture(tmp_path, entry["filename"])).features == place).all()
@@ -105,7 +111,10 @@ def test_flickr30k_features(tmp_path: Path) -> None:
     "text",
     [None, "no json", '{"annotations": []}', '{"images": [{"id": 1}]}'],
 )
-def test_a_wrong_index_is_refused(tmp_path: Path, text: str | None) -> None:
+def test_a_wrong_index_is_refused(
+    tmp_path: Path,
+    text: str | None,
+) -> None:
     index = tmp_path / "index.json"
     if text is not None:
         index.write_text(text)

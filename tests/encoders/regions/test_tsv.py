@@ -64,11 +64,7 @@ def ref(name: str) -> ImageRef:
 
 @pytest.mark.slow
 @given(
-    counts=st.lists(
-        st.integers(0, 4),
-        min_size=1,
-        max_size=6,
-    ).filter(any),
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any),
     wide=st.booleans(),
     size=st.tuples(st.integers(1, 2000), st.integers(1, 2000)),
 )
@@ -77,23 +73,9 @@ def test_table_round_trip(
     wide: bool,
     size: tuple[int, int],
 ) -> None:
-    rows = [
-        row(
-            f"picture {i}",
-            n,
-            i,
-            size,
-        )
-        for i, n in enumerate(counts)
-    ]
+    rows = [row(f"picture {i}", n, i, size) for i, n in enumerate(counts)]
     with tempfile.TemporaryDirectory() as folder:
-        source = plugins.region_source(
-            write_tsv(
-                Path(folder) / "t.tsv",
-                rows,
-                wide,
-            )
-        )
+        source = plugins.region_source(write_tsv(Path(folder) / "t.tsv", rows, wide))
         for name, width, height, boxes, features in reversed(rows):
             regions = source(ref(f"some/where/{name}.jpg"))
             assert np.array_equal(regions.features, features)
@@ -106,15 +88,7 @@ def test_table_round_trip(
 def test_coco_names(tmp_path: Path) -> None:
     table = write_tsv(
         tmp_path / "t.tsv",
-        [
-            row("391895", 1, 1),
-            row(
-                "COCO_val2014_000000000009",
-                2,
-                2,
-            ),
-            row("9", 3, 3),
-        ],
+        [row("391895", 1, 1), row("COCO_val2014_000000000009", 2, 2), row("9", 3, 3)],
     )
     source = plugins.region_source(table)
     for name, n in (
@@ -160,17 +134,7 @@ def test_a_damaged_row_costs_one_picture(
     at: int,
 ) -> None:
     path = tmp_path / "t.tsv"
-    write_tsv(
-        path,
-        [
-            row(
-                name,
-                2,
-                i,
-            )
-            for i, name in enumerate("abc")
-        ],
-    )
+    write_tsv(path, [row(name, 2, i) for i, name in enumerate("abc")])
     lines = path.read_text().splitlines()
     cells = lines[at].split("\t")
     cells[place] = change(cells[place])
@@ -213,7 +177,10 @@ def test_table_skips_headers_and_repeats(tmp_path: Path) -> None:
     assert [len(source(ref(name))) for name in "ab"] == [1, 3]
 
 
-def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_index_is_cached(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     path = tmp_path / "t.tsv"
@@ -222,7 +189,11 @@ def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first.identity.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
     with monkeypatch.context() as patch:
-        patch.setattr(tsv, "_index_table", lambda path: pytest.fail("scanned again"))
+        patch.setattr(
+            tsv,
+            "_index_table",
+            lambda path: pytest.fail("scanned again"),
+        )
         second = plugins.region_source(spec)
         copy = pickle.loads(pickle.dumps(first))  # noqa: S301
     for source in (second, copy):
@@ -241,7 +212,10 @@ def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         first(ref("a"))
 
 
-def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     def refuse(path: Path) -> None:
@@ -265,7 +239,10 @@ def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) 
         plugins.region_source(f"tsv:{tmp_path / 'none.tsv'}")
 
 
-def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     monkeypatch.setattr(tsv, "LONGEST", 100)

@@ -35,7 +35,10 @@ class Watched:
         self.error = error or (lambda: torch.OutOfMemoryError("CUDA out of memory"))
         self.seen: list[list[int]] = []
 
-    def __call__(self, batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def __call__(
+        self,
+        batch: Sequence[int],
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         self.seen.append(list(batch))
         if len(batch) > self.room:
             raise self.error()
@@ -60,40 +63,29 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 5))
-def test_batches_keep_input_order(lengths: list[int], size: int) -> None:
+def test_batches_keep_input_order(
+    lengths: list[int],
+    size: int,
+) -> None:
     watched = Watched()
     assert_one_by_one(
         lengths,
-        *in_batches(
-            "cpu",
-            Runtime(batch=size),
-            DIM,
-            lengths,
-            lengths,
-            watched,
-        ),
+        *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched),
     )
     assert [n for batch in watched.seen for n in batch] == sorted(lengths, reverse=True)
     assert all(len(batch) == size for batch in watched.seen[:-1])
 
 
-@given(
-    lengths=LENGTHS,
-    size=st.integers(1, 9),
-    room=st.integers(1, 9),
-)
-def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
+@given(lengths=LENGTHS, size=st.integers(1, 9), room=st.integers(1, 9))
+def test_batches_are_halved(
+    lengths: list[int],
+    size: int,
+    room: int,
+) -> None:
     watched = Watched(room)
     assert_one_by_one(
         lengths,
-        *in_batches(
-            "cpu",
-            Runtime(batch=size),
-            DIM,
-            lengths,
-            lengths,
-            watched,
-        ),
+        *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched),
     )
     sizes = [len(batch) for batch in watched.seen]
     assert sizes == sorted(sizes, reverse=True)
@@ -135,17 +127,7 @@ def test_cpu_allocator_message() -> None:
             torch.empty(1 << 60, dtype=torch.uint8)
         return encode(batch)
 
-    assert_one_by_one(
-        [2, 1, 3],
-        *in_batches(
-            "cpu",
-            Runtime(),
-            DIM,
-            [2, 1, 3],
-            [2, 1, 3],
-            greedy,
-        ),
-    )
+    assert_one_by_one([2, 1, 3], *in_batches("cpu", Runtime(), DIM, [2, 1, 3], [2, 1, 3], greedy))
 
 
 def test_other_errors_are_raised() -> None:

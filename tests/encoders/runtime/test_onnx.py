@@ -58,10 +58,20 @@ def model(
     torch.manual_seed(0)
     text = text_towers.load_tower(tower, 1, CAPTIONS)
     described = {**text.text, "stop_ids": text_towers.stop_ids(text.tokens)}
-    network = model_folder.make(kind, {"region_dim": WIDTH, **sizes}, described)
+    network = model_folder.make(
+        kind,
+        {"region_dim": WIDTH, **sizes},
+        described,
+    )
     folder.mkdir()
     model_folder.save_weights(folder, network.state_dict())
-    model_folder.create_folder(folder, kind, network, text.tokens, plugins.region_source("grid"))
+    model_folder.create_folder(
+        folder,
+        kind,
+        network,
+        text.tokens,
+        plugins.region_source("grid"),
+    )
     return f"{kind}:{folder}"
 
 

@@ -18,7 +18,10 @@ def folder(library: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def pictures(folder: str, library: Path) -> list[Regions]:
+def pictures(
+    folder: str,
+    library: Path,
+) -> list[Regions]:
     encoder = plugins.encoder(folder, "cpu")
     found: list[Any] = [
         encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]
@@ -29,7 +32,10 @@ def pictures(folder: str, library: Path) -> list[Regions]:
 TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 
 
-def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
+def test_alone_regions(
+    folder: str,
+    pictures: list[Regions],
+) -> None:
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_images(pictures)
@@ -44,11 +50,7 @@ def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
                 one.concepts[0][0],
                 atol=1e-5,
             )
-    assert not np.allclose(
-        found.concepts.values,
-        whole.concepts.values,
-        atol=1e-3,
-    )
+    assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
 
 
 def test_alone_words(folder: str) -> None:
@@ -64,7 +66,11 @@ def test_alone_words(folder: str) -> None:
     place: dict[str, NDArray[np.float32]] = {}
     for i, words in enumerate(found.words):
         for piece, vector in zip(words, found.concepts[i], strict=True):
-            np.testing.assert_allclose(vector, place.setdefault(piece, vector), atol=1e-5)
+            np.testing.assert_allclose(
+                vector,
+                place.setdefault(piece, vector),
+                atol=1e-5,
+            )
     single = plain.encode_texts(["red"]).concepts
     np.testing.assert_allclose(
         place["red"],

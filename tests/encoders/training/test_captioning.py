@@ -15,18 +15,18 @@ from encoders.training.captioning import CaptionBranch, caption_targets
 def branch() -> CaptionBranch:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return CaptionBranch(dim=4, vocabulary=9, hidden=6)
+        return CaptionBranch(
+            dim=4,
+            vocabulary=9,
+            hidden=6,
+        )
 
 
-@given(
-    st.lists(
-        st.integers(0, 9),
-        min_size=1,
-        max_size=5,
-    ),
-    st.integers(4, 8),
-)
-def test_caption_targets(words: list[int], max_length: int) -> None:
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(4, 8))
+def test_caption_targets(
+    words: list[int],
+    max_length: int,
+) -> None:
     ids = [[1, *range(10, 10 + n), 2] for n in words]
     targets = caption_targets(ids, max_length)
     assert targets.dtype == torch.int64
@@ -76,7 +76,10 @@ LENGTHS = [3, 1, 5]
 IDS = [[1, 5, 6, 2], [1, 2], [1, 4, 5, 6, 7, 8, 2]]
 
 
-def regions_of(lengths: list[int], dim: int = 4) -> Tensor:
+def regions_of(
+    lengths: list[int],
+    dim: int = 4,
+) -> Tensor:
     """Behind a length lies what must not count."""
     return torch.from_numpy(np.random.default_rng(0).normal(size=(len(lengths), max(lengths), dim)))
 
@@ -88,12 +91,7 @@ def test_loss_equals_loop(max_length: int) -> None:
     regions = regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
     expected = torch.zeros((), dtype=torch.float64)
-    for region, n, row in zip(
-        regions,
-        LENGTHS,
-        targets.tolist(),
-        strict=True,
-    ):
+    for region, n, row in zip(regions, LENGTHS, targets.tolist(), strict=True):
         counted = row[: row.index(0) + 1] if 0 in row else row
         expected = expected + slow_loss(module, region[:n], counted)
     loss = module(
@@ -111,7 +109,12 @@ def test_owners_share_regions() -> None:
     regions = regions_of(LENGTHS)
     owners = torch.tensor([2, 0, 2, 1])
     targets = caption_targets([*IDS, [1, 8, 2]])
-    loss = module(regions, torch.tensor(LENGTHS), targets, owners)
+    loss = module(
+        regions,
+        torch.tensor(LENGTHS),
+        targets,
+        owners,
+    )
     expected = module(
         regions[owners],
         torch.tensor(LENGTHS)[owners],
@@ -127,15 +130,7 @@ def test_picture_without_regions() -> None:
     regions = regions_of([1, 2]).float()
     targets = caption_targets([[1, 4, 2], [1, 5, 2]])
     owners = torch.arange(2)
-    empty, single = (
-        module(
-            regions,
-            torch.tensor([n, 2]),
-            targets,
-            owners,
-        )
-        for n in (0, 1)
-    )
+    empty, single = (module(regions, torch.tensor([n, 2]), targets, owners) for n in (0, 1))
     assert float(empty) == float(single)
 
 

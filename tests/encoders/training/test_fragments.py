@@ -13,11 +13,7 @@ from encoders.training.fragments import Fragments, exchange_opposites
 START = 1
 END = 2
 STOP = 3
-ROWS = st.lists(
-    st.integers(STOP, 12),
-    min_size=0,
-    max_size=8,
-).map(lambda ids: [START, *ids, END])
+ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 
 
@@ -26,15 +22,11 @@ def pairs(count: int, per_picture: int) -> CaptionPairs:
     return CaptionPairs(np.arange(count) + 7, list(numbers))
 
 
-@given(
-    rows=st.lists(
-        ROWS,
-        min_size=1,
-        max_size=6,
-    ),
-    seed=st.integers(0, 99),
-)
-def test_fragment_is_run_with_content(rows: list[list[int]], seed: int) -> None:
+@given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_fragment_is_run_with_content(
+    rows: list[list[int]],
+    seed: int,
+) -> None:
     fragments = Fragments(
         rows,
         pairs(len(rows), 1),
@@ -71,15 +63,11 @@ def test_all_runs_occur() -> None:
     assert runs == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
 
 
-@given(
-    rows=st.lists(
-        ROWS,
-        min_size=6,
-        max_size=6,
-    ),
-    texts=st.lists(ROWS, min_size=1, max_size=4),
-)
-def test_negatives_lack_a_word(rows: list[list[int]], texts: list[list[int]]) -> None:
+@given(rows=st.lists(ROWS, min_size=6, max_size=6), texts=st.lists(ROWS, min_size=1, max_size=4))
+def test_negatives_lack_a_word(
+    rows: list[list[int]],
+    texts: list[list[int]],
+) -> None:
     fragments = Fragments(
         rows,
         pairs(3, 2),
@@ -96,7 +84,10 @@ OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
 
 
 @given(rows=st.lists(ROWS, max_size=6), stops=st.sets(st.integers(STOP, 12), max_size=3))
-def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
+def test_exchange_opposites(
+    rows: list[list[int]],
+    stops: set[int],
+) -> None:
     places, turned = exchange_opposites(rows, OPPOSITES, stops)
     expected = []
     for place, row in enumerate(rows):
@@ -128,6 +119,9 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
         ({"relevance": "x.npy"}, "relevance is for choose=ndcg"),
     ],
 )
-def test_invalid_settings(settings: dict[str, object], words: str) -> None:
+def test_invalid_settings(
+    settings: dict[str, object],
+    words: str,
+) -> None:
     with pytest.raises(EncoderError, match=words):
         TrainConfig(**settings)  # type: ignore[arg-type]

@@ -26,11 +26,7 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
 
 @settings(deadline=None)
 @given(
-    st.lists(
-        st.integers(0, 4),
-        min_size=1,
-        max_size=6,
-    ),
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
     st.sampled_from(MODALITIES),
     st.integers(1, 9),
     st.integers(0, 999),
@@ -42,14 +38,7 @@ def test_head_equals_codec_step(
     seed: int,
 ) -> None:
     sets = Ragged.from_sets(
-        [
-            gaussian(
-                count,
-                WIDTH,
-                seed=seed + i,
-            )
-            for i, count in enumerate(counts)
-        ],
+        [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
         WIDTH,
     )
     items = Embeddings(
@@ -66,18 +55,20 @@ def test_head_equals_codec_step(
         7,
         thresholds=thresholds,
     )
-    step = LearnedTerms.from_codebook(book, z=z, query_z=z)
+    step = LearnedTerms.from_codebook(
+        book,
+        z=z,
+        query_z=z,
+    )
     rows = step.encode_documents(step.read(items), modality).toarray()
     activations = (
-        Head(step.directions_, step.thresholds_)(
-            item_rows(items),
-            modality,
-            z,
-        )
-        .detach()
-        .numpy()
+        Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
     )
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    lengths = np.linalg.norm(
+        rows,
+        axis=1,
+        keepdims=True,
+    )
     np.testing.assert_allclose(
         activations,
         rows / np.maximum(lengths, 1e-6),
@@ -106,14 +97,7 @@ def pairs_of(count: int, seed: int) -> ItemPairs:
 def first_share(head: Head, pairs: ItemPairs) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
-        head(
-            pairs.rows[modality],
-            modality,
-            4,
-        )
-        .detach()
-        .numpy()
-        for modality in MODALITIES
+        head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES
     )
     return float(((captions @ pictures.T).argmax(axis=1) == np.arange(len(captions)) // 2).mean())
 
@@ -124,32 +108,12 @@ def test_training_improves_recall_in_shared_terms() -> None:
     head, again = (first_head(pairs, 24) for _ in range(2))
     before = first_share(head, pairs)
     losses, repeated = (
-        list(
-            train(
-                each,
-                pairs,
-                z=4,
-                query_z=4,
-                epochs=30,
-                rate=0.02,
-            ),
-        )
-        for each in (head, again)
+        list(train(each, pairs, z=4, query_z=4, epochs=30, rate=0.02)) for each in (head, again)
     )
     assert losses[-1] < losses[0] - 0.5
     assert losses == repeated
     assert first_share(head, pairs) > 1.5 * before  # chance is 1 / 64
-    used = [
-        (
-            head(
-                pairs.rows[modality],
-                modality,
-                4,
-            )
-            > 0
-        ).any(dim=0)
-        for modality in MODALITIES
-    ]
+    used = [(head(pairs.rows[modality], modality, 4) > 0).any(dim=0) for modality in MODALITIES]
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 

@@ -64,16 +64,8 @@ def unit_rows(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 @given(
     seed=st.integers(0, 99),
-    n=st.lists(
-        st.integers(0, 4),
-        min_size=1,
-        max_size=3,
-    ),
-    m=st.lists(
-        st.integers(0, 3),
-        min_size=1,
-        max_size=3,
-    ),
+    n=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    m=st.lists(st.integers(0, 3), min_size=1, max_size=3),
     pooling=st.sampled_from([p for p in POOLINGS if p != "scan"]),
 )
 def test_pooling_equals_loop(
@@ -83,69 +75,40 @@ def test_pooling_equals_loop(
     pooling: str,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    regions, words = (
-        unit_rows(
-            generator,
-            len(counts),
-            4,
-            5,
-        )
-        for counts in (n, m)
-    )
+    regions, words = (unit_rows(generator, len(counts), 4, 5) for counts in (n, m))
     masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
-    scores = pool_cosines(regions, masks[0], words, masks[1], pooling)
+    scores = pool_cosines(
+        regions,
+        masks[0],
+        words,
+        masks[1],
+        pooling,
+    )
     for i in range(len(n)):
         for j in range(len(m)):
             A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
-            assert float(scores[i, j]) == pytest.approx(
-                slow(
-                    A.numpy(),
-                    m[j],
-                    pooling,
-                ),
-                abs=1e-12,
-            )
+            assert float(scores[i, j]) == pytest.approx(slow(A.numpy(), m[j], pooling), abs=1e-12)
 
 
 def test_scan_equals_attention() -> None:
     generator = torch.Generator().manual_seed(0)
-    regions, words = (
-        unit_rows(
-            generator,
-            1,
-            count,
-            5,
-        )
-        for count in (3, 4)
-    )
-    ones = [
-        torch.ones(
-            1,
-            count,
-            dtype=torch.bool,
-        )
-        for count in (3, 4)
-    ]
+    regions, words = (unit_rows(generator, 1, count, 5) for count in (3, 4))
+    ones = [torch.ones(1, count, dtype=torch.bool) for count in (3, 4)]
     A = np.maximum((regions[0] @ words[0].T).numpy(), 0)
     A = A / np.linalg.norm(A, axis=0)
     weights = np.exp(A) / np.exp(A).sum(axis=1, keepdims=True)
     attended = weights @ words[0].numpy()
     pairs = zip(regions[0].numpy(), attended, strict=True)
     expected = sum(region @ row / np.linalg.norm(row) for region, row in pairs)
-    score = pool_cosines(regions, ones[0], words, ones[1], "scan")
-    assert float(score) == pytest.approx(expected, abs=1e-9)
-    assert (
-        float(
-            pool_cosines(
-                regions,
-                ones[0],
-                words,
-                ~ones[1],
-                "scan",
-            ),
-        )
-        == 0
+    score = pool_cosines(
+        regions,
+        ones[0],
+        words,
+        ones[1],
+        "scan",
     )
+    assert float(score) == pytest.approx(expected, abs=1e-9)
+    assert float(pool_cosines(regions, ones[0], words, ~ones[1], "scan")) == 0
 
 
 def small(kind: str, folder: Path) -> Captioned:
@@ -154,14 +117,7 @@ def small(kind: str, folder: Path) -> Captioned:
     tower = text_towers.load_tower("small", 1, TEXTS)
     sizes = {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN
     network = make(kind, sizes, tower.text).eval()
-    items = [
-        Item(
-            str(i),
-            "text",
-            text,
-        )
-        for i, text in enumerate(TEXTS)
-    ]
+    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
     return network, CaptionTensors(items, tower.tokens, frozen=False, folder=folder)
 
 
@@ -192,21 +148,11 @@ def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
         "generation_hidden": 4,
         "alignment_margin": 0.7,
     }
-    plain = Objective(
-        TrainConfig(**settings, generation_weight=0.5),
-        network,
-        texts,
-    ).eval()
+    plain = Objective(TrainConfig(**settings, generation_weight=0.5), network, texts).eval()
     with torch.no_grad():
         images, lengths, mask, chunks = encode(network, texts)
         losses = [
-            hinge(
-                plain.scores(part, images, mask, chunks),
-                positive,
-                margin,
-                2,
-            )
-            / 6
+            hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
             for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
         # I-CLS is no region.
@@ -219,7 +165,11 @@ def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
         losses.append(0.5 * generation)
         batch = images, lengths, mask, chunks, NUMBERS, positive, 2
         assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
-        config = TrainConfig(**settings, generation_weight=0.5, uncertainty=True)
+        config = TrainConfig(
+            **settings,
+            generation_weight=0.5,
+            uncertainty=True,
+        )
         weighed = Objective(config, network, texts).eval()
         weighed.generation = plain.generation
         weighed.log_variances.copy_(torch.tensor([0.3, -0.2, 1.0]))
@@ -238,11 +188,7 @@ def test_loss_of_opposites(captions: Captioned) -> None:
         "alignment_temperature": 0.3,
     }
     plain = Objective(TrainConfig(**settings), network, texts).eval()
-    taught = Objective(
-        TrainConfig(**settings, opposites=0.7),
-        network,
-        texts,
-    ).eval()
+    taught = Objective(TrainConfig(**settings, opposites=0.7), network, texts).eval()
     images, lengths, mask, chunks = encode(network, texts)
     scores = plain.scores("alignment", images, mask, chunks)
     # Places 2 and 1, of pictures 1 and 0, are turned round as 4 and 5.
@@ -250,7 +196,15 @@ def test_loss_of_opposites(captions: Captioned) -> None:
     costs = [np.log1p(np.exp(float(other - own) / 0.3)) for own, other in turned]
     numbers = NUMBERS[:4]
     read = texts.encode(network, numbers, "cpu")
-    alone = plain(images, lengths, mask, read, numbers, positive, 2)
+    alone = plain(
+        images,
+        lengths,
+        mask,
+        read,
+        numbers,
+        positive,
+        2,
+    )
     loss = taught(
         images,
         lengths,
@@ -274,24 +228,22 @@ def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
     lengths = torch.tensor([4, 2, 3])
     positive = torch.eye(3, dtype=torch.bool)
     before, behind = network.region_margins
-    sets = torch.randn(3, before + 4 + behind, network.dim)
+    sets = torch.randn(
+        3,
+        before + 4 + behind,
+        network.dim,
+    )
     vectors = nn.functional.normalize(torch.randn(3, network.dim), dim=1)
-    chunks = texts.encode(network, [0, 1, 2], "cpu")
+    chunks = texts.encode(
+        network,
+        [0, 1, 2],
+        "cpu",
+    )
 
     def loss(rows: torch.Tensor) -> float:
         encoded = Encodings(vectors, rows)
         with torch.no_grad():
-            return float(
-                objective(
-                    encoded,
-                    lengths,
-                    mask,
-                    chunks,
-                    [0, 1, 2],
-                    positive,
-                    1,
-                ),
-            )
+            return float(objective(encoded, lengths, mask, chunks, [0, 1, 2], positive, 1))
 
     mask = network.region_mask(lengths, sets.shape[1])
     plain = loss(sets)
@@ -301,59 +253,50 @@ def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
         assert (loss(changed) != plain) == bool(mask[picture, row]), (picture, row)
 
 
-@given(
-    seed=st.integers(0, 999),
-    temperature=st.sampled_from([0.05, 1.0]),
-    masked=st.booleans(),
-)
-def test_contrast_equals_loop(seed: int, temperature: float, masked: bool) -> None:
+@given(seed=st.integers(0, 999), temperature=st.sampled_from([0.05, 1.0]), masked=st.booleans())
+def test_contrast_equals_loop(
+    seed: int,
+    temperature: float,
+    masked: bool,
+) -> None:
     """The cross entropy of each positive pair against the negatives of its row, and of its
     column."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(3, 5, generator=generator, dtype=torch.float64)
-    positive = torch.rand(3, 5, generator=generator) < 0.4
-    apart = (
-        (
-            torch.rand(
-                3,
-                5,
-                generator=generator,
-            )
-            < 0.7
-        )
-        & ~positive
-        if masked
-        else ~positive
+    scores = torch.randn(
+        3,
+        5,
+        generator=generator,
+        dtype=torch.float64,
     )
+    positive = torch.rand(3, 5, generator=generator) < 0.4
+    apart = (torch.rand(3, 5, generator=generator) < 0.7) & ~positive if masked else ~positive
     expected = 0.0
     for i, j in positive.nonzero().tolist():
         own = np.exp(float(scores[i, j]) / temperature)
         row = sum(np.exp(float(scores[i, k]) / temperature) for k in range(5) if apart[i, k])
         column = sum(np.exp(float(scores[k, j]) / temperature) for k in range(3) if apart[k, j])
         expected -= np.log(own / (own + row)) + np.log(own / (own + column))
-    loss = contrast(scores, positive, temperature, apart if masked else None)
+    loss = contrast(
+        scores,
+        positive,
+        temperature,
+        apart if masked else None,
+    )
     assert float(loss) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(seed=st.integers(0, 999))
 def test_other_pairs_cost_nothing(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    positive = torch.rand(4, 6, generator=generator) < 0.3
-    apart = (
-        torch.rand(
-            4,
-            6,
-            generator=generator,
-        )
-        < 0.5
-    ) & ~positive
-    noise = 100 * torch.rand(
+    scores = torch.randn(
         4,
         6,
         generator=generator,
         dtype=torch.float64,
     )
+    positive = torch.rand(4, 6, generator=generator) < 0.3
+    apart = (torch.rand(4, 6, generator=generator) < 0.5) & ~positive
+    noise = 100 * torch.rand(4, 6, generator=generator, dtype=torch.float64)
     other = scores + (~positive & ~apart) * noise
     for loss in (
         lambda s: hinge(s, positive, 0.2, 2, apart),
@@ -361,20 +304,16 @@ def test_other_pairs_cost_nothing(seed: int) -> None:
     ):
         assert float(loss(scores)) == pytest.approx(float(loss(other)))
     whole = hinge(scores, positive, 0.2, 2)
-    assert float(
-        hinge(
-            scores,
-            positive,
-            0.2,
-            2,
-            ~positive,
-        ),
-    ) == float(whole)
+    assert float(hinge(scores, positive, 0.2, 2, ~positive)) == float(whole)
 
 
 def test_scores_in_order_of_captions(captions: Captioned) -> None:
     network, texts = captions
-    objective = Objective(TrainConfig(objective="alignment"), network, texts)
+    objective = Objective(
+        TrainConfig(objective="alignment"),
+        network,
+        texts,
+    )
     with torch.no_grad():
         images, _, mask, chunks = encode(network, texts)
         for part in ("matching", "alignment"):
@@ -394,7 +333,11 @@ def test_scores_in_order_of_captions(captions: Captioned) -> None:
 def test_alignment_of_cosines(kind: str, tmp_path: Path) -> None:
     """Also of TERN, whose sets have rows of any length."""
     network, texts = small(kind, tmp_path)
-    objective = Objective(TrainConfig(objective="alignment"), network, texts)
+    objective = Objective(
+        TrainConfig(objective="alignment"),
+        network,
+        texts,
+    )
     with torch.no_grad():
         images, lengths, mask, chunks = encode(network, texts)
         scores = objective.scores("alignment", images, mask, chunks)
@@ -403,12 +346,7 @@ def test_alignment_of_cosines(kind: str, tmp_path: Path) -> None:
             nn.functional.normalize(s, dim=2) for s in (images.sets, chunk.encoded.sets)
         )
         for i, n in enumerate(lengths.tolist()):
-            for place, rows, mask in zip(
-                chunk.places,
-                words,
-                chunk.mask,
-                strict=True,
-            ):
+            for place, rows, mask in zip(chunk.places, words, chunk.mask, strict=True):
                 A = regions[i, 1 : 1 + n] @ rows[mask].T
                 # I-CLS, a zero, is among the regions.
                 expected = A.amax(dim=0).clamp(min=0).sum()
@@ -440,7 +378,11 @@ def test_alignment_without_stop_words(captions: Captioned) -> None:
     tower = text_towers.load_tower("small", 1, TEXTS * 2)
     sizes = {**TERAN, "stop_words": False, "last_word": True}
     stops = text_towers.stop_ids(tower.tokens)
-    network = make("teran", sizes, {**tower.text, "stop_ids": stops})
+    network = make(
+        "teran",
+        sizes,
+        {**tower.text, "stop_ids": stops},
+    )
     rows = tower.tokens.ids(["a red box", "at the very left"])
     ids, lengths = text_towers.pad(rows)
     mask = network.word_mask(ids, lengths)

@@ -57,14 +57,7 @@ def test_tokenizer_is_deterministic() -> None:
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
     command = [sys.executable, "-c", code, *SENTENCES]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    assert (
-        subprocess.check_output(
-            command,
-            env=environment,
-            text=True,
-        ).strip()
-        == here
-    )
+    assert subprocess.check_output(command, env=environment, text=True).strip() == here
 
 
 def test_tokenizer_pieces() -> None:
@@ -84,7 +77,10 @@ def test_tokenizer_pieces() -> None:
     assert [tokenizer.token_to_id(piece) for piece in text_towers.SPECIALS] == [0, 1, 2, 3, 4]
 
 
-def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def paired(
+    seed: int,
+    n: int,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8
     numbers."""
     maps = np.random.default_rng(0)
@@ -110,13 +106,7 @@ def recalls(
     texts = []
     for features, hidden in zip(regions, words, strict=True):
         boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
-        images.append(
-            model.images(
-                features[None],
-                boxes[None],
-                torch.tensor([len(features)]),
-            )[0],
-        )
+        images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
         texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
     return evaluate_recall((torch.cat(texts) @ torch.cat(images).T).numpy(), np.arange(len(images)))
 
@@ -129,7 +119,11 @@ def test_warm_start_recall(kind: str, least: float) -> None:
     if kind != "tern":
         sizes = {"width": 16, "norm_axis": "row"}
     text = {"kind": "embedding", "vocabulary": 30, "width": 16}
-    network = checkpoint.make(kind, {"region_dim": 12, **sizes}, text)
+    network = checkpoint.make(
+        kind,
+        {"region_dim": 12, **sizes},
+        text,
+    )
     before = recalls(network, *paired(2, 200))
     means = [torch.stack([rows.mean(0) for rows in side]) for side in paired(1, 500)]
     warm_start(network, *means, 8)
@@ -142,16 +136,7 @@ def test_warm_start_recall(kind: str, least: float) -> None:
 @pytest.mark.parametrize("known", [0, 3])
 def test_latent_semantics(known: int) -> None:
     rng = np.random.default_rng(0)
-    counts = (
-        rng.poisson(0.7, (60, 12))
-        + np.eye(12)[
-            rng.integers(
-                0,
-                12,
-                60,
-            )
-        ]
-    )
+    counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
     # A word of all captions.
     counts[:, 0] = 1
     bags = sparse.csr_array(counts / counts.sum(axis=1, keepdims=True))
@@ -168,11 +153,7 @@ def test_latent_semantics(known: int) -> None:
     U, S, _ = np.linalg.svd(bags.toarray() * spread)
     semantics = bags @ after[:, known:].numpy()
     semantics /= np.linalg.norm(semantics[:, 0])
-    assert np.allclose(
-        np.abs(semantics),
-        np.abs(U[:, :5] * S[:5] / S[0]),
-        atol=1e-4,
-    )
+    assert np.allclose(np.abs(semantics), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
 
 
 def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,16 +177,8 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     product = np.linalg.solve(C[:5, :5], C[:5, 5:]) @ np.linalg.solve(C[5:, 5:], C[5:, :5])
     expected = np.sqrt(np.sort(np.linalg.eigvals(product).real)[::-1][:3])
     correlations = np.corrcoef(np.hstack([U, V]).T)
-    assert np.allclose(
-        correlations[:3, 3:],
-        np.diag(expected),
-        atol=1e-4,
-    )
-    assert np.allclose(
-        correlations[:3, :3],
-        np.eye(3),
-        atol=1e-4,
-    )
+    assert np.allclose(correlations[:3, 3:], np.diag(expected), atol=1e-4)
+    assert np.allclose(correlations[:3, :3], np.eye(3), atol=1e-4)
     for projected in (U, V):
         assert projected.std() == pytest.approx(1, abs=0.01)
         assert np.allclose(
@@ -238,44 +211,20 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
-    model = Tern(
-        TernConfig(
-            8,
-            8,
-            1,
-            16,
-            1,
-            2,
-            16,
-        ),
-        tower.text,
+    model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
+    items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
+    captions = CaptionTensors(
+        items,
+        tower.tokens,
+        frozen=frozen,
+        folder=tmp_path,
     )
-    items = [
-        Item(
-            str(i),
-            "text",
-            text,
-        )
-        for i, text in enumerate(SENTENCES)
-    ]
-    captions = CaptionTensors(items, tower.tokens, frozen=frozen, folder=tmp_path)
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
     numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
     with torch.inference_mode():
         together = vectors(captions.encode(model, numbers, "cpu"))
-        alone = torch.cat(
-            [
-                vectors(
-                    captions.encode(
-                        model,
-                        [number],
-                        "cpu",
-                    ),
-                )
-                for number in numbers
-            ],
-        )
+        alone = torch.cat([vectors(captions.encode(model, [number], "cpu")) for number in numbers])
         ids, lengths = text_towers.pad(captions.ids)
         direct = model.texts(ids, lengths)[0][numbers]
         hidden = model.txt_enc(ids, lengths)
@@ -284,14 +233,7 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)
     rows = zip(hidden, lengths, strict=True)
     means = torch.stack([row[:length].mean(dim=0) for row, length in rows])
-    assert (
-        captions.means(
-            model,
-            numbers,
-            "cpu",
-        )
-        - means[numbers]
-    ).abs().max() <= 0.01
+    assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
@@ -304,11 +246,7 @@ def test_region_reader(library: Path, keep: float) -> None:
     assert lengths.min() >= 1
     with FeatureFile(library / "regions.h5") as file:
         for i, number in enumerate(numbers):
-            expected = file.region_batch(
-                "image",
-                number,
-                number + 1,
-            ).regions()[0]
+            expected = file.region_batch("image", number, number + 1).regions()[0]
             assert np.array_equal(whole[i, : total[i]], expected.features)
             assert np.array_equal(boxes[i, : total[i]], expected.boxes)
             rest = iter(whole[i])
@@ -324,13 +262,7 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
     rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
     assert len(held_out) == 8
-    batches = list(
-        rest.batches(
-            10,
-            1,
-            np.random.default_rng(0),
-        ),
-    )
+    batches = list(rest.batches(10, 1, np.random.default_rng(0)))
     drawn = np.concatenate([pictures for pictures, _, _ in batches])
     assert len(drawn) == len(set(drawn.tolist())) == 30
     assert set(drawn) <= set(rest.pictures)
@@ -355,7 +287,11 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "regions.h5"])
-def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> None:
+def test_train_validate_option(
+    library: Path,
+    tmp_path: Path,
+    source: str,
+) -> None:
     names = [f"{i:03d}.png" for i in range(40)]
     for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
@@ -383,14 +319,7 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
 def test_cosine_schedule(warmup: int, rest: int) -> None:
     steps = warmup + rest
-    factors = [
-        cosine(
-            step,
-            warmup,
-            steps,
-        )
-        for step in range(steps + 1)
-    ]
+    factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
     assert factors[0] == (1 / warmup if warmup else 1)
     assert factors[warmup] == max(factors) == 1
     assert factors[steps] == pytest.approx(0, abs=1e-12)
@@ -399,14 +328,13 @@ def test_cosine_schedule(warmup: int, rest: int) -> None:
 
 
 @given(
-    values=st.lists(
-        st.integers(-8, 8),
-        min_size=1,
-        max_size=30,
-    ),
+    values=st.lists(st.integers(-8, 8), min_size=1, max_size=30),
     decay=st.sampled_from([0.0, 0.5, 0.99]),
 )
-def test_update_average(values: list[int], decay: float) -> None:
+def test_update_average(
+    values: list[int],
+    decay: float,
+) -> None:
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
@@ -510,11 +438,7 @@ STOPS = list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "stop"),
-    STOPS,
-    ids=RUNS.keys(),
-)
+@pytest.mark.parametrize(("settings", "stop"), STOPS, ids=RUNS.keys())
 def test_resumed_run_equals_whole(
     make: Make,
     monkeypatch: pytest.MonkeyPatch,
@@ -538,14 +462,13 @@ def test_recompute(make: Make) -> None:
     gradients = []
     memory = []
     for again in (False, True):
-        trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
-        pictures, numbers, positive = next(
-            trainer.train.batches(
-                8,
-                1,
-                np.random.default_rng(0),
-            ),
+        trainer = make(
+            f"again-{again}",
+            text_lr=1.0,
+            recompute=again,
+            warm_start=False,
         )
+        pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
         sizes: list[int] = []
         pack = lambda t, s=sizes: (s.append(t.nbytes), t)[1]  # noqa: E731
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -561,7 +484,12 @@ def test_recompute(make: Make) -> None:
 
 @pytest.mark.slow
 def test_patience(make: Make) -> None:
-    trainer = make("still", epochs=9, lr=0.0, patience=2)
+    trainer = make(
+        "still",
+        epochs=9,
+        lr=0.0,
+        patience=2,
+    )
     assert [now.epoch for now in trainer.run() if now.recalls is not None] == [0, 1, 2]
     assert trainer.state.best_step == 4
 
@@ -588,7 +516,11 @@ def test_best_weights_are_saved(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
-def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
+def test_choose_by_ndcg(
+    make: Make,
+    tmp_path: Path,
+    choose: str,
+) -> None:
     trainer = make(
         "rouge",
         epochs=4,
@@ -632,8 +564,17 @@ def test_frozen_tower(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(100, 1), (60, 6), (1, 1), (7, 7)])
-def test_negatives_schedule(make: Make, first: int, last: int) -> None:
-    trainer = make("negatives", epochs=9, negatives_first=first, negatives_last=last)
+def test_negatives_schedule(
+    make: Make,
+    first: int,
+    last: int,
+) -> None:
+    trainer = make(
+        "negatives",
+        epochs=9,
+        negatives_first=first,
+        negatives_last=last,
+    )
     counts = [trainer._negatives(step) for step in range(trainer.steps)]
     assert counts[0] == first
     assert set(counts[-(-2 * trainer.steps // 3) :]) == {last}
@@ -643,12 +584,7 @@ def test_negatives_schedule(make: Make, first: int, last: int) -> None:
 def test_run_state_over() -> None:
     config = TrainConfig(patience=2)
     entries = [{"step": step} for step in (4, 8, 12)]
-    assert not RunState(
-        8,
-        1.0,
-        4,
-        entries[:2],
-    ).over(config, 20)
+    assert not RunState(8, 1.0, 4, entries[:2]).over(config, 20)
     assert RunState(12, 1.0, 4, entries).over(config, 20)
     assert not RunState(12, 1.0, 8, entries).over(config, 20)
     assert RunState(12, 1.0, 12, entries).over(config, 12)
@@ -677,7 +613,10 @@ def test_recipe_settings(name: str) -> None:
         ({"text_layers": ""}, "text_layers must be a number"),
     ],
 )
-def test_invalid_setting(setting: dict[str, str], words: str) -> None:
+def test_invalid_setting(
+    setting: dict[str, str],
+    words: str,
+) -> None:
     with pytest.raises(EncoderError, match=words):
         Recipe.of("small", setting)
 
@@ -691,7 +630,10 @@ def test_invalid_setting(setting: dict[str, str], words: str) -> None:
         ("vsrn", {"objective": "alignment"}),
     ],
 )
-def test_untrained_vector(recipe: str, setting: dict[str, str]) -> None:
+def test_untrained_vector(
+    recipe: str,
+    setting: dict[str, str],
+) -> None:
     words = "leaves its global vector as chance made it; add matching"
     with pytest.raises(EncoderError, match=words):
         Recipe.of(recipe, setting)
