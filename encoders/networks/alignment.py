@@ -62,24 +62,15 @@ def pool_cosines(
     if pooling == "mean":
         return A.mean(dim=(2, 3))
     if pooling == "scan":
-        return _scan(A, regions, words, word_mask)
+        weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2)
+        weights = weights.masked_fill(~word_mask[None, :, None, :], -torch.inf)
+        # A sentence without words attends to nothing.
+        weights = torch.softmax(weights, dim=3).nan_to_num()
+        attended = torch.einsum("btnl,tld->btnd", weights, words)
+        present = A.abs().amax(dim=3) > 0
+        by_region = torch.cosine_similarity(regions[:, None], attended, dim=3)
+        return (by_region * present).sum(dim=2)
     by_region = A.amax(dim=3).sum(dim=2)
     if pooling == "mwsr":
         return by_region
     return A.amax(dim=2).sum(dim=2) + by_region
-
-
-def _scan(
-    A: Tensor,
-    regions: Tensor,
-    words: Tensor,
-    word_mask: Tensor,
-) -> Tensor:
-    weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2)
-    weights = weights.masked_fill(~word_mask[None, :, None, :], -torch.inf)
-    # A sentence without words attends to nothing.
-    weights = torch.softmax(weights, dim=3).nan_to_num()
-    attended = torch.einsum("btnl,tld->btnd", weights, words)
-    present = A.abs().amax(dim=3) > 0
-    cosines = torch.cosine_similarity(regions[:, None], attended, dim=3)
-    return (cosines * present).sum(dim=2)

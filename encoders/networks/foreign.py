@@ -15,14 +15,26 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
     """Turn any error of a library into an EncoderError with the ``message`` for one line of it.
 
     Their own checks are many, and no class is common to what they raise: tokenizers raises
-    Exception itself.
+    Exception itself. The line names what a hostile file tries to call.
     """
     try:
         yield
     except BocError:
         raise
     except Exception as error:
-        line = _reason(error)
+        stripped = [line.strip() for line in str(error).splitlines()]
+        line, *more = [line for line in stripped if line] or [type(error).__name__]
+        stranger = re.search(r"GLOBAL (\S+)", str(error))
+        if stranger:
+            line = (
+                f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it "
+                "was run"
+            )
+        elif "weights_only" in line:
+            # Torch gives the advice to read the file unsafely.
+            line = "no file of torch's tensors"
+        elif line.endswith(":"):
+            line = " ".join([line, *more[:1]])[:200]
         check_system(message(line), error, EncoderError)
         raise EncoderError(message(line)) from error
 
@@ -57,20 +69,3 @@ def quiet_transformers() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-def _reason(error: Exception) -> str:
-    """Return one line on why a file was rejected; it names what a hostile file tries to call."""
-    stranger = re.search(r"GLOBAL (\S+)", str(error))
-    if stranger:
-        return (
-            f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
-        )
-    stripped = [line.strip() for line in str(error).splitlines()]
-    first, *more = [line for line in stripped if line] or [type(error).__name__]
-    # Torch gives the advice to read the file unsafely.
-    if "weights_only" in first:
-        return "no file of torch's tensors"
-    if first.endswith(":"):
-        return " ".join([first, *more[:1]])[:200]
-    return first

@@ -159,7 +159,23 @@ def load_tower(
     none.
     """
     if spec == "small":
-        return _small_tower(layers, captions)
+        from transformers import BertConfig
+
+        tokenizer = learn_tokenizer(captions)
+        # A tower this small does not overfit, and the random masks of dropout would take a quarter
+        # of the time.
+        config = BertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=SMALL,
+            num_attention_heads=4,
+            intermediate_size=2 * SMALL,
+            num_hidden_layers=layers,
+            max_position_embeddings=128,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        tokens = WordPieces(tokenizer, config.max_position_embeddings)
+        return TextTower(tokens, describe(config))
     if spec == "small-gru":
         pieces = WordPieces(learn_tokenizer(captions), LIMIT)
         text = {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL}
@@ -277,25 +293,6 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     raise EncoderError(
         f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model",
     )
-
-
-def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
-    from transformers import BertConfig
-
-    tokenizer = learn_tokenizer(captions)
-    # Without dropout: a tower this small does not overfit, and random masks would take a quarter of
-    # the time.
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=SMALL,
-        num_attention_heads=4,
-        intermediate_size=2 * SMALL,
-        num_hidden_layers=layers,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return TextTower(WordPieces(tokenizer, config.max_position_embeddings), describe(config))
 
 
 def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:

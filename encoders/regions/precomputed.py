@@ -342,19 +342,9 @@ def _index(path: Path) -> _RowOffsets:
     cache = path.with_name(f".{path.name}.index.npz")
     # The first number is the version of the index.
     stamp = np.array([1, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    index = _read_index(cache, stamp)
-    if index is None:
-        index = _index_table(path)
-        # In a read-only folder the next use scans again.
-        with suppress(BocError), replacing(cache) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, stamp=stamp, **asdict(index))
-    return index
-
-
-def _read_index(path: Path, stamp: NDArray[np.int64]) -> _RowOffsets | None:
-    """Return the kept index, or None if it is missing, damaged, or outdated."""
-    try:
-        arrays = read_archive(path)
+    # A missing or damaged index is made again, as an outdated one.
+    with suppress(*DAMAGE):
+        arrays = read_archive(cache)
         if np.array_equal(arrays["stamp"], stamp):
             return _RowOffsets(
                 arrays["ids"].tolist(),
@@ -362,9 +352,11 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> _RowOffsets | None:
                 str(arrays["digest"]),
                 int(arrays["dim"]),
             )
-    except DAMAGE:
-        pass
-    return None
+    index = _index_table(path)
+    # In a read-only folder the next use scans again.
+    with suppress(BocError), replacing(cache) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, stamp=stamp, **asdict(index))
+    return index
 
 
 def _index_table(path: Path) -> _RowOffsets:
@@ -388,7 +380,10 @@ def _index_table(path: Path) -> _RowOffsets:
                 offsets.append(at)
                 # The first row may be damaged, so that nine decide the width.
                 if widths.total() < 9:
-                    widths.update(_width_of(line, ids[-1]))
+                    with suppress(ValueError):
+                        row = _parse_row(line, ids[-1])
+                        if len(row):
+                            widths[row.features.shape[1]] += 1
             at += len(line)
     if not widths:
         raise EncoderError(
@@ -403,14 +398,3 @@ def _index_table(path: Path) -> _RowOffsets:
         digest.hexdigest(),
         width,
     )
-
-
-def _width_of(line: bytes, name: str) -> list[int]:
-    """Return the width of the features of a row; empty if it has none, or is damaged."""
-    try:
-        row = _parse_row(line, name)
-    except ValueError:
-        return []
-    if not len(row):
-        return []
-    return [row.features.shape[1]]

@@ -48,7 +48,8 @@ class DualEncoder:
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        return self.tokens.vocabulary
+        words: frozenset[str] = self.tokens.vocabulary
+        return words
 
     def prepare(self, image: ImageRef) -> Any:
         return self.preparer(image)

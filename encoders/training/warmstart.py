@@ -131,7 +131,22 @@ def _start_tern(
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
+    # Linear, ReLU, Linear pass the projection as its positive and its negative part, recombined.
+    fusion: Any = network.img_enc.pos_encoding_image.map
+    first, _, last = fusion
+    width = len(images.mean)
+    shift = images.mean @ images.matrix
+    for start, sign in ((0, 1.0), (half, -1.0)):
+        rows = slice(start, start + rank)
+        first.weight[rows, :width] = sign * images.matrix.T
+        first.weight[rows, width:] *= QUIET
+        first.bias[rows] = -sign * shift
+    last.weight.mul_(QUIET)
+    last.bias.zero_()
+    unit = torch.arange(rank)
+    last.weight[:rank] = 0
+    last.weight[unit, unit] = 1
+    last.weight[unit, half + unit] = -1
     eye = torch.eye(config.visual_width)
     identity = Projection(torch.zeros(config.visual_width), eye[:, :rank])
     _project(network.img_proj.weight, network.img_proj.bias, identity)
@@ -187,31 +202,6 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
     values, vectors = torch.linalg.eigh(C + ridge * C.diagonal().mean() * eye)
     root: Tensor = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
     return root
-
-
-def _split_rectified(
-    fusion: Any,
-    projection: Projection,
-    half: int,
-    rank: int,
-) -> None:
-    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part,
-    recombined."""
-    first = fusion[0]
-    last = fusion[2]
-    width = len(projection.mean)
-    shift = projection.mean @ projection.matrix
-    for start, sign in ((0, 1.0), (half, -1.0)):
-        rows = slice(start, start + rank)
-        first.weight[rows, :width] = sign * projection.matrix.T
-        first.weight[rows, width:] *= QUIET
-        first.bias[rows] = -sign * shift
-    last.weight.mul_(QUIET)
-    last.bias.zero_()
-    unit = torch.arange(rank)
-    last.weight[:rank] = 0
-    last.weight[unit, unit] = 1
-    last.weight[unit, half + unit] = -1
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:

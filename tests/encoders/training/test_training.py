@@ -44,7 +44,10 @@ from tests.helpers import boc, run
 pytestmark = pytest.mark.usefixtures("left_to_torch")
 ROOT = Path(__file__).resolve().parents[3]
 SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
-WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "red"]
+WORDS = [
+    *("dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle"),
+    *("red", "stands"),
+]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
 
