@@ -158,7 +158,8 @@ def _shapes(kind: str) -> tuple[_Shape, ...]:
 
 
 def _outlines(entry: Entry) -> Iterator[_Shape]:
-    *pair, form, tone = (entry.verb, *entry.words)
+    words = (entry.verb, *entry.words)
+    *pair, form, tone = words
     width = 0.0
     numbers = list(entry.numbers)
     if form == "line":
