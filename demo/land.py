@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demo.canvas import RGB, Canvas, Points, entries, rgb
+from demo.canvas import RGB, Canvas, entries, rgb
 
 
 class Place(NamedTuple):
@@ -68,6 +68,16 @@ PLACE_ART = {
 }
 
 
+# The places and the sizes of the puffs of a cloud.
+CLOUD = (
+    (-0.62, 0.0, 0.36),
+    (0.62, 0.02, 0.34),
+    (-0.2, -0.18, 0.5),
+    (0.26, -0.1, 0.42),
+    (0, 0.1, 0.4),
+)
+
+
 def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     """Paint the sky down to ``bottom``, with its sun, moon, stars or clouds."""
     rng = canvas.rng
@@ -86,9 +96,13 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     elif name == "night":
         _moon_and_stars(canvas, x, bottom)
     for _ in range(canvas.sky.clouds):
-        cloud_x = rng.uniform(-0.05, 1.05)
-        cloud_y = rng.uniform(0.05, bottom * 0.7)
-        _cloud(canvas, cloud_x, cloud_y, rng.uniform(0.07, 0.15))
+        x = rng.uniform(-0.05, 1.05)
+        y = rng.uniform(0.05, bottom * 0.7)
+        half = rng.uniform(0.07, 0.15)
+        for dx, dy, share in CLOUD:
+            radius = half * share
+            colour = rgb(canvas.sky.cloud)
+            canvas.oval(x + dx * half, y + dy * half, radius * 1.3, radius, colour)
 
 
 def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
@@ -98,24 +112,6 @@ def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
     canvas.oval(x, 0.15, 0.075, 0.075, (252, 246, 214))
     for dx, dy, radius in ((-0.02, -0.02, 0.016), (0.025, 0.012, 0.012), (-0.012, 0.034, 0.009)):
         canvas.oval(x + dx, 0.15 + dy, radius, radius, (230, 222, 190))
-
-
-def _cloud(canvas: Canvas, x: float, y: float, half: float) -> None:
-    for dx, dy, share in (
-        (-0.62, 0.0, 0.36),
-        (0.62, 0.02, 0.34),
-        (-0.2, -0.18, 0.5),
-        (0.26, -0.1, 0.42),
-        (0, 0.1, 0.4),
-    ):
-        radius = half * share
-        canvas.oval(
-            x + dx * half,
-            y + dy * half,
-            radius * 1.3,
-            radius,
-            rgb(canvas.sky.cloud),
-        )
 
 
 def paint_rain(canvas: Canvas) -> None:
@@ -218,25 +214,19 @@ def _peaks(
     high: float,
 ) -> None:
     rng = canvas.rng
-    number = round(100 * count)
-    for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
-        _peak(
-            canvas,
-            np.array([x, base]),
-            rng.uniform(low, high),
-            colours[0],
-        )
-
-
-def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
-    """Paint a mountain: a lit side, a shaded side, and snow on top."""
+    rock = colours[0]
     dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
     right = [[0, -1], [0.34, -0.6], [0.2, -0.68], [0.1, -0.56]]
     left = [[-0.06, -0.68], [-0.2, -0.56], [-0.34, -0.6]]
-    canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
-    canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
-    canvas.fill(foot + tall * np.array([*right, *left]), canvas.shade((250, 252, 255)))
-    canvas.fill(foot + tall * np.array([*right, [0, -0.66]]), canvas.shade((206, 218, 238)))
+    number = round(100 * count)
+    for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
+        foot = np.array([x, base])
+        tall = rng.uniform(low, high)
+        # A lit side, a shaded side, and snow on top.
+        canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
+        canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
+        canvas.fill(foot + tall * np.array([*right, *left]), canvas.shade((250, 252, 255)))
+        canvas.fill(foot + tall * np.array([*right, [0, -0.66]]), canvas.shade((206, 218, 238)))
 
 
 def _cacti(

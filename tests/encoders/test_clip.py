@@ -195,7 +195,11 @@ def tiny_siglip2(folder: Path) -> None:
         text_config=SIZES | texts,
         vision_config=SIZES | {"num_patches": 16, "patch_size": 8},
     )
-    processor = pillow("Siglip2ImageProcessor", patch_size=8, max_num_patches=16)
+    processor = pillow(
+        "Siglip2ImageProcessor",
+        patch_size=8,
+        max_num_patches=16,
+    )
     save(folder, config, "Siglip2Model", processor)
 
 
@@ -306,7 +310,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 
 @pytest.fixture
-def folder(folders: Folders, tmp_path: Path) -> Path:
+def folder(
+    folders: Folders,
+    tmp_path: Path,
+) -> Path:
     """A copy of the tiny CLIP, to be changed."""
     return shutil.copytree(folders("clip"), tmp_path / "model")
 
@@ -394,7 +401,10 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
                 assert np.abs(rows.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
 
 
-def test_siglip_tokenizer_settings(folders: Folders, tmp_path: Path) -> None:
+def test_siglip_tokenizer_settings(
+    folders: Folders,
+    tmp_path: Path,
+) -> None:
     """Its successor is published with the tokenizer of another network, which does neither."""
     folder = tmp_path / "model"
     shutil.copytree(folders("siglip"), folder)
@@ -415,7 +425,11 @@ def special(
 ) -> list[np.ndarray]:
     """For each id of each of ``TEXTS`` whether it is the beginning or the end."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    found = tokenizer(TEXTS, truncation=True, max_length=limit)
+    found = tokenizer(
+        TEXTS,
+        truncation=True,
+        max_length=limit,
+    )
     ends = [each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None]
     return [np.isin(ids, ends) for ids in found["input_ids"]]
 
@@ -509,7 +523,10 @@ def test_a_box_is_where_its_patch_was_looked_at(
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
-def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
+def test_boxes_tile_what_was_seen(
+    width: int,
+    height: int,
+) -> None:
     """A centred square of the short side, up to a pixel of the small picture."""
     seen = window(crop(), width, height)
     short = min(width, height)
@@ -576,13 +593,19 @@ def test_a_preparer_goes_to_other_processes(
             assert one.inputs["pixel_values"].dtype == np.float32
 
 
-def test_thin_pictures_are_refused(folders: Folders, tmp_path: Path) -> None:
+def test_thin_pictures_are_refused(
+    folders: Folders,
+    tmp_path: Path,
+) -> None:
     Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
     with pytest.raises(ImageError, match=r"b\.png"):
         open_encoder(folders("clip")).prepare(ImageRef("b.png", tmp_path / "b.png"))
 
 
-def test_digest_of_a_model(folders: Folders, folder: Path) -> None:
+def test_digest_of_a_model(
+    folders: Folders,
+    folder: Path,
+) -> None:
     before = open_encoder(folders("clip")).identity
     (folder / "README.md").write_text("about it")
     same = open_encoder(folder).identity
@@ -617,7 +640,10 @@ def change_weights(
     save_file(tensors, path, {"format": "pt"})
 
 
-def test_sharded_weights(folders: Folders, folder: Path) -> None:
+def test_sharded_weights(
+    folders: Folders,
+    folder: Path,
+) -> None:
     transformers.AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     parts = sorted(folder.glob("model-*.safetensors"))
@@ -678,7 +704,10 @@ def test_torch_files_are_read_for_weights_only(
     assert not (tmp_path / "harm").exists()
 
 
-def test_code_in_a_folder_is_not_run(folder: Path, tmp_path: Path) -> None:
+def test_code_in_a_folder_is_not_run(
+    folder: Path,
+    tmp_path: Path,
+) -> None:
     classes = {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}
     change_json(folder / "config.json", "model_type", "of_my_own")
     change_json(folder / "config.json", "auto_map", classes)
@@ -779,7 +808,10 @@ def test_network_without_concepts(
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
-def test_words_of_the_vocabulary_are_one_piece(kind: str, folders: Folders) -> None:
+def test_words_of_the_vocabulary_are_one_piece(
+    kind: str,
+    folders: Folders,
+) -> None:
     encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
     # Other bytes stand for parts of letters.
     known = sorted(word for word in encoder.vocabulary if word.isascii())

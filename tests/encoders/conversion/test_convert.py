@@ -218,7 +218,10 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
     assert kind_of(vsrn_file()) == "vsrn"
 
 
-def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
+def test_teran_pooling_and_stop_words(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     torch.save(
         tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}),
         tmp_path / "a.pth",
@@ -404,7 +407,11 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
     for kind, make in FILES.items():
         file = make()
         torch.save(file, tmp_path / "new.pth")
-        torch.save(file, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+        torch.save(
+            file,
+            tmp_path / "old.pth",
+            _use_new_zipfile_serialization=False,
+        )
         networks = [
             from_published(read_published(tmp_path / f"{name}.pth"))[1] for name in ("new", "old")
         ]
@@ -530,14 +537,20 @@ def test_no_checkpoint(
         {"model": tern_state(), "config": []},
     ],
 )
-def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
+def test_other_contents_are_refused(
+    content: Any,
+    tmp_path: Path,
+) -> None:
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(EncoderError):
         from_published(read_published(tmp_path / "a.pth"))
 
 
 @pytest.mark.slow
-def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
+def test_files_of_other_tokens(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     pieces = (home / "vocab.txt").read_text().splitlines()
     for name, lines in {
         "short.txt": pieces[:-1],
@@ -586,7 +599,10 @@ def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
+def test_tokenizer_json(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     status, _ = convert(
         home,
         home / "tern.pth",
@@ -610,11 +626,18 @@ def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def test_a_model_is_not_replaced(home: Path, tmp_path: Path) -> None:
+def test_a_model_is_not_replaced(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "model"
     assert convert(home, home / "tern.pth", folder)[0] == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    status, printed = convert(home, home / "teran.pth", folder)
+    status, printed = convert(
+        home,
+        home / "teran.pth",
+        folder,
+    )
     assert status == 1
     assert "delete this one first" in printed
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -283,7 +283,10 @@ def converted(
 
 @pytest.mark.slow
 @every_file
-def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> None:
+def test_converted_checkpoint_matches_reference(
+    file: Path,
+    converted: Any,
+) -> None:
     given = arrays(file)
     (spec, images, texts) = converted(file)
     sets = {
@@ -294,7 +297,11 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
-    encode = SetTowers(whole.tokens, towers, lambda: towers)
+    encode = SetTowers(
+        whole.tokens,
+        towers,
+        lambda: towers,
+    )
     encoder = DualEncoder(
         whole.identity,
         whole.tokens,
@@ -343,35 +350,3 @@ def test_an_image_without_regions_has_a_vector(file: Path) -> None:
         )
     assert float((vectors.norm(dim=1) - 1).abs().max()) <= UNIT
     assert float((vectors[0] - padded[0]).abs().max()) <= UNIT
-
-
-def slow_hinge(
-    S: NDArray[np.float64],
-    margin: float,
-) -> float:
-    total = 0.0
-    for i in range(len(S)):
-        total += max([0.0, *(margin + S[i, j] - S[i, i] for j in range(len(S)) if j != i)])
-        total += max([0.0, *(margin + S[j, i] - S[i, i] for j in range(len(S)) if j != i)])
-    return total
-
-
-def test_the_loss_is_the_published_one() -> None:
-    for seed in range(20):
-        S = np.random.default_rng(seed).uniform(
-            -1,
-            1,
-            (6, 6),
-        )
-        result = hinge(
-            torch.from_numpy(S),
-            torch.eye(6, dtype=torch.bool),
-            0.2,
-        )
-        assert float(result) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
-
-
-def test_captions_of_one_picture_are_no_negatives() -> None:
-    scores = torch.tensor([[0.9, 0.9, 0.0], [0.0, 0.0, 0.9]])
-    positive = torch.tensor([[True, True, False], [False, False, True]])
-    assert float(hinge(scores, positive)) == 0.0

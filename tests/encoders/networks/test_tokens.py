@@ -109,7 +109,10 @@ def test_wrong_words_are_refused(wrong: list[str]) -> None:
     "text",
     ["", "[]", "{}", '{"kind": "words"}', '{"kind": "words", "words": [1], "limit": 9}'],
 )
-def test_damaged_vocabularies_are_refused(tmp_path: Path, text: str) -> None:
+def test_damaged_vocabularies_are_refused(
+    tmp_path: Path,
+    text: str,
+) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(EncoderError, match="damaged model"), reading_damaged(tmp_path):
         read_tokens(tmp_path / "tokenizer.json", TEXT)

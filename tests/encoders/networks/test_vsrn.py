@@ -59,7 +59,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
-def test_published_forms_of_a_vocabulary(tmp_path: Path, content: bytes) -> None:
+def test_published_forms_of_a_vocabulary(
+    tmp_path: Path,
+    content: bytes,
+) -> None:
     (tmp_path / "vocab").write_bytes(content)
     assert read_vocabulary(tmp_path / "vocab") == WORDS
 
@@ -121,7 +124,10 @@ def test_a_damaged_vocabulary_is_named(
     "text",
     ["", "{}", "[1]", '["a"', "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}'],
 )
-def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_vocabulary_is_refused(
+    tmp_path: Path,
+    text: str,
+) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(EncoderError, match=r"vocab\.json"):
@@ -533,7 +539,10 @@ def test_sinkhorn_stability() -> None:
     ("iterations", "temperature"),
     [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)],
 )
-def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
+def test_sinkhorn_refuses_what_means_nothing(
+    iterations: int,
+    temperature: float,
+) -> None:
     with pytest.raises(EncoderError, match="sinkhorn"):
         sinkhorn(
             torch.zeros(2, 2),

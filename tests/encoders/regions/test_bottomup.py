@@ -69,9 +69,19 @@ def shapes(
         for i in range(count):
             found |= normed(f"{stage}.{i}.conv1", width, inputs, 1)
             found |= normed(f"{stage}.{i}.conv2", width, width, 3)
-            found |= normed(f"{stage}.{i}.conv3", 4 * width, width, 1)
+            found |= normed(
+                f"{stage}.{i}.conv3",
+                4 * width,
+                width,
+                1,
+            )
             if i == 0:
-                found |= normed(f"{stage}.{i}.shortcut", 4 * width, inputs, 1)
+                found |= normed(
+                    f"{stage}.{i}.shortcut",
+                    4 * width,
+                    inputs,
+                    1,
+                )
             inputs = 4 * width
         width *= 2
     # The fourth stage gives half as many channels as the fifth.
@@ -166,7 +176,10 @@ def test_every_published_tensor_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("form", ["bin", "safetensors"])
-def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
+def test_a_checkpoint_is_read_by_name(
+    weights: Path,
+    form: str,
+) -> None:
     path = weights.with_suffix(f".{form}")
     if form == "safetensors":
         save_file(checkpoint(), path)
@@ -178,7 +191,10 @@ def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
 
 
 @given(rows=st.integers(1, 4), columns=st.integers(1, 4))
-def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
+def test_anchors_stand_around_every_place(
+    rows: int,
+    columns: int,
+) -> None:
     places = [(16 * x, 16 * y) for y in range(rows) for x in range(columns)]
     expected = torch.cat([cells() + torch.tensor([*place, *place]) for place in places])
     assert torch.allclose(anchors_of(cells(), rows, columns), expected)
@@ -257,7 +273,10 @@ def test_pictures_are_resized_as_published() -> None:
         assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
 
 
-def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
+def test_features_of_boxes(
+    weights: Path,
+    tmp_path: Path,
+) -> None:
     """Pooled by hand, bin by bin, at the boxes of the regions."""
     source = regions.load(f"bottomup:{weights}?top=5")
     found = source(photo(tmp_path / "photo.png"))
@@ -316,7 +335,10 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
             assert np.abs(expected.numpy() - feature).max() < tolerance
 
 
-def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
+def test_options_choose_the_regions(
+    weights: Path,
+    tmp_path: Path,
+) -> None:
     image = photo(tmp_path / "photo.png")
     many, few = (regions.load(f"bottomup:{weights}?top={top}")(image) for top in (20, 3))
     assert np.array_equal(few.features, many.features[:3])
@@ -367,7 +389,10 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
         ("nms=nan", "nms must be between 0 and 1, got nan"),
     ],
 )
-def test_wrong_options(query: str, words: str) -> None:
+def test_wrong_options(
+    query: str,
+    words: str,
+) -> None:
     with pytest.raises(EncoderError) as caught:
         regions.load(f"bottomup:x?{query}")
     assert words in str(caught.value)
@@ -385,7 +410,10 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_wrong_weights(weights: Path, damage: Any) -> None:
+def test_wrong_weights(
+    weights: Path,
+    damage: Any,
+) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
         regions.load(f"bottomup:{weights}")

@@ -67,7 +67,10 @@ def source(argument: str) -> MapRegions:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
-def test_classifier_labels(name: str, photos: Path) -> None:
+def test_classifier_labels(
+    name: str,
+    photos: Path,
+) -> None:
     _, *labels = (photos.parent / "weights" / "imagenet_labels.txt").read_text().splitlines()
     one = network(name)
     wrong = {}
@@ -124,7 +127,10 @@ def test_convolution_with_norm(
 
 
 @pytest.mark.slow
-def test_crops(picture: ImageRef, tmp_path: Path) -> None:
+def test_crops(
+    picture: ImageRef,
+    tmp_path: Path,
+) -> None:
     cropped = source("lite0?crops=2&cells=1")(picture)
     with Image.open(picture.path) as opened:
         opened.crop((30, 0, 90, 40)).save(tmp_path / "part.png")  # 2/3 of 90 x 60, at the right
@@ -135,7 +141,10 @@ def test_crops(picture: ImageRef, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["lite0?cells=3&crops=2", "lite2"])
-def test_features_are_those_of_the_network_in_torch(spec: str, picture: ImageRef) -> None:
+def test_features_are_those_of_the_network_in_torch(
+    spec: str,
+    picture: ImageRef,
+) -> None:
     name, _, query = spec.partition("?")
     one = network(name)
     side = efficientnet.SIDES[name]
@@ -185,7 +194,10 @@ def test_a_saved_network_is_the_same_source_without_torch(
         ("lite0?cell=2", "unknown parameter 'cell=2'; known: cells=0"),
     ],
 )
-def test_mistakes_are_told_with_what_would_do(argument: str, words: str) -> None:
+def test_mistakes_are_told_with_what_would_do(
+    argument: str,
+    words: str,
+) -> None:
     with pytest.raises(EncoderError, match=words.replace("?", r"\?")):
         plugins.region_source(f"efficientnet:{argument}")
 

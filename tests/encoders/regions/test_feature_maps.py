@@ -44,7 +44,12 @@ def make_network(
     inputs = [helper.make_tensor_value_info("x", type_, shape)]
     names = "yz" if operator == "two" else "y"
     outputs = [helper.make_tensor_value_info(name, type_, None) for name in names]
-    graph = helper.make_graph(nodes, "network", inputs, outputs)
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        inputs,
+        outputs,
+    )
     versions = [helper.make_opsetid("", 13)]
     onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=8), path)
     return path
@@ -91,7 +96,10 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crops", [0, 2])
-def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> None:
+def test_large_photographs_keep_their_colours(
+    tmp_path: Path,
+    crops: int,
+) -> None:
     """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of
     255."""
     network = make_network(tmp_path / "n.onnx")

@@ -44,7 +44,10 @@ def write_array(
         np.save(path, features)
 
 
-def picture(folder: Path, image_id: str) -> ImageRef:
+def picture(
+    folder: Path,
+    image_id: str,
+) -> ImageRef:
     path = folder / image_id
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", SIZE).save(path)

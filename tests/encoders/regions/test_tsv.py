@@ -231,7 +231,10 @@ def test_read_only_folder(
     "content",
     [b"", b"\n\n", b"image,caption\na.jpg,hello\n", b"a\tb\nc\td\n", b"\x00\xff\t\x00"],
 )
-def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_table_of_regions_is_refused(
+    tmp_path: Path,
+    content: bytes,
+) -> None:
     (tmp_path / "t.tsv").write_bytes(content)
     with pytest.raises(EncoderError, match="no table of regions"):
         plugins.region_source(f"tsv:{tmp_path / 't.tsv'}")

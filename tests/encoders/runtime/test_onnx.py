@@ -79,7 +79,10 @@ def on_cpu(spec: str) -> Any:
     return plugins.encoder(spec, runtime=Runtime("cpu"))
 
 
-def assert_equal(one: Embeddings, other: Embeddings) -> None:
+def assert_equal(
+    one: Embeddings,
+    other: Embeddings,
+) -> None:
     assert one.words == other.words
     assert np.abs(one.vectors - other.vectors).max() <= 1e-4
     assert one.concepts is not None

@@ -17,7 +17,10 @@ ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 
 
-def pairs(count: int, per_picture: int) -> CaptionPairs:
+def pairs(
+    count: int,
+    per_picture: int,
+) -> CaptionPairs:
     numbers = np.arange(count * per_picture).reshape(count, per_picture)
     return CaptionPairs(np.arange(count) + 7, list(numbers))
 

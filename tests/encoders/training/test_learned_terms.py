@@ -76,11 +76,18 @@ def test_head_equals_codec_step(
     )
 
 
-def pairs_of(count: int, seed: int) -> ItemPairs:
+def pairs_of(
+    count: int,
+    seed: int,
+) -> ItemPairs:
     """Pictures and two captions each, which lie apart, and differ in two components that say
     nothing."""
     vectors = gaussian(count, WIDTH, seed=seed)
-    texts = np.repeat(vectors, 2, axis=0)
+    texts = np.repeat(
+        vectors,
+        2,
+        axis=0,
+    )
     texts[:, :2] = gaussian(
         2 * count,
         2,
@@ -94,7 +101,10 @@ def pairs_of(count: int, seed: int) -> ItemPairs:
     return ItemPairs(rows, {i: np.array([2 * i, 2 * i + 1]) for i in range(count)})
 
 
-def first_share(head: Head, pairs: ItemPairs) -> float:
+def first_share(
+    head: Head,
+    pairs: ItemPairs,
+) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
         head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES

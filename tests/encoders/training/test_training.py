@@ -116,7 +116,10 @@ def recalls(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "least"), [("tern", 80), ("vsrn", 40), ("vsrnpp", 40)])
-def test_warm_start_recall(kind: str, least: float) -> None:
+def test_warm_start_recall(
+    kind: str,
+    least: float,
+) -> None:
     torch.manual_seed(0)
     sizes = SIZES | {"joint_width": 16}
     if kind != "tern":
@@ -211,7 +214,10 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
-def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
+def test_captions_in_order(
+    tmp_path: Path,
+    frozen: bool,
+) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
@@ -240,7 +246,10 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
-def test_region_reader(library: Path, keep: float) -> None:
+def test_region_reader(
+    library: Path,
+    keep: float,
+) -> None:
     torch.manual_seed(0)
     reader = RegionReader(library / "regions.h5")
     numbers = [7, 0, 39, 7, *range(1, 37)]
@@ -320,7 +329,10 @@ def test_train_validate_option(
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
-def test_cosine_schedule(warmup: int, rest: int) -> None:
+def test_cosine_schedule(
+    warmup: int,
+    rest: int,
+) -> None:
     steps = warmup + rest
     factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
     assert factors[0] == (1 / warmup if warmup else 1)
@@ -354,7 +366,10 @@ Make = Callable[..., Trainer]
 
 
 @pytest.fixture
-def make(library: Path, tmp_path: Path) -> Make:
+def make(
+    library: Path,
+    tmp_path: Path,
+) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some
     settings."""
     plain = TrainConfig(
@@ -410,7 +425,10 @@ def resume_at(
     return make("wild", **settings)
 
 
-def assert_same_tensors(one: Trainer, other: Trainer) -> None:
+def assert_same_tensors(
+    one: Trainer,
+    other: Trainer,
+) -> None:
     for kind in ("learned", "average", "buffers"):
         for name, tensor in getattr(one, kind).items():
             assert torch.equal(getattr(other, kind)[name], tensor), name
@@ -559,7 +577,11 @@ def test_choose_by_ndcg(
 @pytest.mark.slow
 def test_frozen_tower(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
-        trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
+        trainer = make(
+            f"tower-{same}",
+            text_lr=text_lr,
+            epochs=1,
+        )
         before = deepcopy(trainer.network.txt_enc.state_dict())
         list(trainer.run())
         after = trainer.network.txt_enc.state_dict()
