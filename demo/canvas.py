@@ -4,8 +4,6 @@ Things and landscapes are stored as text: entries "verb words numbers" separated
 Numbers are hundredths of the unit square (of the thing, or of the picture), y downwards.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,15 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 RGB = tuple[int, int, int]
-Box = tuple[
-    float,
-    float,
-    float,
-    float,
-]  # left, top, right, bottom as fractions of the side of the picture
-Points = NDArray[np.float64]  # (n, 2)
-
-OVERSAMPLING = 3
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom as fractions of the side of the picture."""
+Points = NDArray[np.float64]
+"""(n, 2)"""
 
 
 class Sky(NamedTuple):
@@ -48,10 +41,14 @@ class Canvas:
     y downwards."""
 
     def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
-        self.side = size * OVERSAMPLING
+        self.side = size * 3
         self.sky = SKIES[sky]
         self.rng = rng
-        self.image = Image.new("RGB", (self.side, self.side), self.sky.stops.split()[-1])
+        self.image = Image.new(
+            "RGB",
+            (self.side, self.side),
+            self.sky.stops.split()[-1],
+        )
         self._solid = ImageDraw.Draw(self.image)
         self._glaze = ImageDraw.Draw(self.image, "RGBA")
 
@@ -63,36 +60,60 @@ class Canvas:
         )
         return red, green, blue
 
-    def gradient(self, top: float, bottom: float, stops: list[RGB]) -> None:
+    def gradient(self, stops: list[RGB], top: float, bottom: float) -> None:
         """Fill the band from ``top`` to ``bottom`` with colours spread evenly from its upper to its
         lower edge."""
         first, last = (round(edge * self.side) for edge in (top, bottom))
         where = np.linspace(0, len(stops) - 1, last - first)
-        channels = [
-            np.interp(where, np.arange(len(stops)), channel) for channel in zip(*stops, strict=True)
-        ]
+        places = np.arange(len(stops))
+        channels = [np.interp(where, places, channel) for channel in zip(*stops, strict=True)]
         column = Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8)[:, None])
-        self.image.paste(
-            column.resize((self.side, last - first), Image.Resampling.NEAREST),
-            (0, first),
-        )
+        size = (self.side, last - first)
+        self.image.paste(column.resize(size, Image.Resampling.NEAREST), (0, first))
 
     def fill(self, points: ArrayLike, colour: RGB) -> None:
         """Fill a polygon of (n, 2) points."""
         self._solid.polygon((np.asarray(points, float) * self.side).ravel().tolist(), fill=colour)
 
-    def line(self, points: ArrayLike, width: float, colour: RGB, alpha: int = 255) -> None:
+    def line(
+        self,
+        points: ArrayLike,
+        width: float,
+        colour: RGB,
+        alpha: int = 255,
+    ) -> None:
         """Draw a line through (n, 2) points."""
         flat = (np.asarray(points, float) * self.side).ravel().tolist()
         draw = self._solid if alpha == 255 else self._glaze
-        draw.line(flat, (*colour, alpha), max(1, round(width * self.side)), joint="curve")
+        draw.line(
+            flat,
+            (*colour, alpha),
+            max(1, round(width * self.side)),
+            joint="curve",
+        )
 
-    def oval(self, x: float, y: float, rx: float, ry: float, colour: RGB, alpha: int = 255) -> None:
+    def oval(
+        self,
+        x: float,
+        y: float,
+        rx: float,
+        ry: float,
+        colour: RGB,
+        alpha: int = 255,
+    ) -> None:
         """Fill an ellipse with centre (x, y) and the two radii."""
         box = tuple(edge * self.side for edge in (x - rx, y - ry, x + rx, y + ry))
         (self._solid if alpha == 255 else self._glaze).ellipse(box, (*colour, alpha))
 
-    def glow(self, x: float, y: float, rx: float, ry: float, colour: RGB, alpha: int) -> None:
+    def glow(
+        self,
+        x: float,
+        y: float,
+        rx: float,
+        ry: float,
+        colour: RGB,
+        alpha: int,
+    ) -> None:
         """Paint a soft spot: nine nested, nearly transparent ellipses."""
         for share in np.linspace(0.36, 1, 9):
             self.oval(x, y, rx * share, ry * share, colour, alpha)
@@ -100,12 +121,10 @@ class Canvas:
     def picture(self, size: int) -> Image.Image:
         """Return the canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little
         grain."""
-        small = np.asarray(
-            self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5),
-            np.float32,
-        )
+        small = self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5)
         grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
-        return Image.fromarray(np.clip(small * _vignette(size) + grain, 0, 255).astype(np.uint8))
+        pixels = np.asarray(small, np.float32) * _vignette(size) + grain
+        return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
 @lru_cache(maxsize=4)
@@ -117,21 +136,19 @@ def _vignette(size: int) -> NDArray[np.float32]:
 class Entry(NamedTuple):
     verb: str
     words: tuple[str, ...]
-    numbers: tuple[float, ...]  # fractions, not hundredths
+    # Fractions, not hundredths.
+    numbers: tuple[float, ...]
 
 
 @lru_cache(maxsize=64)
 def entries(text: str) -> tuple[Entry, ...]:
-    return tuple(_entry(entry.split()) for entry in text.split(";"))
-
-
-def _entry(parts: list[str]) -> Entry:
-    words = [part for part in parts if part[0].isalpha() or part[0] == "#"]
-    return Entry(
-        words[0],
-        tuple(words[1:]),
-        tuple(float(number) / 100 for number in parts[len(words) :]),
-    )
+    found = []
+    for entry in text.split(";"):
+        parts = entry.split()
+        verb, *words = [part for part in parts if part[0].isalpha() or part[0] == "#"]
+        numbers = [float(number) / 100 for number in parts[1 + len(words) :]]
+        found.append(Entry(verb, tuple(words), tuple(numbers)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)

@@ -5,8 +5,6 @@ the kind and the colour of the thing in front, the place and the sky. ``--region
 the map to a network that learns from captions.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,18 +25,14 @@ from demo.things import ART, COLOURS
 from encoders.regions.lite import export
 from encoders.runtime.device import pick
 
-SIDE = 128  # pixels of a picture
-CELLS = 8  # of a side of the map
+# Pixels per side of a picture, and cells per side of the map.
+SIDE = 128
+CELLS = 8
 FEATURES = 128
-HEADS = {
-    "kind": len(ART) + 1,
-    "colour": len(COLOURS),
-    "place": len(PLACES),
-    "sky": len(SKIES),
-}  # classes
-UNKNOWN = -100  # a class that is not learned
-BATCH = 64
-RATE = 5e-3
+# The classes of each head.
+HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}
+# A class that is not learned.
+UNKNOWN = -100
 
 
 class Eyes(nn.Module):
@@ -84,26 +78,20 @@ def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
     """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of
     a cell is in its box, of the place and of the sky. Where there is no thing, its kind is the last
     class, and its colour UNKNOWN."""
-    nothing = (
-        len(ART),
-        UNKNOWN,
-        list(PLACES).index(scene.background),
-        list(SKIES).index(scene.sky),
-    )
+    place = list(PLACES).index(scene.background)
+    sky = list(SKIES).index(scene.sky)
+    nothing = (len(ART), UNKNOWN, place, sky)
     made = np.tile(np.array(nothing)[:, None, None], (1, CELLS, CELLS))
     centres = (np.arange(CELLS) + 0.5) / CELLS
-    for k in sorted(
-        range(len(boxes)),
-        key=lambda k: boxes[k][3],
-    ):  # as they are painted: the last in front
-        (left, top, right, bottom) = boxes[k]
+    # As they are painted: the last in front.
+    for k in sorted(range(len(boxes)), key=lambda k: boxes[k][3]):
+        left, top, right, bottom = boxes[k]
         thing = scene.things[k]
-        inside = ((centres > top) & (centres < bottom))[:, None] & (
-            (centres > left) & (centres < right)
-        )
-        made[:2, inside] = np.array(
-            [[list(ART).index(thing.kind)], [list(COLOURS).index(thing.colour)]],
-        )
+        rows = (centres > top) & (centres < bottom)
+        columns = (centres > left) & (centres < right)
+        inside = rows[:, None] & columns
+        made[0, inside] = list(ART).index(thing.kind)
+        made[1, inside] = list(COLOURS).index(thing.colour)
     return made
 
 
@@ -111,18 +99,13 @@ def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the pixels (n, 3, SIDE, SIDE) of a gallery, as the source of regions resizes them, and
     their classes (n, HEADS, CELLS, CELLS)."""
     scenes = read_scenes(gallery / "scenes.json")
-    boxes = [
-        entry["boxes"]
-        for entry in json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
-    ]
+    entries = json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
+    boxes = [entry["boxes"] for entry in entries]
     pixels = np.empty((len(scenes), 3, SIDE, SIDE), np.uint8)
     for k, row in enumerate(pixels):
         with Image.open(gallery / "images" / f"{k:05d}.jpg") as picture:
-            row[:] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)).transpose(
-                2,
-                0,
-                1,
-            )
+            resized = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+            row[:] = np.asarray(resized).transpose(2, 0, 1)
     return pixels, np.stack([describe(*pair) for pair in zip(scenes, boxes, strict=True)])
 
 
@@ -130,9 +113,8 @@ def loss(logits: Tensor, classes: Tensor) -> Tensor:
     """Return the sum of the losses of the heads, given their logits (B, sum of HEADS, CELLS,
     CELLS)."""
     parts = zip(logits.split(list(HEADS.values()), dim=1), classes.unbind(1), strict=True)
-    return torch.stack(
-        [functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts],
-    ).sum()
+    losses = [functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts]
+    return torch.stack(losses).sum()
 
 
 def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
@@ -144,10 +126,11 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
     eyes = Eyes()
     network = nn.Sequential(eyes, nn.Conv2d(FEATURES, sum(HEADS.values()), 1))
     network = network.to(device).to(memory_format=torch.channels_last)
-    batch = min(BATCH, len(pixels))
+    batch = min(64, len(pixels))
     steps = len(pixels) // batch
-    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, epochs * steps, pct_start=0.15)
+    rate = 5e-3
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, epochs * steps, pct_start=0.15)
     for epoch in range(epochs):
         total = torch.zeros((), device=device)
         for rows in torch.randperm(len(pixels))[: steps * batch].split(batch):
@@ -183,10 +166,8 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
 )
 def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
     """Train eyes on GALLERIES of demo.gallery."""
-    pixels, classes = (
-        torch.from_numpy(np.concatenate(parts))
-        for parts in zip(*map(read_lessons, galleries), strict=True)
-    )
+    lessons = zip(*map(read_lessons, galleries), strict=True)
+    pixels, classes = (torch.from_numpy(np.concatenate(parts)) for parts in lessons)
     with replacing(output) as temporary:
         temporary.write_bytes(export(train(pixels, classes, epochs, seed), SIDE, {}))
 

@@ -1,8 +1,6 @@
 """Paint a gallery of captioned scenes, to try things on: ``python -m demo.gallery FOLDER --count
 2000 --seed 1``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

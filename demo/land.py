@@ -1,13 +1,11 @@
 """The landscapes behind scenes: sky, weather and land."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from demo.canvas import RGB, Canvas, Points, entries, rgb
+from demo.canvas import RGB, Canvas, entries, rgb
 
 
 class Place(NamedTuple):
@@ -70,11 +68,25 @@ PLACE_ART = {
 }
 
 
+# The places and the sizes of the puffs of a cloud.
+CLOUD = (
+    (-0.62, 0.0, 0.36),
+    (0.62, 0.02, 0.34),
+    (-0.2, -0.18, 0.5),
+    (0.26, -0.1, 0.42),
+    (0, 0.1, 0.4),
+)
+
+
 def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     """Paint the sky down to ``bottom``, with its sun, moon, stars or clouds."""
     rng = canvas.rng
     x = canvas.rng.uniform(0.14, 0.86)
-    canvas.gradient(0, bottom, [rgb(stop) for stop in canvas.sky.stops.split()])
+    canvas.gradient(
+        [rgb(stop) for stop in canvas.sky.stops.split()],
+        0,
+        bottom,
+    )
     if name == "sunset":
         canvas.glow(x, bottom - 0.2, 0.34, 0.34, (255, 226, 150), 15)
         canvas.oval(x, bottom - 0.2, 0.09, 0.09, (255, 236, 178))
@@ -84,12 +96,13 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     elif name == "night":
         _moon_and_stars(canvas, x, bottom)
     for _ in range(canvas.sky.clouds):
-        _cloud(
-            canvas,
-            rng.uniform(-0.05, 1.05),
-            rng.uniform(0.05, bottom * 0.7),
-            rng.uniform(0.07, 0.15),
-        )
+        x = rng.uniform(-0.05, 1.05)
+        y = rng.uniform(0.05, bottom * 0.7)
+        half = rng.uniform(0.07, 0.15)
+        for dx, dy, share in CLOUD:
+            radius = half * share
+            colour = rgb(canvas.sky.cloud)
+            canvas.oval(x + dx * half, y + dy * half, radius * 1.3, radius, colour)
 
 
 def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
@@ -101,27 +114,15 @@ def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
         canvas.oval(x + dx, 0.15 + dy, radius, radius, (230, 222, 190))
 
 
-def _cloud(canvas: Canvas, x: float, y: float, half: float) -> None:
-    for dx, dy, share in (
-        (-0.62, 0.0, 0.36),
-        (0.62, 0.02, 0.34),
-        (-0.2, -0.18, 0.5),
-        (0.26, -0.1, 0.42),
-        (0, 0.1, 0.4),
-    ):
-        canvas.oval(
-            x + dx * half,
-            y + dy * half,
-            half * share * 1.3,
-            half * share,
-            rgb(canvas.sky.cloud),
-        )
-
-
 def paint_rain(canvas: Canvas) -> None:
     """Paint slanting streaks all over the picture."""
     for x, y in canvas.rng.uniform(0, 1.1, (70, 2)):
-        canvas.line([[x, y], [x - 0.016, y + 0.05]], 0.003, (226, 236, 246), 120)
+        canvas.line(
+            [[x, y], [x - 0.016, y + 0.05]],
+            0.003,
+            (226, 236, 246),
+            120,
+        )
 
 
 def paint_land(canvas: Canvas, place: str) -> None:
@@ -130,7 +131,13 @@ def paint_land(canvas: Canvas, place: str) -> None:
         LAND[entry.verb](canvas, [canvas.shade(rgb(word)) for word in entry.words], *entry.numbers)
 
 
-def _hill(canvas: Canvas, colours: list[RGB], y: float, rise: float, waves: float = 0.016) -> None:
+def _hill(
+    canvas: Canvas,
+    colours: list[RGB],
+    y: float,
+    rise: float,
+    waves: float = 0.016,
+) -> None:
     x = np.linspace(0, 1, 41)
     phase = canvas.rng.uniform(0, 2 * np.pi, 2)
     turns = 100 * np.pi * waves * x
@@ -146,22 +153,37 @@ def _swell(canvas: Canvas, colours: list[RGB], y: float) -> None:
     canvas.line(wave, 0.005, canvas.shade((196, 228, 244)))
 
 
-def _band(canvas: Canvas, colours: list[RGB], top: float, bottom: float) -> None:
-    canvas.gradient(top, bottom, colours)
-
-
 def _water(canvas: Canvas, colours: list[RGB], top: float, bottom: float) -> None:
-    canvas.gradient(top, bottom, colours)
+    canvas.gradient(colours, top, bottom)
     for x, y in canvas.rng.uniform((0, top + 0.01), (1, bottom), (26, 2)):
-        canvas.oval(x, y, 0.02 + 0.09 * (y - top), 0.0035, canvas.shade((232, 248, 255)), 95)
+        canvas.oval(
+            x,
+            y,
+            0.02 + 0.09 * (y - top),
+            0.0035,
+            canvas.shade((232, 248, 255)),
+            95,
+        )
 
 
-def _specks(canvas: Canvas, colours: list[RGB], count: float, top: float, radius: float) -> None:
+def _specks(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    top: float,
+    radius: float,
+) -> None:
     for x, y in canvas.rng.uniform((0, top), (1, 1), (round(100 * count), 2)):
-        canvas.oval(x, y, radius * (0.4 + y), radius * (0.3 + 0.7 * y), colours[0])
+        canvas.oval(
+            x,
+            y,
+            radius * (0.4 + y),
+            radius * (0.3 + 0.7 * y),
+            colours[0],
+        )
 
 
-# right half of a fir, from the tip down
+# The right half of a fir, from the tip down.
 FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))
 
 
@@ -192,32 +214,28 @@ def _peaks(
     high: float,
 ) -> None:
     rng = canvas.rng
+    rock = colours[0]
+    dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
+    right = [[0, -1], [0.34, -0.6], [0.2, -0.68], [0.1, -0.56]]
+    left = [[-0.06, -0.68], [-0.2, -0.56], [-0.34, -0.6]]
     number = round(100 * count)
     for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
-        _peak(canvas, np.array([x, base]), rng.uniform(low, high), colours[0])
+        foot = np.array([x, base])
+        tall = rng.uniform(low, high)
+        # A lit side, a shaded side, and snow on top.
+        canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
+        canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
+        canvas.fill(foot + tall * np.array([*right, *left]), canvas.shade((250, 252, 255)))
+        canvas.fill(foot + tall * np.array([*right, [0, -0.66]]), canvas.shade((206, 218, 238)))
 
 
-def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
-    """Paint a mountain: a lit side, a shaded side, and snow on top."""
-    dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
-    snow = np.array(
-        [
-            [0, -1],
-            [0.34, -0.6],
-            [0.2, -0.68],
-            [0.1, -0.56],
-            [-0.06, -0.68],
-            [-0.2, -0.56],
-            [-0.34, -0.6],
-        ],
-    )
-    canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
-    canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
-    canvas.fill(foot + tall * snow, canvas.shade((250, 252, 255)))
-    canvas.fill(foot + tall * np.array([*snow[:4], [0, -0.66]]), canvas.shade((206, 218, 238)))
-
-
-def _cacti(canvas: Canvas, colours: list[RGB], count: float, base: float, tall: float) -> None:
+def _cacti(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    base: float,
+    tall: float,
+) -> None:
     arms = [
         [[0, 0.2], [0, -1]],
         [[0, -0.4], [0.3, -0.4], [0.3, -0.8]],
@@ -227,7 +245,13 @@ def _cacti(canvas: Canvas, colours: list[RGB], count: float, base: float, tall: 
         for arm in arms:
             points = (x, y) + tall * np.array(arm)
             canvas.line(points, 0.16 * tall, colours[0])
-            canvas.oval(points[-1, 0], points[-1, 1], 0.08 * tall, 0.08 * tall, colours[0])
+            canvas.oval(
+                points[-1, 0],
+                points[-1, 1],
+                0.08 * tall,
+                0.08 * tall,
+                colours[0],
+            )
 
 
 def _towers(canvas: Canvas, colours: list[RGB], tall: float, windows: float) -> None:
@@ -248,15 +272,15 @@ def _windows(canvas: Canvas, left: float, top: float, right: float) -> None:
     for y in np.arange(top, 0.7, 0.055):
         for x in np.arange(left, right, 0.034):
             pane = (255, 222, 130) if canvas.rng.random() < lit else glass
-            canvas.fill([[x, y], [x + 0.018, y], [x + 0.018, y + 0.028], [x, y + 0.028]], pane)
+            right = x + 0.018
+            bottom = y + 0.028
+            canvas.fill([[x, y], [right, y], [right, bottom], [x, bottom]], pane)
 
 
 def _dashes(canvas: Canvas, colours: list[RGB], y: float) -> None:
     for x in np.arange(-0.05, 1, 0.2):
-        canvas.fill(
-            [[x, y], [x + 0.1, y], [x + 0.09, y + 0.015], [x - 0.01, y + 0.015]],
-            colours[0],
-        )
+        bottom = y + 0.015
+        canvas.fill([[x, y], [x + 0.1, y], [x + 0.09, bottom], [x - 0.01, bottom]], colours[0])
 
 
 def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
@@ -264,17 +288,15 @@ def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
     for k in range(-9, 10):
         far = x + 0.055 * k
         near = x + 0.34 * k
-        canvas.fill(
-            [[far - 0.012, top], [far + 0.012, top], [near + 0.1, 1], [near - 0.1, 1]],
-            colours[0],
-        )
-        canvas.fill([[far - 0.012, top], [far, top], [near, 1], [near - 0.1, 1]], colours[1])
+        left = [[near - 0.1, 1], [far - 0.012, top]]
+        canvas.fill([*left, [far + 0.012, top], [near + 0.1, 1]], colours[0])
+        canvas.fill([*left, [far, top], [near, 1]], colours[1])
 
 
 LAND: dict[str, Callable[..., None]] = {
     "hill": _hill,
     "swell": _swell,
-    "band": _band,
+    "band": Canvas.gradient,
     "water": _water,
     "specks": _specks,
     "pines": _pines,

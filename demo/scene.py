@@ -1,7 +1,5 @@
 """Scenes: their things, layout and captions, and galleries of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
@@ -17,17 +15,14 @@ from demo.canvas import SKIES, Box, Canvas
 from demo.land import PLACES, paint_land, paint_rain, paint_sky
 from demo.things import ART, COLOURS, paint_base, paint_thing
 
-SIZES = {
-    "small": 0.21,
-    "": 0.33,
-    "big": 0.48,
-}  # side of a thing as a fraction of the side of the picture
-# each relation and its inverse
+# The side of a thing as a fraction of the side of the picture.
+SIZES = {"small": 0.21, "": 0.33, "big": 0.48}
+# Each relation and its inverse.
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS = ("balloon", "kite", "rocket", "butterfly")
 SWIMMERS = ("boat", "fish")
-MARK = ".gallery"  # in a folder whose pictures may be replaced by others
-ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
+# A file in a folder whose pictures may be replaced by others.
+MARK = ".gallery"
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
     "balloon": ("balloon", "hot-air balloon"),
@@ -49,15 +44,16 @@ VERBS: dict[str, tuple[str, ...]] = {
     "balloon": ("floats", "drifts"),
     "boat": ("sails", "floats"),
     "cat": ("sits",),
-}
-VERBS |= {
     "flower": ("grows", "blooms"),
     "kite": ("flies",),
     "car": ("is parked",),
     "ball": ("lies",),
+    "rocket": ("flies", "zooms"),
+    "butterfly": ("flutters",),
+    "fish": ("leaps", "jumps"),
 }
-VERBS |= {"rocket": ("flies", "zooms"), "butterfly": ("flutters",), "fish": ("leaps", "jumps")}
-PLACE_WORDS = {  # the preposition for things on the ground, then names
+# The preposition for things on the ground, then names.
+PLACE_WORDS = {
     "beach": ("on", "a sandy beach", "the beach", "the seashore"),
     "sea": ("on", "the open sea", "the ocean", "the waves of the sea"),
     "lake": ("at", "a lake", "a quiet lake", "the shore of a lake"),
@@ -151,38 +147,28 @@ def sample_scene(rng: np.random.Generator) -> Scene:
     """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs
     twice."""
     background = _pick(rng, list(PLACES))
-    sky = _pick(
-        rng,
-        [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")],
-    )
+    dry = background in ("desert", "snow")
+    sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or not dry])
     number = int(rng.choice(3, p=(0.4, 0.4, 0.2))) + 1
-    kinds = [str(kind) for kind in rng.choice(_kinds(background), number, replace=False)]
-    sizes = _sizes(rng, number)
-    things = tuple(
-        Thing(kind, _pick(rng, list(COLOURS)), size)
-        for kind, size in zip(kinds, sizes, strict=True)
-    )
-    return Scene(background, sky, things, _pick(rng, _relations(*kinds)) if number == 2 else None)
-
-
-def _kinds(background: str) -> list[str]:
     place = PLACES[background]
+    known = [kind for kind in ART if place.water or kind not in SWIMMERS]
     if place.land is None:
-        return [*FLYERS, *SWIMMERS, "lighthouse"]
-    return [kind for kind in ART if place.water or kind not in SWIMMERS]
-
-
-def _sizes(rng: np.random.Generator, number: int) -> list[str]:
-    """Draw sizes of things that fit beside each other without being drawn much smaller than
-    named."""
-    while True:
+        known = [*FLYERS, *SWIMMERS, "lighthouse"]
+    kinds = [str(kind) for kind in rng.choice(known, number, replace=False)]
+    sizes = ["big"] * 3
+    # Things fit beside each other without being drawn much smaller than named.
+    while sum(SIZES[size] for size in sizes) >= 1.06:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
-        if sum(SIZES[size] for size in sizes) < 1.06:
-            return sizes
-
-
-def _relations(first: str, second: str) -> list[str]:
-    return ["left of", "right of"] + ["above"] * (first in FLYERS) + ["below"] * (second in FLYERS)
+    pairs = zip(kinds, sizes, strict=True)
+    things = tuple(Thing(kind, _pick(rng, list(COLOURS)), size) for kind, size in pairs)
+    if number != 2:
+        return Scene(background, sky, things)
+    relations = ["left of", "right of"]
+    if kinds[0] in FLYERS:
+        relations.append("above")
+    if kinds[1] in FLYERS:
+        relations.append("below")
+    return Scene(background, sky, things, _pick(rng, relations))
 
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
@@ -198,28 +184,33 @@ def _seeds(rng: np.random.Generator) -> list[int]:
 
 def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
     sides = np.array([SIZES[thing.size] for thing in scene.things])
-    sides *= min(1.0, ROOM / float(sides.sum()))
-    feet = [
-        _foot(scene.background, thing.kind, side, rng)
-        for thing, side in zip(scene.things, sides, strict=True)
-    ]
+    # Things side by side fill at most this part of the width, or of the height.
+    sides *= min(1.0, 0.93 / float(sides.sum()))
+    pairs = zip(scene.things, sides, strict=True)
+    feet = [_foot(scene.background, thing.kind, side, rng) for thing, side in pairs]
     if scene.relation in ("above", "below"):
-        lefts, feet = _stacked(sides, feet, 0 if scene.relation == "above" else 1, rng)
+        lefts, feet = _stacked(sides, feet, int(scene.relation == "below"), rng)
     else:
         lefts = _abreast(sides, scene.relation, rng)
-    return [
-        (x, foot - side, x + side, foot)
-        for x, foot, side in zip(lefts, feet, sides.tolist(), strict=True)
-    ]
+    places = zip(lefts, feet, sides.tolist(), strict=True)
+    return [(x, foot - side, x + side, foot) for x, foot, side in places]
 
 
-def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
+def _foot(
+    background: str,
+    kind: str,
+    side: float,
+    rng: np.random.Generator,
+) -> float:
     """Return the y position of the lower edge of a thing."""
     place = PLACES[background]
     if kind in FLYERS:
         return side + float(rng.uniform(0.03, max(0.06, place.horizon + 0.06 - side)))
-    ground = (place.water or place.land) if kind in SWIMMERS else (place.land or place.water)
-    return float(rng.uniform(*(ground or (0.8, 0.95))))
+    grounds = [place.land, place.water]
+    if kind in SWIMMERS:
+        grounds.reverse()
+    low, high = grounds[0] or grounds[1] or (0.8, 0.95)
+    return float(rng.uniform(low, high))
 
 
 def _abreast(
@@ -229,10 +220,9 @@ def _abreast(
 ) -> list[float]:
     """Return left edges of things side by side: in the order of the relation, or in any."""
     number = len(sides)
-    order = {"left of": [0, 1], "right of": [1, 0]}.get(
-        relation or "",
-        rng.permutation(number).tolist(),
-    )
+    order = rng.permutation(number).tolist()
+    if relation is not None:
+        order = [0, 1] if relation == "left of" else [1, 0]
     gaps = rng.dirichlet([2.0] * (number + 1)) * (0.96 - sides.sum())
     lefts = [0.0] * number
     edge = 0.02
@@ -270,42 +260,42 @@ def draw(
     """
     _at_least("size", size, 32)
     backdrop, layout, looks = _seeds(rng)
+    place = PLACES[scene.background]
     canvas = Canvas(size, scene.sky, np.random.default_rng(backdrop))
-    paint_sky(canvas, scene.sky, PLACES[scene.background].horizon + 0.12)
+    paint_sky(canvas, scene.sky, place.horizon + 0.12)
     paint_land(canvas, scene.background)
     if scene.sky == "rainy":
         paint_rain(canvas)
     places = _layout(scene, np.random.default_rng(layout))
     for k in sorted(range(len(places)), key=lambda k: places[k][3]):
-        if k not in hide:
-            _paint(canvas, scene, k, places[k], np.random.default_rng([looks, k]))
+        if k in hide:
+            continue
+        thing = scene.things[k]
+        foot = places[k][3]
+        if thing.kind not in FLYERS and foot > place.horizon:
+            low, high = place.water or (1, 0)
+            paint_base(canvas, places[k], wet=low <= foot <= high)
+        look = np.random.default_rng([looks, k])
+        paint_thing(canvas, thing.kind, thing.colour, places[k], look)
     return canvas.picture(size)
 
 
-def _paint(canvas: Canvas, scene: Scene, k: int, box: Box, rng: np.random.Generator) -> None:
-    thing = scene.things[k]
-    place = PLACES[scene.background]
-    wet = place.water is not None and place.water[0] <= box[3] <= place.water[1]
-    if thing.kind not in FLYERS and box[3] > place.horizon:
-        paint_base(canvas, box, wet)
-    paint_thing(canvas, thing.kind, thing.colour, box, rng)
-
-
-def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
+def captions(
+    scene: Scene,
+    rng: np.random.Generator,
+    n: int = 5,
+) -> list[str]:
     """Write ``n`` true sentences about a scene, in lower case; all different unless ``n`` is very
     large.
 
     ValueError for n below 1.
     """
     _at_least("n", n, 1)
-    special = (
-        TEMPLATES_OF_A_RELATION
-        if scene.relation
-        else TEMPLATES_OF_ONE
-        if len(scene.things) == 1
-        else ()
-    )
-    templates = [*TEMPLATES, *special]
+    templates = list(TEMPLATES)
+    if scene.relation:
+        templates += TEMPLATES_OF_A_RELATION
+    elif len(scene.things) == 1:
+        templates += TEMPLATES_OF_ONE
     order = rng.permutation(len(templates))
     said = dict[str, None]()
     for k in range(20 * n):
@@ -319,10 +309,11 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
     """Return values for the blanks of a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
-    words = {
-        "all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named),
-        "a": named[0],
-    }
+    *before, last = named
+    together = last
+    if before:
+        together = f"{', '.join(before)} and {last}"
+    words = {"all": together, "a": named[0]}
     where = f"{preposition(scene.background, [thing.kind for thing in scene.things])} {place}"
     words |= {"place": place, "where": where, "when": _pick(rng, SKY_WORDS[scene.sky])}
     words["verb"] = _pick(rng, VERBS.get(scene.things[0].kind, ("stands",)))
@@ -337,8 +328,10 @@ def preposition(background: str, kinds: Collection[str]) -> str:
     background."""
     if set(kinds) <= set(FLYERS):
         return "over"
-    afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
-    return afloat.get(background, PLACE_WORDS[background][0])
+    usual = PLACE_WORDS[background][0]
+    if set(kinds) <= set(SWIMMERS):
+        return {"beach": "near", "lake": "on"}.get(background, usual)
+    return usual
 
 
 def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
@@ -350,7 +343,12 @@ def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
     return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
 
 
-def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
+def draw_gallery(
+    folder: Path,
+    count: int,
+    seed: int,
+    size: int = 224,
+) -> Iterator[int]:
     """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
     in ``scenes.json`` what is in each of them and where.
 
@@ -390,27 +388,20 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
         yield k + 1
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    (folder / "scenes.json").write_text(
-        "[\n" + ",\n".join(scenes) + "\n]\n",
-        encoding="utf-8",
-        newline="\n",
-    )
+    table = "[\n" + ",\n".join(scenes) + "\n]\n"
+    (folder / "scenes.json").write_text(table, encoding="utf-8", newline="\n")
 
 
 def read_scenes(path: Path) -> list[Scene]:
     """Return the scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is
     not such a file."""
     try:
-        return [_scene(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (TypeError, ValueError) as error:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        scenes = []
+        for entry in entries:
+            entry.pop("boxes", None)
+            things = tuple(Thing(**thing) for thing in entry.pop("things"))
+            scenes.append(Scene(things=things, **entry))
+        return scenes
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a table of scenes: {error}") from error
-
-
-def _scene(
-    background: str,
-    sky: str,
-    things: list[dict[str, str]],
-    relation: str | None,
-    boxes: list[Box] | None = None,
-) -> Scene:
-    return Scene(background, sky, tuple(Thing(**thing) for thing in things), relation)

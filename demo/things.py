@@ -1,7 +1,5 @@
 """The things in scenes: their shapes and colours, and painting them."""
 
-from __future__ import annotations
-
 import colorsys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -11,7 +9,8 @@ import numpy as np
 
 from demo.canvas import RGB, Box, Canvas, Entry, Points, entries, rgb
 
-COLOURS = {  # hue in degrees, saturation, value
+# Hue in degrees, saturation, value.
+COLOURS = {
     "red": (356, 0.82, 0.87),
     "orange": (25, 0.90, 0.97),
     "yellow": (50, 0.82, 0.99),
@@ -21,7 +20,7 @@ COLOURS = {  # hue in degrees, saturation, value
     "pink": (334, 0.46, 0.98),
     "white": (215, 0.03, 0.98),
 }
-# "pair" adds the mirror image of a shape; a line starts with its width; a blob is a closed curve
+# "pair" adds the mirror image of a shape; a line starts with its width; a blob is a closed curve.
 ART = {
     "balloon": """
         blob main 50 0 78 7 94 30 84 54 61 76 39 76 16 54 6 30 22 7;
@@ -148,7 +147,8 @@ TILT = {
 
 class _Shape(NamedTuple):
     tone: str
-    width: float  # 0 for a filled shape
+    # 0 for a filled shape.
+    width: float
     points: Points
 
 
@@ -160,9 +160,10 @@ def _shapes(kind: str) -> tuple[_Shape, ...]:
 def _outlines(entry: Entry) -> Iterator[_Shape]:
     words = (entry.verb, *entry.words)
     *pair, form, tone = words
-    width, numbers = (
-        (entry.numbers[0], entry.numbers[1:]) if form == "line" else (0.0, entry.numbers)
-    )
+    width = 0.0
+    numbers = list(entry.numbers)
+    if form == "line":
+        width = numbers.pop(0)
     points = {"blob": _smooth, "oval": _ellipse}.get(form, np.asarray)(np.reshape(numbers, (-1, 2)))
     yield _Shape(tone, width, points)
     if pair:
@@ -171,7 +172,14 @@ def _outlines(entry: Entry) -> Iterator[_Shape]:
 
 def _smooth(knots: Points, steps: int = 6) -> Points:
     """Return a closed Catmull-Rom curve through the knots."""
-    before, after, beyond = (np.roll(knots, shift, axis=0)[:, None] for shift in (1, -1, -2))
+    before, after, beyond = (
+        np.roll(
+            knots,
+            shift,
+            axis=0,
+        )[:, None]
+        for shift in (1, -1, -2)
+    )
     here = knots[:, None]
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     bend = 2 * here + (after - before) * t + (2 * before - 5 * here + 4 * after - beyond) * t**2
@@ -179,15 +187,22 @@ def _smooth(knots: Points, steps: int = 6) -> Points:
 
 
 def _ellipse(corners: Points, steps: int = 40) -> Points:
-    angle = np.linspace(0, 2 * np.pi, steps, endpoint=False)[:, None]
-    return np.asarray(
-        corners.mean(axis=0)
-        + (corners[1] - corners[0]) / 2 * np.hstack([np.cos(angle), np.sin(angle)]),
-    )
+    angle = np.linspace(
+        0,
+        2 * np.pi,
+        steps,
+        endpoint=False,
+    )[:, None]
+    radii = (corners[1] - corners[0]) / 2
+    return np.asarray(corners.mean(axis=0) + radii * np.hstack([np.cos(angle), np.sin(angle)]))
 
 
 def _hsv(hue: float, saturation: float, value: float) -> RGB:
-    rgb = colorsys.hsv_to_rgb(hue / 360 % 1, min(saturation, 1), min(value, 1))
+    rgb = colorsys.hsv_to_rgb(
+        hue / 360 % 1,
+        min(saturation, 1),
+        min(value, 1),
+    )
     return round(rgb[0] * 255), round(rgb[1] * 255), round(rgb[2] * 255)
 
 
@@ -204,7 +219,13 @@ def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
     }
 
 
-def paint_thing(canvas: Canvas, kind: str, colour: str, box: Box, rng: np.random.Generator) -> None:
+def paint_thing(
+    canvas: Canvas,
+    kind: str,
+    colour: str,
+    box: Box,
+    rng: np.random.Generator,
+) -> None:
     """Paint one thing into ``box``, perhaps slightly rotated or mirrored. KeyError for an unknown
     kind or colour."""
     tones = _tones(colour, rng)
@@ -227,7 +248,14 @@ def paint_base(canvas: Canvas, box: Box, wet: bool) -> None:
     bottom = box[3]
     half = (box[2] - box[0]) / 2
     if not wet:
-        canvas.glow(x, bottom - 0.004, half * 1.06, half * 0.17, (22, 26, 44), 15)
+        canvas.glow(
+            x,
+            bottom - 0.004,
+            half * 1.06,
+            half * 0.17,
+            (22, 26, 44),
+            15,
+        )
         return
     for k, share in enumerate((0.98, 0.74, 0.46)):
         canvas.oval(

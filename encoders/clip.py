@@ -15,18 +15,17 @@ Nothing is downloaded, and no code of a model is run.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boc import models
 from boc.errors import EncoderError
-from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
+from boc.types import Identity, Runtime
 
-from .networks.tokens import whole_words
-from .runtime.device import has_cuda, import_for_torch, runs_onnx
-from .runtime.dual_inputs import ClipInput, Preparer, TextForm
+from .runtime.device import import_for_torch, runs_onnx
+from .runtime.dual_encoder import DualEncoder, EncodedTexts, choose_towers
+from .runtime.dual_onnx import DualOnnx
 from .runtime.onnx_record import ModelFiles, read_record
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from .runtime.dual_network import DualNetwork
 
 CONFIGS = ("config.json", "open_clip_config.json")
-# stands for a piece without text of its own: a byte of a character that an earlier piece shows
+# It stands for a piece without text of its own: a byte of a character that an earlier piece shows.
 JOINER = "\u200d"
 
 
@@ -71,62 +70,7 @@ def _joins(letter: str) -> bool:
     return not letter.isspace() and unicodedata.category(letter)[0] not in "PS"
 
 
-class ClipEncoder:
-    """A dual encoder as an Encoder. Its concepts are patches and words without special tokens; they
-    are not of unit length. ``images`` and ``texts`` encode batches, see ``DualNetwork``."""
-
-    def __init__(
-        self,
-        images: Callable[..., Any],
-        texts: Callable[..., Any],
-        form: TextForm,
-        preparer: Callable[[], Preparer],
-        identity: Identity,
-        concepts: bool,
-    ) -> None:
-        self._images = images
-        self._texts = texts
-        self.form = form
-        self._preparer = preparer
-        self.identity = identity
-        self._concepts = concepts
-
-    @property
-    def preparer(self) -> Preparer:
-        return self._preparer()
-
-    @property
-    def vocabulary(self) -> frozenset[str]:
-        return whole_words(self.form.tokenizer)
-
-    def prepare(self, image: ImageRef) -> ClipInput:
-        return self.preparer(image)
-
-    def encode_images(self, prepared: Sequence[ClipInput]) -> Embeddings:
-        vectors, sets = self._images(prepared)
-        if not self._concepts:
-            return Embeddings("image", vectors)
-        return Embeddings(
-            "image",
-            vectors,
-            sets,
-            boxes=Ragged.from_sets([each.boxes for each in prepared], 4),
-        )
-
-    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        encodings = self.form.encode(texts)
-        vectors, sets = self._texts(encodings)
-        if not self._concepts:
-            return Embeddings("text", vectors)
-        return Embeddings(
-            "text",
-            vectors,
-            sets,
-            words=[words(*pair) for pair in zip(texts, encodings, strict=True)],
-        )
-
-
-def load(argument: str, runtime: Runtime) -> ClipEncoder:
+def load(argument: str, runtime: Runtime) -> DualEncoder:
     """Load the dual encoder in a folder, of ``boc model get``, or of this name in the Hugging Face
     cache.
 
@@ -135,50 +79,34 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     """
     name, folder = find(argument)
     record = read_record(folder, parts(name, folder)) if runs_onnx(runtime) else None
-    spec = f"clip:{name}"
-    if record is None:
-        contents = digest(name, folder)
-        network = open_network(name, folder, runtime)
-        identity = Identity(spec, contents, network.dim)
-        concepts = network.preparer.grid is not None
-        return ClipEncoder(
-            network.images,
-            network.texts,
-            network.form,
-            lambda: network.preparer,
-            identity,
-            concepts,
-        )
-    from .runtime.dual_onnx import DualOnnx
+    contents = digest(name, folder) if record is None else record.digest
+    towers, pictures = choose_towers(
+        record,
+        runtime,
+        lambda record: DualOnnx(folder, record, runtime.batch),
+        lambda: open_network(name, folder, runtime),
+    )
 
-    @cache
-    def on_torch() -> DualNetwork:
-        return open_network(name, folder, runtime)
+    def encode_texts(texts: Sequence[str]) -> EncodedTexts:
+        encodings = towers.form.encode(texts)
+        vectors, sets = towers.texts(encodings)
+        return vectors, sets, [words(*pair) for pair in zip(texts, encodings, strict=True)]
 
-    onnx = DualOnnx(folder, record, runtime.batch)
-    identity = Identity(spec, record.digest, record.dim)
-    on_cpu = onnx.preparer is not None and (runtime.device == "cpu" or not has_cuda())
-    pictures: Callable[[], Any] = (lambda: onnx) if on_cpu else on_torch
-    concepts = record.details["grid"] is not None
-    return ClipEncoder(
-        lambda prepared: pictures().images(prepared),
-        onnx.texts,
-        onnx.form,
+    return DualEncoder(
+        Identity(f"clip:{name}", contents, towers.dim),
+        towers.form,
         lambda: pictures().preparer,
-        identity,
-        concepts,
+        lambda prepared: pictures().images(prepared),
+        encode_texts,
+        concepts=towers.grid is not None,
     )
 
 
 def open_network(name: str, folder: Path, runtime: Runtime) -> DualNetwork:
     """Open the model in a folder on torch. EncoderError says what is wrong with it."""
-    weights = list(parts(name, folder).weights)
-    network: DualNetwork = import_for_torch("dual_network").read_model(
-        name,
-        folder,
-        weights,
-        runtime,
-    )
+    weights = parts(name, folder).weights
+    module = import_for_torch("dual_network")
+    network: DualNetwork = module.read_model(name, folder, weights[0], runtime)
     return network
 
 
@@ -215,8 +143,9 @@ def find(argument: str) -> tuple[str, Path]:
                 "folder",
             )
         return str(folder.resolve()), folder
-    entry = models.CATALOGUE.get(argument)
-    name = argument if entry is None else entry.repository
+    name = argument
+    if argument in models.CATALOGUE:
+        name = models.CATALOGUE[argument].repository
     got = models.find(name)
     if got is not None:
         return name, got.folder
@@ -224,21 +153,16 @@ def find(argument: str) -> tuple[str, Path]:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = next(
-            (
-                path
-                for config in CONFIGS
-                if isinstance(path := try_to_load_from_cache(name, config), str)
-            ),
-            None,
-        )
+        cached = [try_to_load_from_cache(name, config) for config in CONFIGS]
     except HFValidationError:
         raise EncoderError(
             f"{argument}: no such folder; give one that exists, or a name such as clip",
         ) from None
-    if cached is None:
+    # A file that is known to be absent has a mark in place of a path.
+    paths = [path for path in cached if isinstance(path, str)]
+    if not paths:
         raise EncoderError(
             f"{argument}: no such folder, and no model of that name on this machine",
             f"download it with: <boc model get {argument}>, then repeat the command",
         )
-    return name, Path(cached).parent
+    return name, Path(paths[0]).parent

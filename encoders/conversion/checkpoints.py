@@ -29,15 +29,22 @@ from ..runtime.model_folder import make
 PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
-ALIAS = "txt_enc.word_embeddings.weight"
 # Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of
 # positions.
 UNUSED = re.compile(
     r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
 )
-# which the first torch versions did not write, and evaluation does not read
-COUNTERS = "num_batches_tracked"
-ATTENTION_HEADS = 12  # of BERT; the tensors do not show it
+PLAIN: list[Any] = [
+    argparse.Namespace,
+    np.dtype,
+    np.dtypes.Float64DType,
+    np.dtypes.Float32DType,
+    np.dtypes.Int64DType,
+    (scalar, "numpy.core.multiarray.scalar"),
+    (scalar, "numpy._core.multiarray.scalar"),
+]
+"""Types in published files beside tensors and containers: options, and scores as numpy scalars, by
+their names before numpy 2 and since."""
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
     ("model", "image-aggregation"): ("first",),
@@ -67,26 +74,22 @@ def read_published(path: Path) -> dict[str, Any]:
             ),
         ),
         _unpack(path) as file,
-        torch.serialization.safe_globals(_plain_types()),
+        torch.serialization.safe_globals(PLAIN),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
+        # Unusual files raise errors beside warnings.
+        warnings.simplefilter("ignore")
         content = torch.load(file, map_location="cpu", weights_only=True)
-    parts = content.get("model") if isinstance(content, dict) else None
-    states = parts if isinstance(parts, (list, tuple)) else [parts]
-    named = (
-        (name, tensor)
-        for state in states
-        if isinstance(state, dict)
-        for name, tensor in state.items()
-    )
-    whole = all(isinstance(state, dict) and state for state in states)
-    if not whole or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in named
-    ):
-        raise EncoderError(
-            f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)",
-        )
+    states = isinstance(content, dict) and content.get("model")
+    if not isinstance(states, (list, tuple)):
+        states = [states]
+    for state in states:
+        if not (isinstance(state, dict) and state) or not all(
+            isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
+        ):
+            raise EncoderError(
+                f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)",
+            )
     checkpoint: dict[str, Any] = content
     return checkpoint
 
@@ -108,14 +111,18 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
     if any(name.startswith("transformer_encoder_2.") for name in names) or name == "teran":
         return "teran"
     aligned = _section(checkpoint, "training").keys() & {"loss-type", "alignment-mode"}
-    return "teran" if aligned and name != "tern" else "tern"
+    if aligned and name != "tern":
+        return "teran"
+    return "tern"
 
 
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
     """Return the pooling of the published network, as in ``networks.alignment``; None without
     alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
-    return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
+    if mode is None:
+        return None
+    return str(mode).lower().replace("scan-sentences", "scan")
 
 
 def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
@@ -130,14 +137,38 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
             raise EncoderError(
                 f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is known here",
             )
-    state = _state(checkpoint["model"])
-    bert = _bert_sizes(state)
+    state = {name.removeprefix(PREFIX): tensor for name, tensor in checkpoint["model"].items()}
+    alias = "txt_enc.word_embeddings.weight"
+    if not torch.equal(state.pop(alias, state[WORDS]), state[WORDS]):
+        raise EncoderError(
+            f"{alias} differs from {WORDS}, of which it should be a copy; the file is damaged",
+        )
+    state = {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
+    vocabulary, width = shape_of(state, WORDS)
+    bert = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=_count(state, f"{BERT}encoder.layer."),
+        # The tensors do not show the number of heads.
+        num_attention_heads=12,
+        intermediate_size=_rows(state, f"{BERT}encoder.layer.0.intermediate.dense.weight"),
+        max_position_embeddings=_rows(state, f"{BERT}embeddings.position_embeddings.weight"),
+        type_vocab_size=_rows(state, f"{BERT}embeddings.token_type_embeddings.weight"),
+    )
     layer = _setting(checkpoint, "text-model", "extraction-hidden-layer", bert.num_hidden_layers)
     if layer != bert.num_hidden_layers:
         raise EncoderError(
             f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}",
         )
-    options = _sizes(state)
+    fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
+    options: dict[str, Any] = {
+        "region_dim": region - BOX_CODE,
+        "visual_width": fused,
+        "visual_layers": _count(state, "img_enc.transformer_encoder.layers."),
+        "joint_width": _rows(state, "img_proj.weight"),
+        "joint_layers": _count(state, "transformer_encoder_1.layers."),
+        "feedforward": _rows(state, "transformer_encoder_1.layers.0.linear1.weight"),
+    }
     if kind == "teran":
         options["shared"] = not any(name.startswith("transformer_encoder_2.") for name in state)
         options["stop_words"] = not _setting(checkpoint, "model", "exclude-stopwords", False)
@@ -149,57 +180,23 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
 def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
     """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen ones."""
     expected = network.state_dict()
-    misshapen = [
-        name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape
-    ]
-    missing = {name for name in expected.keys() - state.keys() if not name.endswith(COUNTERS)}
-    for what, names in (
-        ("missing", missing),
-        ("left over", state.keys() - expected.keys()),
-        ("of another shape than the rest asks for", misshapen),
-    ):
+    both = state.keys() & expected.keys()
+    # The first torch versions did not write counters of batches, and evaluation does not read them.
+    counters = {name for name in expected if name.endswith("num_batches_tracked")}
+    faults = {
+        "missing": expected.keys() - state.keys() - counters,
+        "left over": state.keys() - expected.keys(),
+        "of another shape than the rest asks for": {
+            name for name in both if state[name].shape != expected[name].shape
+        },
+    }
+    for what, names in faults.items():
         if names:
             raise EncoderError(
                 f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint "
                 "whole?",
             )
     network.load_state_dict(state)
-
-
-def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the network, by the names used here."""
-    state = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    alias = state.pop(ALIAS, None)
-    if alias is not None and not torch.equal(alias, state[WORDS]):
-        raise EncoderError(
-            f"{ALIAS} differs from {WORDS}, of which it should be a copy; the file is damaged",
-        )
-    return {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
-
-
-def _sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
-    return {
-        "region_dim": region - BOX_CODE,
-        "visual_width": fused,
-        "visual_layers": _count(state, "img_enc.transformer_encoder.layers."),
-        "joint_width": shape_of(state, "img_proj.weight")[0],
-        "joint_layers": _count(state, "transformer_encoder_1.layers."),
-        "feedforward": shape_of(state, "transformer_encoder_1.layers.0.linear1.weight")[0],
-    }
-
-
-def _bert_sizes(state: Mapping[str, Tensor]) -> BertConfig:
-    vocabulary, width = shape_of(state, WORDS)
-    return BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=_count(state, f"{BERT}encoder.layer."),
-        num_attention_heads=ATTENTION_HEADS,
-        intermediate_size=shape_of(state, f"{BERT}encoder.layer.0.intermediate.dense.weight")[0],
-        max_position_embeddings=shape_of(state, f"{BERT}embeddings.position_embeddings.weight")[0],
-        type_vocab_size=shape_of(state, f"{BERT}embeddings.token_type_embeddings.weight")[0],
-    )
 
 
 def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
@@ -210,12 +207,15 @@ def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     return rows, columns
 
 
+def _rows(state: Mapping[str, Tensor], name: str) -> int:
+    return shape_of(state, name)[0]
+
+
 def _count(state: Mapping[str, Tensor], start: str) -> int:
     """Return the number of layers: tensor names are ``start``, the number of the layer, and a
     suffix."""
-    return len(
-        {name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)},
-    )
+    suffixes = [name.removeprefix(start) for name in state if name.startswith(start)]
+    return len({suffix.partition(".")[0] for suffix in suffixes})
 
 
 def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -234,16 +234,6 @@ def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any
     return _section(checkpoint, section).get(key, default)
 
 
-def _plain_types() -> list[Any]:
-    """Return types in published files beside tensors and containers: options, and scores as numpy
-    scalars."""
-    dtypes = [np.dtypes.Float64DType, np.dtypes.Float32DType, np.dtypes.Int64DType]
-    scalars = [
-        (scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
-    ]  # numpy 2 renamed it
-    return [argparse.Namespace, np.dtype, *dtypes, *scalars]
-
-
 @contextmanager
 def _unpack(path: Path) -> Iterator[Path]:
     """Yield ``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
@@ -254,13 +244,11 @@ def _unpack(path: Path) -> Iterator[Path]:
         yield path
         return
     with tarfile.open(path) as archive, tempfile.NamedTemporaryFile() as temporary:
-        members = [
-            m
-            for m in archive
-            if m.isfile() and re.search(r"/[^.][^/]*\.pth(\.tar)?$", f"/{m.name}")
-        ]
+        files = [member for member in archive if member.isfile()]
+        pattern = re.compile(r"/[^.][^/]*\.pth(\.tar)?$")
+        members = [member for member in files if pattern.search(f"/{member.name}")]
         if len(members) != 1:
-            names = ", ".join(PurePosixPath(m.name).name for m in members) or "none"
+            names = ", ".join(PurePosixPath(member.name).name for member in members) or "none"
             raise EncoderError(
                 f"{path}: an archive with several checkpoints or none ({names}); unpack it and "
                 "name one",

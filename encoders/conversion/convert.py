@@ -22,10 +22,6 @@ from ..runtime.model_folder import check_model_folder, create_folder, save_weigh
 from . import checkpoints
 from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
 
-NEEDED = ("[UNK]", "[CLS]", "[SEP]")
-NOTES = ("config.json", "training.json", "history.json")
-"""Files that show that a folder holds a model, and how it was made."""
-
 
 @dataclass(frozen=True)
 class Conversion:
@@ -73,7 +69,13 @@ def convert(
             f"{network.config.region_dim}; name the features that it was trained on, for example "
             "files:DIR",
         )
-    words = _words(tokens, network) if kind == "vsrn" else _word_pieces(tokens, network)
+    words: Vocabulary | WordPieces
+    if kind == "vsrn":
+        listed = read_vocabulary(tokens)
+        check_vocabulary(listed, network, tokens)
+        words = Vocabulary(listed)
+    else:
+        words = _word_pieces(tokens, network)
     left_out = not getattr(network.config, "stop_words", True)
     if left_out and stop_list is None:
         raise EncoderError(
@@ -81,57 +83,44 @@ def convert(
             "name one with <--stop-list>, a word per line (its authors take the English list of "
             "NLTK)",
         )
-    if stop_list is not None and not left_out:
-        raise EncoderError(
-            f"{checkpoint}: this network leaves out no stop-words",
-            "leave out <--stop-list>",
-        )
     if stop_list is not None:
+        if not left_out:
+            raise EncoderError(
+                f"{checkpoint}: this network leaves out no stop-words",
+                "leave out <--stop-list>",
+            )
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))
     with sole_writer(folder):
-        for note in NOTES:
+        # These files show that a folder holds a model, and how it was made.
+        for note in ("config.json", "training.json", "history.json"):
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
+    training: dict[str, Any] = {
+        key: float(value)
+        for key, value in published.items()
+        if (key == "epoch" or str(key).startswith("best_")) and isinstance(value, Real)
+    }
+    pooling = checkpoints.pooling(published) if kind == "teran" else None
+    if pooling is not None:
+        training["pooling"] = pooling
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Conversion(kind, asdict(network.config), parameters, _training(kind, published))
+    return Conversion(kind, asdict(network.config), parameters, training)
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
     """Kind and network of a checkpoint from ``read_published``. EncoderError says what does not
     fit."""
     kind = checkpoints.kind_of(checkpoint)
-    return kind, vsrn_from_published(checkpoint) if kind == "vsrn" else checkpoints.network_from(
-        kind,
-        checkpoint,
-    )
-
-
-def _words(path: Path, network: Network) -> Vocabulary:
-    words = read_vocabulary(path)
-    check_vocabulary(words, network, path)
-    return Vocabulary(words)
+    if kind == "vsrn":
+        return kind, vsrn_from_published(checkpoint)
+    return kind, checkpoints.network_from(kind, checkpoint)
 
 
 def _word_pieces(path: Path, network: Network) -> WordPieces:
-    """Return the tokenizer of an uncased BERT; only the vocabulary of a tokenizer.json is used."""
+    """Return the tokenizer of an uncased BERT, whose word-pieces and their ids, 0, 1, 2 ..., are in
+    a vocab.txt (one per line) or a tokenizer.json."""
     config = network.txt_enc.bert_model.config
-    pieces = _read_pieces(path)
-    if len(pieces) != config.vocab_size:
-        raise EncoderError(
-            f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with "
-            f"{config.vocab_size}; "
-            "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)",
-        )
-    return WordPieces(
-        BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer,
-        config.max_position_embeddings,
-    )
-
-
-def _read_pieces(path: Path) -> dict[str, int]:
-    """Read word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a
-    tokenizer.json."""
     with reading_model(
         lambda reason: (
             f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({reason})"
@@ -139,25 +128,20 @@ def _read_pieces(path: Path) -> dict[str, int]:
     ):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            vocabulary = parse_json(text)["model"]["vocab"]
+            pieces = parse_json(text)["model"]["vocab"]
         else:
-            vocabulary = {
-                piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))
-            }
-        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            lines = text.removesuffix("\n").split("\n")
+            pieces = {piece: number for number, piece in enumerate(lines)}
+        if sorted(pieces.values()) != list(range(len(pieces))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
-        missing = [piece for piece in NEEDED if piece not in vocabulary]
+        missing = [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]
         if missing:
             raise ValueError(f"{' '.join(missing)} not in it")
-    pieces: dict[str, int] = vocabulary
-    return pieces
-
-
-def _training(kind: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    record = {
-        key: float(value)
-        for key, value in checkpoint.items()
-        if (key == "epoch" or str(key).startswith("best_")) and isinstance(value, Real)
-    }
-    pooling = checkpoints.pooling(checkpoint) if kind == "teran" else None
-    return record if pooling is None else {**record, "pooling": pooling}
+    if len(pieces) != config.vocab_size:
+        raise EncoderError(
+            f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with "
+            f"{config.vocab_size}; "
+            "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)",
+        )
+    tokenizer = BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer
+    return WordPieces(tokenizer, config.max_position_embeddings)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from safetensors.torch import load_file
+from PIL.Image import Resampling
 from torch import Tensor
 
 from boc.foreign import read_json
+
+from ..networks.foreign import read_tensors
 
 CONFIG = "open_clip_config.json"
 KNOWN = {
@@ -25,8 +26,6 @@ KNOWN = {
     "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"},
     "preprocess_cfg": {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"},
 }
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
 
 BLOCK = {
     "ln_1": "layer_norm1",
@@ -53,7 +52,6 @@ PROJECTIONS = {
     "visual.proj": "visual_projection.weight",
     "text_projection": "text_projection.weight",
 }
-UNUSED = {"attn_mask"}  # made again by either library
 
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
@@ -63,7 +61,8 @@ def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     network = config["model_cfg"]
     pictures = config.get("preprocess_cfg", {})
     check(network, pictures)
-    library: Any = transformers  # it makes its names on first use
+    # The library makes its names on first use.
+    library: Any = transformers
     tokenizer = library.CLIPTokenizerFast.from_pretrained(folder, local_files_only=True)
     if len(tokenizer) != network["text_cfg"]["vocab_size"]:
         raise ValueError(
@@ -71,15 +70,8 @@ def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
             f"{network['text_cfg']['vocab_size']}",
         )
     tokenizer.model_max_length = network["text_cfg"].get("context_length", 77)
-    config = configure(network, tokenizer)
-    path = folder / weights
-    state = (
-        load_file(path)
-        if path.suffix == ".safetensors"
-        else torch.load(path, "cpu", weights_only=True)
-    )
-    model = transformers.CLIPModel(config)
-    model.load_state_dict(rename(state), assign=True)
+    model = transformers.CLIPModel(configure(network, tokenizer))
+    model.load_state_dict(rename(read_tensors(folder / weights)), assign=True)
     return model, tokenizer, processor(network["vision_cfg"]["image_size"], pictures)
 
 
@@ -95,10 +87,8 @@ def check(network: Mapping[str, Any], pictures: Mapping[str, Any]) -> None:
             f"an open_clip network with {', '.join(odd)}, of which the transformers library has "
             "none",
         )
-    if (
-        pictures.get("mode", "RGB") != "RGB"
-        or pictures.get("resize_mode", "shortest") != "shortest"
-    ):
+    mode = pictures.get("mode", "RGB"), pictures.get("resize_mode", "shortest")
+    if mode != ("RGB", "shortest"):
         raise ValueError(
             "an open_clip network whose pictures are resized in another way than to the shorter "
             "side",
@@ -111,34 +101,35 @@ def configure(network: Mapping[str, Any], tokenizer: Any) -> Any:
     """Return the settings of the same network in the transformers library."""
     vision = network["vision_cfg"]
     text = network["text_cfg"]
-    common = {
-        "hidden_act": "quick_gelu" if network.get("quick_gelu") else "gelu",
-        "projection_dim": network["embed_dim"],
-    }
-    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+
+    def sizes(tower: Mapping[str, Any], heads: int) -> dict[str, Any]:
+        return {
+            "hidden_act": "quick_gelu" if network.get("quick_gelu") else "gelu",
+            "projection_dim": network["embed_dim"],
+            "hidden_size": tower["width"],
+            "intermediate_size": int(tower["width"] * tower.get("mlp_ratio", 4.0)),
+            "num_hidden_layers": tower["layers"],
+            "num_attention_heads": heads,
+        }
+
+    vision_sizes = sizes(vision, vision["width"] // vision.get("head_width", 64))
+    text_sizes = sizes(text, text["heads"])
     return transformers.CLIPConfig(
         projection_dim=network["embed_dim"],
-        vision_config=common
-        | _sizes(vision, heads=vision["width"] // vision.get("head_width", 64))
-        | {"image_size": vision["image_size"], "patch_size": vision["patch_size"]},
-        text_config=common
-        | _sizes(text, heads=text["heads"])
-        | {
+        vision_config={
+            **vision_sizes,
+            "image_size": vision["image_size"],
+            "patch_size": vision["patch_size"],
+        },
+        text_config={
+            **text_sizes,
             "vocab_size": text["vocab_size"],
             "max_position_embeddings": text.get("context_length", 77),
-        }
-        | ends
-        | {"pad_token_id": tokenizer.pad_token_id},
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
     )
-
-
-def _sizes(tower: Mapping[str, Any], heads: int) -> dict[str, Any]:
-    return {
-        "hidden_size": tower["width"],
-        "intermediate_size": int(tower["width"] * tower.get("mlp_ratio", 4.0)),
-        "num_hidden_layers": tower["layers"],
-        "num_attention_heads": heads,
-    }
 
 
 def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -146,13 +137,12 @@ def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     one."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        if name in UNUSED:
-            continue
         if name in WHOLE:
             renamed[WHOLE[name]] = tensor
         elif name in PROJECTIONS:
             renamed[PROJECTIONS[name]] = tensor.T.contiguous()
-        else:
+        elif name != "attn_mask":
+            # Either library makes the mask again.
             renamed |= _block(name, tensor)
     return renamed
 
@@ -183,7 +173,7 @@ def processor(side: int, pictures: Mapping[str, Any]) -> Any:
     return kind(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
-        image_mean=list(pictures.get("mean", MEAN)),
-        image_std=list(pictures.get("std", STD)),
-        resample=3,  # bicubic
+        image_mean=list(pictures.get("mean", (0.48145466, 0.4578275, 0.40821073))),
+        image_std=list(pictures.get("std", (0.26862954, 0.26130258, 0.27577711))),
+        resample=Resampling.BICUBIC,
     )

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
 from typing import Any
-
-from torch import Tensor
 
 from boc.errors import EncoderError
 from boc.foreign import parse_json
@@ -17,9 +16,6 @@ from ..networks.foreign import reading_model
 from ..networks.tokens import is_words
 from ..networks.vsrn import Vsrn, VsrnConfig
 from .checkpoints import load_whole, shape_of
-
-CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
-TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
@@ -32,28 +28,27 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
         raise EncoderError(
             "no VSRN checkpoint: its model must be two sets of tensors, of images and of texts",
         )
-    options = checkpoint.get("opt")
     for option in ("use_abs", "no_imgnorm"):
-        if getattr(options, option, False):
+        if getattr(checkpoint.get("opt"), option, False):
             raise EncoderError(
                 f"this VSRN was trained with the option {option}, which no published model uses",
             )
-    state = {
-        f"img_enc.{name}": _linear(f"img_enc.{name}", tensor) for name, tensor in model[0].items()
-    }
-    state |= {_text_name(name): tensor for name, tensor in model[1].items()}
+    images, texts = model
+    state = {}
+    for name, tensor in images.items():
+        # A convolution with a kernel of size one is a linear layer.
+        if tensor.ndim == 3 and re.fullmatch(r"Rs_GCN_\d+\.(g|theta|phi|W\.0)\.weight", name):
+            tensor = tensor.squeeze(-1)
+        state[f"img_enc.{name}"] = tensor
+    for name, tensor in texts.items():
+        state[re.sub(r"^txt_enc\.rnn\.", "txt_rnn.", f"txt_enc.{name}")] = tensor
     width, region_dim = shape_of(state, "img_enc.fc.weight")
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
-    config = VsrnConfig(
-        region_dim=region_dim,
-        width=width,
-        reasoning_layers=max(
-            [int(n) for name in state for n in re.findall(r"Rs_GCN_(\d+)", name)],
-            default=0,
-        ),
-        # The name of the data set does not decide: checkpoints older than the variant have it too.
-        variant="f30k" if any(name.startswith("img_enc.bn.") for name in state) else "coco",
-    )
+    layers = [int(number) for name in state for number in re.findall(r"Rs_GCN_(\d+)", name)]
+    config = VsrnConfig(region_dim, width, max(layers, default=0))
+    # The name of the data set does not decide: checkpoints older than the variant have it too.
+    if any(name.startswith("img_enc.bn.") for name in state):
+        config = replace(config, variant="f30k")
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
     load_whole(network, state)
     return network.eval()
@@ -77,7 +72,11 @@ def read_vocabulary(path: Path) -> list[str]:
         ),
     ):
         data = path.read_bytes()
-        content = parse_json(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
+        content: Any
+        if data.lstrip()[:1] in (b"[", b"{"):
+            content = parse_json(data)
+        else:
+            content = vars(_VocabularyUnpickler(BytesIO(data), encoding="utf-8").load())
         if isinstance(content, Mapping):
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]
@@ -97,24 +96,12 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
         )
 
 
-def _unpickle(data: bytes) -> Any:
-    class PickledVocabulary:
-        pass
-
-    class VocabularyUnpickler(Unpickler):
-        def find_class(self, module: str, name: str) -> type:
-            if (module, name) != ("__main__", "Vocabulary"):
-                raise UnpicklingError(f"it asks for {module}.{name}")
-            return PickledVocabulary
-
-    return VocabularyUnpickler(BytesIO(data), encoding="utf-8").load()
+class _PickledVocabulary:
+    """The class of the authors, without its methods."""
 
 
-def _linear(name: str, tensor: Tensor) -> Tensor:
-    """Return a convolution with a kernel of size one as a linear layer."""
-    return tensor.squeeze(-1) if CONVOLUTION.fullmatch(name) and tensor.ndim == 3 else tensor
-
-
-def _text_name(name: str) -> str:
-    head = next((head for head in TEXT if name.startswith(head)), "")
-    return TEXT.get(head, "txt_enc.") + name.removeprefix(head)
+class _VocabularyUnpickler(Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        if (module, name) != ("__main__", "Vocabulary"):
+            raise UnpicklingError(f"it asks for {module}.{name}")
+        return _PickledVocabulary

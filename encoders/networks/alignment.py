@@ -12,8 +12,6 @@ The zeros are part of the published networks: a maximum over a padded set is nev
 and symm depend slightly on whether a set is padded, and ``mean`` on the amount of padding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -41,42 +39,38 @@ def pool_cosines(
     ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true
     for valid ones.
     """
+    # Sums are taken in full precision.
+    precise = torch.promote_types(regions.dtype, torch.float32)
     if pooling in ("mrsw", "mravgw"):
-        by_word = _best_regions(regions * region_mask[..., None], words, word_mask)
-        return by_word if pooling == "mrsw" else by_word / word_mask.sum(dim=1).clamp(min=1)
-    cosines = torch.einsum("bnd,tld->btnl", regions, words)
-    cosines = cosines.to(
-        torch.promote_types(cosines.dtype, torch.float32),
-    )  # sums are taken in full precision
+        # There are no cells for masked words: they are most of the memory of training.
+        real = regions * region_mask[..., None]
+        cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
+        best = cosines.max(dim=1).values.to(precise)
+        owners = word_mask.nonzero(as_tuple=True)[0]
+        by_word = best.new_zeros(len(regions), len(words)).index_add(
+            1,
+            owners,
+            best,
+        )
+        if pooling == "mravgw":
+            return by_word / word_mask.sum(dim=1).clamp(min=1)
+        return by_word
+    cosines = torch.einsum("bnd,tld->btnl", regions, words).to(precise)
     A = cosines * (region_mask[:, None, :, None] & word_mask[None, :, None, :])
     if pooling == "sum":
         return A.sum(dim=(2, 3))
     if pooling == "mean":
         return A.mean(dim=(2, 3))
     if pooling == "scan":
-        return _scan(A, regions, words, word_mask)
+        weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2)
+        weights = weights.masked_fill(~word_mask[None, :, None, :], -torch.inf)
+        # A sentence without words attends to nothing.
+        weights = torch.softmax(weights, dim=3).nan_to_num()
+        attended = torch.einsum("btnl,tld->btnd", weights, words)
+        present = A.abs().amax(dim=3) > 0
+        by_region = torch.cosine_similarity(regions[:, None], attended, dim=3)
+        return (by_region * present).sum(dim=2)
     by_region = A.amax(dim=3).sum(dim=2)
-    return by_region if pooling == "mwsr" else A.amax(dim=2).sum(dim=2) + by_region
-
-
-def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    """Sum over words the maximum over regions, without cells for masked words: most of training's
-    memory."""
-    cosines = torch.einsum("bnd,wd->bnw", regions, words[word_mask])
-    best = cosines.max(dim=1).values.to(torch.promote_types(cosines.dtype, torch.float32))
-    owners = word_mask.nonzero(as_tuple=True)[0]
-    return best.new_zeros(len(regions), len(words)).index_add(1, owners, best)
-
-
-def _scan(A: Tensor, regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2).masked_fill(
-        ~word_mask[None, :, None, :],
-        -torch.inf,
-    )
-    weights = torch.softmax(
-        weights,
-        dim=3,
-    ).nan_to_num()  # a sentence without words attends to nothing
-    attended = torch.einsum("btnl,tld->btnd", weights, words)
-    present = A.abs().amax(dim=3) > 0
-    return (torch.cosine_similarity(regions[:, None], attended, dim=3) * present).sum(dim=2)
+    if pooling == "mwsr":
+        return by_region
+    return A.amax(dim=2).sum(dim=2) + by_region

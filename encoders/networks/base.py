@@ -1,8 +1,6 @@
 """Base of the networks, which map images (sets of regions) and sentences (sequences of words) into
 one space."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,29 +29,35 @@ class Network(nn.Module):
 
     A derived class names its configuration class and the special rows of its sets:
     ``region_margins`` and ``word_margins`` are their numbers before and after the regions and
-    words. ``reads_boxes`` says whether its vectors depend on where regions are.
+    words. ``reads_boxes`` says whether its vectors depend on where regions are. ``dim`` is the
+    width of the common space.
     """
 
     Config: ClassVar[type]
     region_margins: tuple[int, int] = (0, 0)
     word_margins: tuple[int, int] = (1, 1)
     reads_boxes: ClassVar[bool] = True
+    dim: int
     txt_enc: Any
     region_mean: Tensor
     region_deviation: Tensor
 
-    def __init__(self, config: Any, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: Any,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__()
         self.config = config
         self.text = dict(text)
         self.txt_enc = text_towers.build(text)
 
-    @property
-    def dim(self) -> int:
-        """Width of the common space."""
-        raise NotImplementedError
-
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths
         (B,), the true n."""
         raise NotImplementedError
@@ -70,20 +74,25 @@ class Network(nn.Module):
         """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are
         regions."""
         before, _ = self.region_margins
-        return _row_mask(before, before + lengths, rows)
+        return row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Return boolean (B, L): which rows of the sets of texts are words."""
         before, behind = self.word_margins
-        return _row_mask(before, lengths - behind, ids.shape[1])
+        return row_mask(before, lengths - behind, ids.shape[1])
 
 
-def _row_mask(start: int, stop: Tensor, size: int) -> Tensor:
+def row_mask(start: int, stop: Tensor, size: int) -> Tensor:
+    """Return boolean (B, size), true from ``start`` up to ``stop`` (B,) of each row."""
     places = torch.arange(size, device=stop.device)[None, :]
     return (places >= start) & (places < stop[:, None])
 
 
-def one_of(name: str, value: str, known: Collection[str]) -> None:
+def one_of(
+    name: str,
+    value: str,
+    known: Collection[str],
+) -> None:
     """EncoderError unless ``value`` is one of ``known``."""
     if value not in known:
         raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")
@@ -91,14 +100,17 @@ def one_of(name: str, value: str, known: Collection[str]) -> None:
 
 def signed_power(features: Tensor, power: float) -> Tensor:
     """|x| ** power with the sign of x."""
-    return features if power == 1 else features.sign() * features.abs().pow(power)
+    if power == 1:
+        return features
+    return features.sign() * features.abs().pow(power)
 
 
 def pad_regions(regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor]:
     """Return features (B, n, d), boxes (B, n, 4), lengths (B,), zero-padded to the longest."""
-    features = pad_sequence(
-        [torch.from_numpy(np.asarray(r.features)) for r in regions],
-        batch_first=True,
+    features = [torch.from_numpy(np.asarray(each.features)) for each in regions]
+    boxes = [torch.from_numpy(np.asarray(each.boxes)) for each in regions]
+    return (
+        pad_sequence(features, batch_first=True).float(),
+        pad_sequence(boxes, batch_first=True).float(),
+        torch.tensor([len(each) for each in regions]),
     )
-    boxes = pad_sequence([torch.from_numpy(np.asarray(r.boxes)) for r in regions], batch_first=True)
-    return features.float(), boxes.float(), torch.tensor([len(r) for r in regions])

@@ -1,8 +1,6 @@
 """The towers of dual encoders of ``transformers``: global vectors and tokens, and tokens in the
 joint space."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -57,24 +55,16 @@ class Tower:
         The right map takes one of the tokens, or their mean, to the vector. A head that attends to
         all tokens cannot be tested in this way, and is chosen if no other map fits.
         """
-        inner = getattr(
-            self._tower,
-            "vision_model",
-            getattr(self._tower, "text_model", self._tower),
-        )
+        inner = getattr(self._tower, "text_model", self._tower)
+        inner = getattr(self._tower, "vision_model", inner)
         heads = [getattr(inner, name, None) for name in ("post_layernorm", "pooler", "head")]
-        known = [
-            head
-            for head in heads
-            if isinstance(head, nn.Module) and any(True for _ in head.parameters())
-        ]
+        # A head without parameters maps no single token.
+        known = [head for head in heads if isinstance(head, nn.Module) and list(head.parameters())]
         for self._pool in (nn.Identity(), *known):
             rows = self.joint(hidden)[0].float()
-            candidates = nn.functional.normalize(
-                torch.cat([rows, rows.mean(0, keepdim=True)]),
-                dim=-1,
-            )
-            if float((candidates - vector).norm(dim=1).min()) <= CLOSE:
+            candidates = torch.cat([rows, rows.mean(0, keepdim=True)])
+            differences = nn.functional.normalize(candidates, dim=-1) - vector
+            if float(differences.norm(dim=1).min()) <= CLOSE:
                 return True
         return heads[-1] is not None
 

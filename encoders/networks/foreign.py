@@ -1,11 +1,11 @@
 """Models that others made: what their libraries raise for damaged or forged files."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from boc.errors import BocError, EncoderError, check_system
 
@@ -15,16 +15,45 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
     """Turn any error of a library into an EncoderError with the ``message`` for one line of it.
 
     Their own checks are many, and no class is common to what they raise: tokenizers raises
-    Exception itself.
+    Exception itself. The line names what a hostile file tries to call.
     """
     try:
         yield
     except BocError:
         raise
     except Exception as error:
-        line = _reason(error)
+        stripped = [line.strip() for line in str(error).splitlines()]
+        line, *more = [line for line in stripped if line] or [type(error).__name__]
+        stranger = re.search(r"GLOBAL (\S+)", str(error))
+        if stranger:
+            line = (
+                f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it "
+                "was run"
+            )
+        elif "weights_only" in line:
+            # Torch gives the advice to read the file unsafely.
+            line = "no file of torch's tensors"
+        elif line.endswith(":"):
+            line = " ".join([line, *more[:1]])[:200]
         check_system(message(line), error, EncoderError)
         raise EncoderError(message(line)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read tensors by name, on the CPU, from safetensors or a file of torch; no code of it is
+    run."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    import torch
+
+    tensors: dict[str, Any] = torch.load(
+        path,
+        "cpu",
+        weights_only=True,
+    )
+    return tensors
 
 
 @contextmanager
@@ -40,18 +69,3 @@ def quiet_transformers() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-def _reason(error: Exception) -> str:
-    """Return one line on why a file was rejected; it names what a hostile file tries to call."""
-    stranger = re.search(r"GLOBAL (\S+)", str(error))
-    if stranger:
-        return (
-            f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
-        )
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__,
-    ]
-    if "weights_only" in lines[0]:  # torch's advice to read it unsafely
-        return "no file of torch's tensors"
-    return " ".join(lines[:2])[:200] if lines[0].endswith(":") else lines[0]

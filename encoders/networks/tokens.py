@@ -17,15 +17,9 @@ from boc.atomic_files import open_whole
 from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
 
-from .foreign import reading_model
-
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-START = 1
-END = 2
-UNKNOWN = 3
-LIMIT = 512  # ids per text; the network itself has no limit
-MARKS = ("</w>", "\u2581", "\u0120")  # of tokens that end, or begin, a word
-BERT_LIMIT = 512  # positions of a BERT whose description names no other number
+# Ids per text, where the network itself has no limit.
+LIMIT = 512
 
 # Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ?
 # before a space, unless it closes a single letter ("a.m.", an initial) or one of a few
@@ -56,7 +50,11 @@ class Vocabulary:
     EncoderError for a vocabulary that begins differently or names a word twice.
     """
 
-    def __init__(self, words: Sequence[str], limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        limit: int = LIMIT,
+    ) -> None:
         if tuple(words[: len(SPECIALS)]) != SPECIALS:
             raise EncoderError(
                 f"a vocabulary of words must begin with {' '.join(SPECIALS)}, got "
@@ -65,14 +63,16 @@ class Vocabulary:
         self.words = list(words)
         self.limit = limit
         self._ids = {word: number for number, word in enumerate(self.words)}
-        if len(self._ids) < len(self.words):
-            repeated = next(
-                word for number, word in enumerate(self.words) if self._ids[word] != number
-            )
-            raise EncoderError(f"{repeated!r} is twice in the vocabulary; each word needs one id")
+        for number, word in enumerate(self.words):
+            if self._ids[word] != number:
+                raise EncoderError(f"{word!r} is twice in the vocabulary; each word needs one id")
 
     @classmethod
-    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+    def learn(
+        cls,
+        captions: Iterable[str],
+        min_count: int = 4,
+    ) -> Vocabulary:
         """Learn the words that occur ``min_count`` times in captions, most frequent first, ties
         alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
@@ -89,34 +89,21 @@ class Vocabulary:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
-        return [
-            [
-                START,
-                *(self._ids.get(token, UNKNOWN) for token in tokenize(text)[: self.limit - 2]),
-                END,
-            ]
-            for text in texts
-        ]
+        start, end, unknown = range(1, 4)
+        rows = []
+        for text in texts:
+            tokens = tokenize(text)[: self.limit - 2]
+            rows.append([start, *(self._ids.get(token, unknown) for token in tokens), end])
+        return rows
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
         """Return the word of each id; <unk> for unknown words."""
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
-        """JSON for ``load``."""
-        return json.dumps(
-            {"kind": "words", "words": self.words, "limit": self.limit},
-            ensure_ascii=False,
-        )
-
-    @classmethod
-    def load(cls, text: str) -> Vocabulary:
-        """Restore a vocabulary from ``dump``. EncoderError for anything else."""
-        with reading_model(lambda reason: f"damaged vocabulary ({reason}); train the model again"):
-            words = parse_json(text)
-            if words["kind"] != "words" or not is_words(words["words"]):
-                raise ValueError("it needs the entries kind, words and limit")
-            return cls(words["words"], int(words["limit"]))
+        """JSON for ``read_tokens``."""
+        content = {"kind": "words", "words": self.words, "limit": self.limit}
+        return json.dumps(content, ensure_ascii=False)
 
 
 class Tokens(Protocol):
@@ -144,7 +131,6 @@ class WordPieces:
     """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
-        self.limit = limit
         self._tokenizer = tokenizer
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
@@ -176,12 +162,13 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         dumped = file.read().decode()
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
-        return Vocabulary.load(dumped)
-    if not {"model", "pre_tokenizer", "normalizer"} <= set(
-        tokens,
-    ):  # the library's own error would have no class
+        if not is_words(tokens["words"]):
+            raise ValueError(f"{path} holds no vocabulary")
+        return Vocabulary(tokens["words"], int(tokens["limit"]))
+    # The library's own error would have no class.
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
         raise ValueError(f"{path} holds no tokenizer")
-    limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
+    limit = text.get("max_position_embeddings", LIMIT)
     return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
@@ -189,10 +176,12 @@ def whole_words(tokenizer: Tokenizer) -> frozenset[str]:
     """Return the words that are one token of a tokenizer, in lower case, without the marks of its
     kind."""
     tokens = tokenizer.get_vocab()
-    mark = next(
-        (each for each in MARKS if sum(each in token for token in tokens) > len(tokens) / 20),
-        "",
-    )
+    mark = ""
+    # The first mark is at the end of a word, the others are at the beginning.
+    for known in ("</w>", "\u2581", "\u0120"):
+        if sum(known in token for token in tokens) > len(tokens) / 20:
+            mark = known
+            break
     words = (token.replace(mark, "").lower() for token in tokens if mark in token)
     return frozenset(word for word in words if word.isalpha())
 

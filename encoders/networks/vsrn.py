@@ -19,8 +19,6 @@ from .base import Encodings, Network, one_of, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
-POOLINGS = ("gru", "mean")
-ORDERS = ("source", "reversed", "size", "random")
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,9 @@ class VsrnConfig:
     def __post_init__(self) -> None:
         one_of("variant", self.variant, ("coco", "f30k"))
         one_of("norm_axis", self.norm_axis, AXES)
-        one_of("image_pooling", self.image_pooling, POOLINGS)
-        one_of("text_pooling", self.text_pooling, POOLINGS)
-        one_of("region_order", self.region_order, ORDERS)
+        for name in ("image_pooling", "text_pooling"):
+            one_of(name, getattr(self, name), ("gru", "mean"))
+        one_of("region_order", self.region_order, ("source", "reversed", "size", "random"))
         if self.image_pooling == "mean" and self.region_order != "source":
             raise EncoderError(
                 "region_order is for the GRU; leave it out, or set image_pooling=gru",
@@ -97,20 +95,20 @@ class Reasoning(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.g, self.theta, self.phi = (nn.Linear(width, width) for _ in range(3))
+        self.g = nn.Linear(width, width)
+        self.theta = nn.Linear(width, width)
+        self.phi = nn.Linear(width, width)
         self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
         """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n,
         width)."""
-        gathered = self.affinity(rows, real) @ (self.g(rows) * real[..., None])
+        # R (B, n, n): the weight in row i of what row j gives.
+        affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
+        affinity = affinity / real.sum(dim=1)[:, None, None]
+        gathered = affinity @ (self.g(rows) * real[..., None])
         reasoned: Tensor = rows + self.W(gathered, real)
         return reasoned
-
-    def affinity(self, rows: Tensor, real: Tensor) -> Tensor:
-        """R (B, n, n): the weight in row i of what row j gives."""
-        affinity: Tensor = self.theta(rows) @ self.phi(rows).transpose(1, 2)
-        return affinity / real.sum(dim=1)[:, None, None]
 
 
 class _VsrnImageTower(nn.Module):
@@ -130,17 +128,25 @@ class _VsrnImageTower(nn.Module):
         self.location: nn.Module | None = None
         self.img_rnn = _gru(config.image_pooling, config.width, config.width)
         self.order = config.region_order
-        f30k = config.variant == "f30k"
-        self.bn = nn.BatchNorm1d(config.width) if f30k else nn.Identity()
-        self.first_norm = not f30k
+        self.bn: nn.Module = nn.Identity()
+        self.first_norm = config.variant == "coco"
+        if config.variant == "f30k":
+            self.bn = nn.BatchNorm1d(config.width)
         self.axis = AXES[config.norm_axis]
 
-    def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width),
         (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
         rows: Tensor = self.fc(features)
-        reasoned = rows = self._unit(rows, real) if self.first_norm else rows
+        if self.first_norm:
+            rows = self._unit(rows, real)
+        reasoned = rows
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
@@ -151,20 +157,31 @@ class _VsrnImageTower(nn.Module):
         states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
 
-    def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+    def _in_order(
+        self,
+        regions: Tensor,
+        boxes: Tensor,
+        real: Tensor,
+    ) -> Tensor:
         """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
-        count = real.shape[1]
         if self.order == "source":
             return regions
+        count = real.shape[1]
         if self.order == "size":
             keys = -(boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
         elif self.order == "reversed":
-            keys = -torch.arange(count, dtype=boxes.dtype, device=boxes.device).expand(real.shape)
+            keys = -torch.arange(count).to(boxes)
         elif self.training:
-            keys = torch.rand(real.shape, dtype=boxes.dtype, device=boxes.device)
-        else:  # numpy's numbers, whose first ones do not depend on how many are drawn
-            drawn = torch.from_numpy(np.random.default_rng(0).random(count))
-            keys = drawn.to(boxes).expand(real.shape)
+            keys = torch.rand(
+                real.shape,
+                dtype=boxes.dtype,
+                device=boxes.device,
+            )
+        else:
+            # The first numbers that numpy draws do not depend on how many are drawn.
+            drawn = np.random.default_rng(0).random(count)
+            keys = torch.from_numpy(drawn).to(boxes)
+        keys = keys.expand(real.shape)
         order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
         return regions.take_along_dim(order[..., None], dim=1)
 
@@ -186,38 +203,41 @@ class Vsrn(Network):
     Config = VsrnConfig
     reads_boxes = False
 
-    def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: VsrnConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
+        self.dim = config.width
         self.img_enc = _VsrnImageTower(config)
-        self.txt_rnn = _gru(config.text_pooling, self.txt_enc.width, config.width)
+        self.txt_rnn = _gru(
+            config.text_pooling,
+            self.txt_enc.width,
+            config.width,
+        )
         if self.txt_rnn is None:
             self.txt_fc = nn.Linear(self.txt_enc.width, config.width)
 
-    @property
-    def dim(self) -> int:
-        width: int = self.config.width
-        return width
-
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
-        """Treat a picture without regions as one region with a zero feature."""
-        features, boxes, lengths = self._clean(features, boxes, lengths)
-        state, regions = self.img_enc(features, boxes, lengths)
-        return Encodings(nn.functional.normalize(state, dim=1), regions)
-
-    def _clean(
+    def images(
         self,
         features: Tensor,
         boxes: Tensor,
         lengths: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the inputs of ``images`` of one region or more, features raised to their power,
-        padded by zeros."""
+    ) -> Encodings:
+        """Treat a picture without regions as one region with a zero feature."""
         if not features.shape[1]:
-            features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
+            features = nn.functional.pad(features, (0, 0, 0, 1))
+            boxes = nn.functional.pad(boxes, (0, 0, 0, 1))
         padding = padding_mask(lengths, features.shape[1])[..., None]
-        features = features.masked_fill(padding, 0)
+        features = signed_power(features.masked_fill(padding, 0), self.config.region_power)
         boxes = boxes.masked_fill(padding, 0)
-        return signed_power(features, self.config.region_power), boxes, lengths.clamp(min=1)
+        state, regions = self.img_enc(
+            features,
+            boxes,
+            lengths.clamp(min=1),
+        )
+        return Encodings(nn.functional.normalize(state, dim=1), regions)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.txt_rnn is None:
@@ -229,16 +249,24 @@ class Vsrn(Network):
         return Encodings(nn.functional.normalize(pooled, dim=1), rows)
 
 
-def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
-    return nn.GRU(inputs, width, batch_first=True) if pooling == "gru" else None
+def _gru(
+    pooling: str,
+    inputs: int,
+    width: int,
+) -> nn.GRU | None:
+    if pooling == "mean":
+        return None
+    return nn.GRU(inputs, width, batch_first=True)
 
 
 def mean_of(rows: Tensor, real: Tensor) -> Tensor:
     """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
-    return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
+    total = (rows * real[..., None]).sum(dim=1)
+    return total / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
     """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a
     forward GRU."""
-    return states[torch.arange(len(states), device=states.device), lengths - 1]
+    items = torch.arange(len(states), device=states.device)
+    return states[items, lengths - 1]

@@ -50,9 +50,8 @@ class Kernels(nn.Module):
         super().__init__()
         angles = torch.arange(M) * (2 * math.pi / M) - math.pi
         self.means = nn.Parameter(torch.stack([torch.rand(M) / 2, angles], dim=1))
-        self.log_deviations = nn.Parameter(
-            torch.log(torch.tensor([0.25, math.pi / 4])).repeat(M, 1),
-        )
+        deviations = torch.tensor([0.25, math.pi / 4])
+        self.log_deviations = nn.Parameter(deviations.log().repeat(M, 1))
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
         """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last
@@ -60,16 +59,15 @@ class Kernels(nn.Module):
 
         They are zero if j is padding.
         """
+        # Differences of the polar coordinates from the means, (B, i, j, M), the angle in [-pi, pi].
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-        distance, angle = (
-            x / s
-            for x, s in zip((distance, angle), self.log_deviations.exp().unbind(1), strict=True)
-        )
-        exponents = -(distance.square() + angle.square()).movedim(-1, 1) / 2
-        near = real[:, None, None, :]
-        return exponents.masked_fill(~near, -torch.inf).softmax(dim=-1)
+        far, wide = self.log_deviations.exp().unbind(1)
+        squares = (distance / far).square() + (angle / wide).square()
+        exponents = -squares.movedim(-1, 1) / 2
+        padding = ~real[:, None, None, :]
+        return exponents.masked_fill(padding, -torch.inf).softmax(dim=-1)
 
 
 class LocationReasoning(nn.Module):
@@ -79,16 +77,27 @@ class LocationReasoning(nn.Module):
     def __init__(self, config: VsrnPlusPlusConfig) -> None:
         super().__init__()
         self.kernels = Kernels(config.kernels)
-        self.maps = nn.Linear(config.width, config.kernels * config.width, bias=False)
+        self.maps = nn.Linear(
+            config.width,
+            config.kernels * config.width,
+            bias=False,
+        )
         self.W = Residual(config.kernels * config.width, config.width)
 
-    def forward(self, rows: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+    def forward(
+        self,
+        rows: Tensor,
+        boxes: Tensor,
+        real: Tensor,
+    ) -> Tensor:
         """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more
         -> (B, n, width)."""
         weights = self.kernels(boxes, real)
-        # W_m before the sum over j: one product for all kernels; the sum is linear.
-        mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1)).transpose(1, 2)
-        located: Tensor = rows + self.W((weights @ mapped).transpose(1, 2).flatten(2), real)
+        # W_m before the sum over j is one product for all kernels; the sum is linear.
+        mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1))
+        # (B, M, n, width), then (B, n, M * width).
+        summed = weights @ mapped.transpose(1, 2)
+        located: Tensor = rows + self.W(summed.transpose(1, 2).flatten(2), real)
         return located
 
 
@@ -102,7 +111,11 @@ class VsrnPlusPlus(Vsrn):
     Config = VsrnPlusPlusConfig
     reads_boxes = True
 
-    def __init__(self, config: VsrnPlusPlusConfig, text: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        config: VsrnPlusPlusConfig,
+        text: Mapping[str, Any],
+    ) -> None:
         super().__init__(config, text)
         self.img_enc.location = LocationReasoning(config)
         if config.word_reasoning:
@@ -110,7 +123,8 @@ class VsrnPlusPlus(Vsrn):
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.word_reasoning:
-            hidden = self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1]))
+            real = ~padding_mask(lengths, hidden.shape[1])
+            hidden = self.word_reasoning(hidden, real)
         return super().words(hidden, lengths)
 
 
@@ -119,4 +133,5 @@ def polar(boxes: Tensor) -> Tensor:
     4) -> (B, i, j, 2), angles in [-pi, pi]."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     offset = centres[:, None] - centres[:, :, None]
-    return torch.stack([offset.norm(dim=-1), torch.atan2(offset[..., 1], offset[..., 0])], dim=-1)
+    x, y = offset.unbind(-1)
+    return torch.stack([offset.norm(dim=-1), torch.atan2(y, x)], dim=-1)

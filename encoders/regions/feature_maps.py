@@ -19,18 +19,17 @@ from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
-from ._shared import cell_boxes, parse_spec, write_spec
+from ._shared import Floats, cell_boxes, parse_spec, write_spec
 
-FORMAT = 1  # version of the features, part of the digest
-# metadata of a network that was exported: the SHA-256 of the weights that it was made from
+# Metadata of a network that was exported: the SHA-256 of the weights that it was made from.
 WEIGHTS = "weights"
 FORM = (
     "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and "
     "gives one map float32 "
     "(B, C, rows, columns)"
 )
-# a JPEG is decoded at no fewer pixels than this many times what the network reads, in width and
-# height
+# A JPEG is decoded at no fewer pixels than this many times what the network reads, in width and
+# height.
 SPARE = 2
 
 
@@ -90,36 +89,43 @@ class MapRegions:
         self._session = open_session(network, threads)
         spec = write_spec(kind, name, options)
         self._crops = crop_boxes(options.crops)
-        self._side, (dim, rows, columns) = self._sizes(spec)
-        cells = options.cells or rows, options.cells or columns
-        self._boxes = np.concatenate([cell_boxes(*cells), self._crops])
-        self._means = [
-            _averages(size, count) for size, count in zip((rows, columns), cells, strict=True)
-        ]
+        self._side, dim, rows, columns = self._sizes(spec)
+        down = options.cells or rows
+        across = options.cells or columns
+        self._boxes = np.concatenate([cell_boxes(down, across), self._crops])
+        self._means = _averages(rows, down), _averages(columns, across)
         self._least = int(SPARE * self._side * max(options.crops + 1, 2) / 2)
-        weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
-        made = (
-            f"onnx {hashlib.sha256(network).hexdigest()}" if kind == "onnx" else f"{name} {weights}"
+        if kind == "onnx":
+            source = f"onnx {hashlib.sha256(network).hexdigest()}"
+        else:
+            weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
+            source = f"{name} {weights}"
+        # The version of the features, and all options that there were once, so that old models find
+        # their source again.
+        decides = (
+            f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
+            f"crops={options.crops}, whole=0, colours=0)"
         )
-        # With the options that there were once, so that models of then find their source again.
-        chosen = (
-            f"Options(side=0, maps='last', cells={options.cells}, crops={options.crops}, "
-            "whole=0, colours=0)"
+        self.identity = Identity(
+            spec,
+            hashlib.sha256(decides.encode()).hexdigest(),
+            dim,
         )
-        digest = hashlib.sha256(f"{FORMAT} {made} {chosen}".encode()).hexdigest()
-        self.identity = Identity(spec, digest, dim)
 
     def __call__(self, image: ImageRef) -> Regions:
         picture = read_image(image.path, least=self._least)
-        sides = np.array([*picture.size] * 2)
-        boxes = [None, *(tuple(box * sides) for box in self._crops.astype(np.float64))]
-        inputs = [
-            picture.resize((self._side, self._side), Resampling.BILINEAR, box=box) for box in boxes
-        ]
-        maps = self._run(np.stack([np.asarray(each) for each in inputs]).transpose(0, 3, 1, 2))
+        corners = self._crops.astype(np.float64) * [*picture.size, *picture.size]
+        size = (self._side, self._side)
+        inputs = [picture.resize(size, Resampling.BILINEAR)]
+        inputs += [picture.resize(size, Resampling.BILINEAR, tuple(box)) for box in corners]
+        pixels = np.stack([np.asarray(each) for each in inputs])
+        # (1 + crops, C, rows, columns)
+        maps = self._run(pixels.transpose(0, 3, 1, 2))
         rows, columns = self._means
-        cells = (rows @ maps[0] @ columns.T).reshape(len(maps[0]), -1).T
-        return Regions(np.concatenate([cells, maps[1:].mean(axis=(2, 3))]), self._boxes)
+        cells = rows @ maps[0] @ columns.T
+        cells = cells.reshape(len(cells), -1).T
+        features = np.concatenate([cells, maps[1:].mean(axis=(2, 3))])
+        return Regions(features, self._boxes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MapRegions, (*self._made_of, 1)
@@ -130,50 +136,50 @@ class MapRegions:
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
-    def _run(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
+    def _run(self, pixels: NDArray[Any]) -> Floats:
         """Return the maps (B, C, rows, columns) of pixels (B, 3, S, S)."""
         name = self._session.get_inputs()[0].name
-        made: list[NDArray[np.float32]] = self._session.run(
-            None,
-            {name: np.ascontiguousarray(pixels, np.float32)},
-        )
+        made: list[Floats]
+        made = self._session.run(None, {name: np.ascontiguousarray(pixels, np.float32)})
         return made[0]
 
-    def _sizes(self, spec: str) -> tuple[int, tuple[int, int, int]]:
+    def _sizes(self, spec: str) -> tuple[int, int, int, int]:
         """Return the side of the input and the shape of a map. EncoderError for a network of
         another form."""
         inputs = self._session.get_inputs()
         outputs = self._session.get_outputs()
-        shape = list(inputs[0].shape) if [each.type for each in inputs] == ["tensor(float)"] else []
-        side = shape[-1] if shape[1:] == [3, *shape[-1:] * 2] else None
+        side = next((side for each in inputs for side in each.shape[3:]), None)
+        forms = [(each.type, each.shape[1:]) for each in inputs]
+        fits = forms == [("tensor(float)", [3, side, side])] and len(outputs) == 1
         made = None
-        if isinstance(side, int) and len(outputs) == 1:
+        if fits and isinstance(side, int):
             with reading_model(lambda reason: f"{spec}: cannot be run ({reason}); {FORM}"):
                 made = self._run(np.zeros((1 + len(self._crops), 3, side, side), np.float32))
         if made is None or made.dtype != np.float32 or made.ndim != 4 or not made.size:
             takes, gives = (
-                [f"{each.type} {each.shape}" for each in ends] for ends in (inputs, outputs)
+                ", ".join(f"{each.type} {each.shape}" for each in ends)
+                for ends in (inputs, outputs)
             )
-            raise EncoderError(
-                f"{spec}: reads {', '.join(takes)} and gives {', '.join(gives)}; {FORM}",
-            )
+            raise EncoderError(f"{spec}: reads {takes} and gives {gives}; {FORM}")
         _, dim, rows, columns = made.shape
-        return int(shape[-1]), (dim, rows, columns)
+        return int(inputs[0].shape[-1]), dim, rows, columns
 
 
-def crop_boxes(side: int) -> NDArray[np.float32]:
+def crop_boxes(side: int) -> Floats:
     """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1)
     wide and high, and half of it shared with the next."""
-    y, x = (a.ravel() for a in np.mgrid[0:side, 0:side])
+    y, x = np.mgrid[0:side, 0:side].reshape(2, -1)
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)
 
 
-def _averages(size: int, count: int) -> NDArray[np.float32]:
+def _averages(size: int, count: int) -> Floats:
     """Return weights (count, size) that average ``size`` values to ``count``, value i over those
     from i * size / count to (i + 1) * size / count, rounded outwards."""
     i = np.arange(count)[:, None]
+    first = i * size // count
+    end = -(-(i + 1) * size // count)
     place = np.arange(size)
-    inside = (place >= i * size // count) & (place < -(-(i + 1) * size // count))
-    weights: NDArray[np.float32] = (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
-    return weights
+    inside = (place >= first) & (place < end)
+    weights: NDArray[np.float64] = inside / inside.sum(axis=1, keepdims=True)
+    return weights.astype(np.float32)

@@ -13,11 +13,12 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ._shared import cell_boxes
+from ._shared import Floats, cell_boxes
 
-LEVELS = (6, 3, 1)  # cells per side
-PARTS = 3  # parts per side of a cell
-PIXELS = 8  # pixels per side of a part
+# Cells per side, parts per side of a cell, pixels per side of a part.
+LEVELS = (6, 3, 1)
+PARTS = 3
+PIXELS = 8
 ORIENTATIONS = 9
 DIM = PARTS * PARTS * (ORIENTATIONS + 3)
 XYZ = (
@@ -26,7 +27,6 @@ XYZ = (
     (0.019334, 0.119193, 0.950227),
 )
 """XYZ of the primaries of sRGB under D65, rows X, Y, Z."""
-WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
 
 def load(argument: str) -> GridRegions:
@@ -45,7 +45,11 @@ class GridRegions:
 
     def __init__(self) -> None:
         described = f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"
-        self.identity = Identity("grid", hashlib.sha256(described.encode()).hexdigest(), DIM)
+        self.identity = Identity(
+            "grid",
+            hashlib.sha256(described.encode()).hexdigest(),
+            DIM,
+        )
         self._boxes = np.concatenate([cell_boxes(side, side) for side in LEVELS])
 
     def __call__(self, image: ImageRef) -> Regions:
@@ -53,22 +57,17 @@ class GridRegions:
         return Regions(np.concatenate([_describe(picture, side) for side in LEVELS]), self._boxes)
 
 
-def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
+def _describe(picture: Image.Image, side: int) -> Floats:
     """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
-    size = side * PARTS * PIXELS
-    pixels = np.asarray(
-        picture.resize((size, size), Image.Resampling.BOX),
-        dtype=np.float32,
-    ) / np.float32(255)
-    rows = _of_cells(_histograms(pixels), side)
-    clipped = np.minimum(rows / _lengths(rows), 0.2)
-    edges = clipped / _lengths(
-        clipped,
-    )  # of unit length, clipped, and of unit length again: "L2-Hys"
-    colours = (
-        rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3))
-        / 100
-    )
+    parts = side * PARTS
+    size = parts * PIXELS
+    resized = picture.resize((size, size), Image.Resampling.BOX)
+    pixels = np.asarray(resized, np.float32) / np.float32(255)
+    # Of unit length, clipped, and of unit length again: "L2-Hys".
+    edges = _unit(_of_cells(_histograms(pixels), side))
+    edges = _unit(np.minimum(edges, 0.2))
+    colours = rgb_to_lab(pixels).reshape(parts, PIXELS, parts, PIXELS, 3)
+    colours = colours.mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
@@ -78,7 +77,7 @@ def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
     return cells.reshape(side * side, -1)
 
 
-def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
+def _histograms(pixels: Floats) -> NDArray[np.float64]:
     """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel,
     by orientation.
 
@@ -90,35 +89,46 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
+    # The strongest channel of each pixel, (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
         np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
     )
-    orientation = np.rad2deg(np.arctan2(row, column)) % 180 // (180 / ORIENTATIONS)
-    bins = np.minimum(orientation.astype(np.int64), ORIENTATIONS - 1)
+    degrees = np.rad2deg(np.arctan2(row, column)) % 180
+    bins = (degrees // (180 / ORIENTATIONS)).astype(np.int64)
+    bins = np.minimum(bins, ORIENTATIONS - 1)
     side = len(pixels) // PIXELS
     part = np.arange(side).repeat(PIXELS)
     places = (part[:, None] * side + part) * ORIENTATIONS + bins
-    sums = np.bincount(places.ravel(), magnitude.ravel(), side * side * ORIENTATIONS)
+    sums = np.bincount(
+        places.ravel(),
+        magnitude.ravel(),
+        side * side * ORIENTATIONS,
+    )
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths: NDArray[np.float64] = np.sqrt((rows**2).sum(axis=1, keepdims=True) + 1e-10)
-    return lengths
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    squares = (rows**2).sum(axis=1, keepdims=True)
+    unit: NDArray[np.float64] = rows / np.sqrt(squares + 1e-10)
+    return unit
 
 
-def rgb_to_lab(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+def rgb_to_lab(pixels: Floats) -> Floats:
     """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE
     15:2004, IEC 61966-2-1)."""
+    bright = ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4)
     linear = np.where(
         pixels > 0.04045,
-        ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4),
+        bright,
         pixels / np.float32(12.92),
     )
-    xyz = linear @ np.array(XYZ, np.float32).T / np.array(WHITE, np.float32)
+    # XYZ of D65, as the observer of 1931 sees it.
+    white = np.array((0.95047, 1.0, 1.08883), np.float32)
+    xyz = linear @ np.array(XYZ, np.float32).T / white
+    dark = np.float32(7.787) * xyz + np.float32(16 / 116)
     x, y, z = np.moveaxis(
-        np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)),
+        np.where(xyz > 0.008856, np.cbrt(xyz), dark),
         -1,
         0,
     )

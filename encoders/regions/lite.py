@@ -4,8 +4,6 @@ Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that
 weights are those of TensorFlow; batch normalisations are folded into the convolutions before them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from io import BytesIO
@@ -16,15 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..networks.foreign import reading_model
+from ..networks.foreign import read_tensors, reading_model
 
-STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of the first block of each stage
 BLOCKS = {
     "lite0": (1, 2, 2, 3, 3, 4, 1),
     "lite1": (1, 3, 3, 4, 4, 5, 1),
     "lite2": (1, 3, 3, 4, 4, 5, 1),
 }
-EPSILON = 1e-3  # epsilon of batch normalisation, as trained
 
 
 class Lite(nn.Module):
@@ -32,24 +28,24 @@ class Lite(nn.Module):
     ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of the map over
     its cells."""
 
-    def __init__(self, name: str, state: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: dict[str, Tensor],
+    ) -> None:
         super().__init__()
         left = dict(state)
-        self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2, activated=True)
+        self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2)
         self.stages = nn.Sequential()
-        for number, stride in enumerate(STRIDES):
-            first = sum(BLOCKS[name][:number])
-            count = BLOCKS[name][number]
-            blocks = [
-                _Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)
-            ]
-            self.stages.append(nn.Sequential(*blocks))
-        self.head = _FoldedConvolution(left, "_conv_head", "_bn1", 1, activated=True)
+        # The stride is that of the first block of a stage.
+        for count, stride in zip(BLOCKS[name], (1, 2, 2, 2, 1, 2, 1), strict=True):
+            for step in (stride, *[1] * (count - 1)):
+                self.stages.append(_Block(left, f"_blocks.{len(self.stages)}.", step))
+        self.head = _FoldedConvolution(left, "_conv_head", "_bn1", 1)
         self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
         self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
         if left:
             raise ValueError(f"{len(left)} tensors are left over, such as {next(iter(left))}")
-        self.width = len(self.head.bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = pixels.contiguous(memory_format=torch.channels_last)
@@ -67,26 +63,27 @@ def read_network(name: str, path: Path) -> Lite:
             f"{again}"
         ),
     ):
-        return (
-            Lite(name, torch.load(path, map_location="cpu", weights_only=True))
-            .eval()
-            .requires_grad_(False)
-        )
+        return Lite(name, read_tensors(path)).eval().requires_grad_(False)
 
 
-def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
+def export(
+    network: nn.Module,
+    side: int,
+    metadata: Mapping[str, str],
+) -> bytes:
     """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with
     metadata."""
     file = BytesIO()
     free = {0: "B"}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter that needs no further package
+        # The exporter that needs no further package warns that it is the old one.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
             (torch.zeros(1, 3, side, side),),
             file,
             dynamo=False,
-            # later ones compute the padding in the graph, which ONNX Runtime does not fold
+            # Later versions compute the padding in the graph, which ONNX Runtime does not fold.
             opset_version=10,
             input_names=["pixels"],
             output_names=["map"],
@@ -109,8 +106,7 @@ class _FoldedConvolution(nn.Module):
         name: str,
         norm: str,
         stride: int,
-        *,
-        activated: bool,
+        activated: bool = True,
     ) -> None:
         super().__init__()
         left.pop(f"{norm}.num_batches_tracked", None)
@@ -118,24 +114,30 @@ class _FoldedConvolution(nn.Module):
             left.pop(f"{norm}.{key}") for key in ("weight", "bias", "running_mean", "running_var")
         )
         weight = left.pop(f"{name}.weight")
-        scale = scale / (variance + EPSILON).sqrt()
-        folded = (weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
-        self.weight = nn.Parameter(folded)
+        # The networks were trained with this epsilon of their batch normalisations.
+        scale = scale / (variance + 1e-3).sqrt()
+        folded = weight * scale[:, None, None, None]
+        self.weight = nn.Parameter(folded.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(shift - mean * scale)
         self.kernel = weight.shape[-1]
         self.stride = stride
         self.activated = activated
-        self.groups = len(weight) if weight.shape[1] == 1 else 1
+        # A depthwise convolution has one channel of weights per channel.
+        self.groups = 1
+        if weight.shape[1] == 1:
+            self.groups = len(weight)
 
     def forward(self, rows: Tensor) -> Tensor:
-        if self.stride == 1:
-            padding = self.kernel // 2
-        else:
+        padding = self.kernel // 2
+        if self.stride > 1:
             padding = 0
-            rows = functional.pad(
-                rows,
-                [*self._lacking(int(rows.shape[3])), *self._lacking(int(rows.shape[2]))],
-            )
+            zeros = []
+            for size in map(int, rows.shape[:1:-1]):
+                # For size / stride outputs, rounded up.
+                outputs = -(-size // self.stride)
+                lack = max((outputs - 1) * self.stride + self.kernel - size, 0)
+                zeros += [lack // 2, lack - lack // 2]
+            rows = functional.pad(rows, zeros)
         made = functional.conv2d(
             rows,
             self.weight,
@@ -144,39 +146,32 @@ class _FoldedConvolution(nn.Module):
             padding,
             groups=self.groups,
         )
-        return functional.relu6(made, inplace=True) if self.activated else made
-
-    def _lacking(self, size: int) -> tuple[int, int]:
-        """Return numbers of zeros before and after ``size`` values, for ``size / stride`` outputs,
-        rounded up."""
-        lack = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
-        return lack // 2, lack - lack // 2
+        if self.activated:
+            return functional.relu6(made, inplace=True)
+        return made
 
 
 class _Block(nn.Module):
     """An inverted residual block (MobileNetV2): expand, convolve each channel, project."""
 
-    def __init__(self, left: dict[str, Tensor], name: str, stride: int) -> None:
+    def __init__(
+        self,
+        left: dict[str, Tensor],
+        name: str,
+        stride: int,
+    ) -> None:
         super().__init__()
         steps = []
         if f"{name}_expand_conv.weight" in left:
-            steps.append(
-                _FoldedConvolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True),
-            )
-        steps.append(
-            _FoldedConvolution(
-                left,
-                f"{name}_depthwise_conv",
-                f"{name}_bn1",
-                stride,
-                activated=True,
-            ),
-        )
-        steps.append(
+            steps.append(_FoldedConvolution(left, f"{name}_expand_conv", f"{name}_bn0", 1))
+        steps += [
+            _FoldedConvolution(left, f"{name}_depthwise_conv", f"{name}_bn1", stride),
             _FoldedConvolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False),
-        )
+        ]
         self.steps = nn.Sequential(*steps)
 
     def forward(self, rows: Tensor) -> Tensor:
         made: Tensor = self.steps(rows)
-        return rows + made if made.shape == rows.shape else made
+        if made.shape == rows.shape:
+            return rows + made
+        return made

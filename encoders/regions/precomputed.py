@@ -25,9 +25,10 @@ import binascii
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,17 @@ from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import reading_model
-from ._shared import parse_spec, write_spec
-
-COCO = re.compile(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})")
+from ._shared import Floats, parse_spec, write_spec
 
 
 def known_as(image_id: str) -> list[str]:
     """Return the id of a picture without folder and suffix; then, if it is a name of COCO
     (``COCO_val2014_000000391895``, or those twelve digits alone), its number, ``391895``."""
     stem = PurePosixPath(image_id).stem
-    number = COCO.fullmatch(stem)
-    return [stem, *([str(int(number[1]))] if number else [])]
+    number = re.fullmatch(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})", stem)
+    if number is None:
+        return [stem]
+    return [stem, str(int(number[1]))]
 
 
 def karpathy_places(path: Path) -> dict[str, str]:
@@ -65,9 +66,6 @@ def karpathy_places(path: Path) -> dict[str, str]:
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
 
 
-FOLDERS = (("cocobu_att", "cocobu_box"), ("bu_att", "bu_box"))
-
-
 @dataclass(frozen=True)
 class PrecomputedOptions:
     """``index``: a Karpathy file, whose images number the features by their place."""
@@ -78,7 +76,7 @@ class PrecomputedOptions:
 def load_files(argument: str) -> FileRegions:
     """Return the source over the folder ``argument``. EncoderError if it has neither layout."""
     name, options = parse_spec(argument, PrecomputedOptions)
-    return FileRegions(Path(name), Path(options.index) if options.index else None)
+    return FileRegions(Path(name), options.index)
 
 
 class FileRegions:
@@ -90,67 +88,65 @@ class FileRegions:
     files.
     """
 
-    def __init__(self, folder: Path, index: Path | None = None) -> None:
-        pairs = [
-            (folder / a, folder / b)
-            for a, b in FOLDERS
-            if (folder / a).is_dir() and (folder / b).is_dir()
-        ]
-        if not pairs:
+    def __init__(self, folder: Path, index: str) -> None:
+        for layout in ("cocobu", "bu"):
+            self._features = folder / f"{layout}_att"
+            self._boxes = folder / f"{layout}_box"
+            if self._features.is_dir() and self._boxes.is_dir():
+                break
+        else:
             raise EncoderError(
                 f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with "
                 "bu_box)",
             )
-        self._features, self._boxes = pairs[0]
-        paths = (p for p in self._features.rglob("*.np[yz]") if p.is_file())
-        names = sorted(p.relative_to(self._features).as_posix() for p in paths)
+        paths = [path for path in self._features.rglob("*.np[yz]") if path.is_file()]
+        names = sorted(path.relative_to(self._features).as_posix() for path in paths)
         if not names:
             raise EncoderError(f"{self._features}: no .npz or .npy files; put one a picture there")
         width = _read_array(self._features / names[0]).shape[-1]
         listing = "\n".join(f"{name} {(self._features / name).stat().st_size}" for name in names)
         self._index = index
-        self._places = None if index is None else karpathy_places(index)
-        if self._places is not None:
+        self._places: dict[str, str] = {}
+        options = PrecomputedOptions()
+        if index:
+            self._places = karpathy_places(Path(index))
             listing += "".join(f"\n{name} {place}" for name, place in self._places.items())
+            options = PrecomputedOptions(str(Path(index).resolve()))
         digest = hashlib.sha256(listing.encode()).hexdigest()
-        spec = write_spec(
-            "files",
-            str(folder.resolve()),
-            PrecomputedOptions(str(index.resolve()) if index else ""),
-        )
+        spec = write_spec("files", str(folder.resolve()), options)
         self.identity = Identity(spec, digest, int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         path = self._file(PurePosixPath(image.id))
         features = _read_array(path)
         boxes = _read_array(self._boxes / path.relative_to(self._features).with_suffix(".npy"))
-        if (
-            features.ndim != 2
-            or features.shape[1] != self.identity.dim
-            or boxes.size != 4 * len(features)
-        ):
+        count = boxes.size / 4
+        if features.shape != (count, self.identity.dim):
             raise ImageError(
                 f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together",
             )
-        scale = np.array(_size(image.path) * 2, dtype=np.float64)
-        return Regions(
-            features.astype(np.float32),
-            (boxes.reshape(-1, 4) / scale).astype(np.float32),
-        )
+        try:
+            # The upright picture is not decoded.
+            size = image_size(image.path)
+        except ImageError as error:
+            raise ImageError(f"{error} (boxes are in its pixels)") from error
+        return _in_fractions(features, boxes, *size)
 
     def _file(self, name: PurePosixPath) -> Path:
         """Return the path of the features of the picture with this id, whether it exists or not."""
         names = [str(name.with_suffix("")), *known_as(str(name))]
-        if self._places is not None:
+        if self._index:
             if name.name not in self._places:
                 raise ImageError(
                     f"{name}: {self._index} lists no such picture; give the file of this data set",
                 )
             names = [self._places[name.name]]
-        places = [
-            self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")
-        ]
-        return next((place for place in places if place.exists()), places[-1])
+        for stem in names:
+            for suffix in (".npz", ".npy"):
+                place = self._features / f"{stem}{suffix}"
+                if place.exists():
+                    return place
+        return place
 
 
 def _read_array(path: Path) -> NDArray[Any]:
@@ -169,13 +165,16 @@ def _read_array(path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _size(path: Path) -> tuple[int, int]:
-    """Return the width and height of the upright picture by its orientation tag, without decoding
-    it."""
-    try:
-        return image_size(path)
-    except ImageError as error:
-        raise ImageError(f"{error} (boxes are in its pixels)") from error
+def _in_fractions(
+    features: NDArray[Any],
+    boxes: NDArray[Any],
+    width: int,
+    height: int,
+) -> Regions:
+    """Return regions whose boxes, four numbers each, are in pixels of a picture of this size."""
+    scale = np.array([width, height] * 2, dtype=np.float64)
+    fractions = boxes.reshape(-1, 4) / scale
+    return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
 
 def load_scan(argument: str) -> ScanRegions:
@@ -201,24 +200,22 @@ class ScanRegions:
         except SourceError as error:
             raise EncoderError(str(error)) from error
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
-        self._folder = folder.resolve()
+        digest = hashlib.sha256(listing.encode()).hexdigest()
         width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
-        self.identity = Identity(
-            f"scan:{self._folder}",
-            hashlib.sha256(listing.encode()).hexdigest(),
-            int(width),
-        )
+        self._folder = folder.resolve()
+        self.identity = Identity(f"scan:{self._folder}", digest, int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
-        name, mark, row = image.path.name.rpartition("#")
-        if not mark or not row.isdecimal() or not name.endswith(ARRAY):
+        name, _, row = image.path.name.rpartition("#")
+        if not row.isdecimal() or not name.endswith(ARRAY):
             raise ImageError(
                 f"{image.path}: no picture of an array of SCAN; give an array ({ARRAY}) as the "
                 "source",
             )
         path = self._folder / name
         try:
-            features = np.load(path, mmap_mode="r", allow_pickle=False)[int(row)].astype(np.float32)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            features = array[int(row)].astype(np.float32)
         except DAMAGE as error:
             raise ImageError(
                 f"{path}: no regions in row {row} ({error}); give the folder of this array",
@@ -228,16 +225,17 @@ class ScanRegions:
                 f"{path}: row {row} has the shape {features.shape}; regions are "
                 f"{self.identity.dim} wide",
             )
-        return Regions(features, np.tile(np.array([0, 0, 1, 1], np.float32), (len(features), 1)))
+        whole = np.array([[0, 0, 1, 1]], np.float32)
+        return Regions(features, whole.repeat(len(features), axis=0))
 
 
-WIDE: dict[int, tuple[str, ...]] = {6: ("id", "width", "height", "count", "boxes", "features")}
-WIDE[10] = ("id", "height", "width", "", "", "", "", "count", "boxes", "features")
-HEADERS = frozenset({b"image_id", b"img_id"})
-LONGEST = 1 << 26  # bytes per row; 100 boxes of 2,048 values take 1.1 MB
-FORMAT = 1
-LONGEST_ID = 256
-VOTERS = 9  # rows that decide the width of features, since the first one may be damaged
+COLUMNS = {
+    6: ("id", "width", "height", "count", "boxes", "features"),
+    10: ("id", "height", "width", "", "", "", "", "count", "boxes", "features"),
+}
+"""The columns of a row by their number."""
+# Bytes per row: 100 boxes of 2,048 values take 1.1 MB.
+LONGEST = 1 << 26
 
 
 def load_tsv(argument: str) -> TsvRegions:
@@ -277,13 +275,19 @@ class TsvRegions:
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
         index = _index(self._path)
-        self._offsets = dict(
-            zip(reversed(index.ids), reversed(index.offsets.tolist()), strict=True),
-        )
+        self._offsets: dict[str, int] = {}
+        for name, offset in zip(index.ids, index.offsets.tolist(), strict=True):
+            self._offsets.setdefault(name, offset)
         self.identity = Identity(f"tsv:{self._path}", index.digest, index.dim)
 
     def __call__(self, image: ImageRef) -> Regions:
-        name = self._row_name(image)
+        names = known_as(image.id)
+        name = next((name for name in names if name in self._offsets), None)
+        if name is None:
+            raise ImageError(
+                f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
+                "extract its regions, or leave it out",
+            )
         try:
             with self._path.open("rb") as handle:
                 handle.seek(self._offsets[name])
@@ -295,23 +299,17 @@ class TsvRegions:
                 "fetch the table again",
             ) from error
 
-    def _row_name(self, image: ImageRef) -> str:
-        names = known_as(image.id)
-        row = next((name for name in names if name in self._offsets), None)
-        if row is None:
-            raise ImageError(
-                f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
-                "extract its regions, or leave it out",
-            )
-        return row
 
-
-def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
+def _parse_row(
+    line: bytes,
+    name: str,
+    dim: int | None = None,
+) -> Regions:
     """Parse the regions of a row. ValueError says what is wrong."""
     cells = line.rstrip(b"\r\n").split(b"\t")
-    if len(cells) not in WIDE:
-        raise ValueError(f"{len(cells)} columns, not {' or '.join(map(str, WIDE))}")
-    row = dict(zip(WIDE[len(cells)], cells, strict=True))
+    if len(cells) not in COLUMNS:
+        raise ValueError(f"{len(cells)} columns, not {' or '.join(map(str, COLUMNS))}")
+    row = dict(zip(COLUMNS[len(cells)], cells, strict=True))
     if row["id"] != name.encode():
         raise ValueError(f"the row is of {row['id'][:40]!r}, the table was changed")
     count, width, height = (int(row[key]) for key in ("count", "width", "height"))
@@ -321,19 +319,16 @@ def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
         raise ValueError(
             f"{count} boxes on {width} x {height} pixels, but {len(boxes)} numbers for boxes",
         )
-    dim = len(features) // max(count, 1) if dim is None else dim
+    if dim is None:
+        dim = len(features) // max(count, 1)
     if len(features) != count * dim:
         raise ValueError(f"{len(features)} numbers for features of {count} boxes, each {dim} wide")
     if not (np.isfinite(boxes).all() and np.isfinite(features).all()):
         raise ValueError("not all numbers are finite")
-    scale = np.array([width, height] * 2, dtype=np.float64)
-    return Regions(
-        features.reshape(count, dim),
-        (boxes.reshape(count, 4) / scale).astype(np.float32),
-    )
+    return _in_fractions(features.reshape(count, dim), boxes, width, height)
 
 
-def _floats(cell: bytes) -> NDArray[np.float32]:
+def _floats(cell: bytes) -> Floats:
     try:
         return np.frombuffer(base64.b64decode(cell, validate=True), "<f4").astype(np.float32)
     except binascii.Error as error:
@@ -345,37 +340,23 @@ def _index(path: Path) -> _RowOffsets:
     writable."""
     status = path.stat()
     cache = path.with_name(f".{path.name}.index.npz")
-    stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    index = _read_index(cache, stamp)
-    if index is None:
-        index = _index_table(path)
-        arrays: dict[str, Any] = {
-            "stamp": stamp,
-            "ids": np.array(index.ids),
-            "offsets": index.offsets,
-        }
-        try:
-            with replacing(cache) as temporary, temporary.open("wb") as handle:
-                np.savez(handle, digest=np.array(index.digest), dim=np.array(index.dim), **arrays)
-        except BocError:
-            return index  # read-only folder: the next use scans again
+    # The first number is the version of the index.
+    stamp = np.array([1, status.st_size, status.st_mtime_ns], dtype=np.int64)
+    # A missing or damaged index is made again, as an outdated one.
+    with suppress(*DAMAGE):
+        arrays = read_archive(cache)
+        if np.array_equal(arrays["stamp"], stamp):
+            return _RowOffsets(
+                arrays["ids"].tolist(),
+                arrays["offsets"],
+                str(arrays["digest"]),
+                int(arrays["dim"]),
+            )
+    index = _index_table(path)
+    # In a read-only folder the next use scans again.
+    with suppress(BocError), replacing(cache) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, stamp=stamp, **asdict(index))
     return index
-
-
-def _read_index(path: Path, stamp: NDArray[np.int64]) -> _RowOffsets | None:
-    """Return the kept index, or None if it is missing, damaged, or outdated."""
-    try:
-        arrays = read_archive(path)
-        if not np.array_equal(arrays["stamp"], stamp):
-            return None
-        return _RowOffsets(
-            arrays["ids"].tolist(),
-            arrays["offsets"],
-            str(arrays["digest"]),
-            int(arrays["dim"]),
-        )
-    except DAMAGE:
-        return None
 
 
 def _index_table(path: Path) -> _RowOffsets:
@@ -386,14 +367,23 @@ def _index_table(path: Path) -> _RowOffsets:
     at = 0
     widths: Counter[int] = Counter()
     with path.open("rb") as handle:
-        while line := _line(handle, path):
+        while line := handle.readline(LONGEST):
+            if len(line) == LONGEST:
+                raise EncoderError(
+                    f"{path}: a line longer than {LONGEST:,} bytes; give a bottom-up-attention "
+                    ".tsv",
+                )
             digest.update(line)
             name, tab, _ = line.partition(b"\t")
-            if tab and name not in HEADERS and len(name) <= LONGEST_ID:
+            if tab and name not in (b"image_id", b"img_id") and len(name) <= 256:
                 ids.append(name.decode("utf-8", "replace"))
                 offsets.append(at)
-                if widths.total() < VOTERS:
-                    widths.update(_width_of(line, ids[-1]))
+                # The first row may be damaged, so that nine decide the width.
+                if widths.total() < 9:
+                    with suppress(ValueError):
+                        row = _parse_row(line, ids[-1])
+                        if len(row):
+                            widths[row.features.shape[1]] += 1
             at += len(line)
     if not widths:
         raise EncoderError(
@@ -401,27 +391,10 @@ def _index_table(path: Path) -> _RowOffsets:
             "image_h, num_boxes, boxes, "
             "features; give a bottom-up-attention .tsv",
         )
+    [(width, _)] = widths.most_common(1)
     return _RowOffsets(
         ids,
-        np.array(offsets, dtype=np.int64),
+        np.array(offsets, np.int64),
         digest.hexdigest(),
-        widths.most_common(1)[0][0],
+        width,
     )
-
-
-def _line(handle: BinaryIO, path: Path) -> bytes:
-    line = handle.readline(LONGEST)
-    if len(line) == LONGEST:
-        raise EncoderError(
-            f"{path}: a line longer than {LONGEST:,} bytes; give a bottom-up-attention .tsv",
-        )
-    return line
-
-
-def _width_of(line: bytes, name: str) -> list[int]:
-    """Return the width of the features of a row; empty if it has none, or is damaged."""
-    try:
-        row = _parse_row(line, name)
-    except ValueError:
-        return []
-    return [row.features.shape[1]] if len(row) else []

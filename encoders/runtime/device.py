@@ -1,8 +1,6 @@
 """The device that networks run on. Torch, which takes seconds to import, is imported where it is
 asked."""
 
-from __future__ import annotations
-
 import ctypes
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,9 +12,8 @@ from boc.types import Runtime
 
 def runs_onnx(runtime: Runtime) -> bool:
     """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
-    return (
-        runtime.device in ("auto", "cpu") and runtime.precision == "float32" and not runtime.compile
-    )
+    on_cpu = runtime.device in ("auto", "cpu")
+    return on_cpu and runtime.precision == "float32" and not runtime.compile
 
 
 def import_for_torch(name: str) -> ModuleType:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from tokenizers import Encoding, Tokenizer
 
 from boc.errors import ImageError
 from boc.inputs.images import read_image
 from boc.types import ImageRef
 
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+from ..networks.tokens import whole_words
 
-# largest ratio of the long to the short side: resizing the short side enlarges the long one too
+# The largest ratio of the long to the short side: resizing the short side enlarges the long one.
 THINNEST = 100
 
 Inputs = Mapping[str, NDArray[Any]]
@@ -56,42 +56,41 @@ class Preparer:
         inputs = self.inputs(picture)
         if self.grid is None:
             return ClipInput(inputs, np.empty((0, 4), np.float32))
-        rows, columns = (
-            inputs["spatial_shapes"].tolist() if "spatial_shapes" in inputs else self.grid
-        )
-        return ClipInput(inputs, patch_boxes(window(self.processor, width, height), rows, columns))
+        rows, columns = inputs.get("spatial_shapes", self.grid)
+        seen = window(self.processor, width, height)
+        return ClipInput(inputs, patch_boxes(seen, int(rows), int(columns)))
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        # Explicit, because the rows of a picture with one or three rows could be mistaken for
-        # channels.
+        # The rows of a picture with one or three rows could be mistaken for channels.
         arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
 
 
-def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
+def window(
+    processor: Any,
+    width: int,
+    height: int,
+) -> tuple[float, float, float, float]:
     """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width
     and height of the picture. Beyond [0, 1] if the crop is larger than the picture."""
-    size = getattr(processor, "size", None) or {}
     crop = getattr(processor, "crop_size", None) or {}
     if getattr(processor, "do_resize", False):
-        width, height = resized(size, width, height)
-    if (
-        not getattr(processor, "do_center_crop", False)
-        or not crop.get("height")
-        or not crop.get("width")
-    ):
+        width, height = resized(processor.size or {}, width, height)
+    crops = getattr(processor, "do_center_crop", False)
+    if not (crops and crop.get("height") and crop.get("width")):
         return 0.0, 0.0, 1.0, 1.0
     left = (width - crop["width"]) // 2
     top = (height - crop["height"]) // 2
-    return (
-        left / width,
-        top / height,
-        (left + crop["width"]) / width,
-        (top + crop["height"]) / height,
-    )
+    right = left + crop["width"]
+    bottom = top + crop["height"]
+    return left / width, top / height, right / width, bottom / height
 
 
-def resized(size: Mapping[str, int], width: int, height: int) -> tuple[int, int]:
+def resized(
+    size: Mapping[str, int],
+    width: int,
+    height: int,
+) -> tuple[int, int]:
     """Return the width and height of a picture that is brought to a ``size``: its shortest edge, or
     both."""
     if shortest := size.get("shortest_edge"):
@@ -106,8 +105,16 @@ def patch_boxes(
     columns: int,
 ) -> NDArray[np.float32]:
     """Return (rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
-    xs = np.linspace(seen[0], seen[2], columns + 1)
-    ys = np.linspace(seen[1], seen[3], rows + 1)
+    xs = np.linspace(
+        seen[0],
+        seen[2],
+        columns + 1,
+    )
+    ys = np.linspace(
+        seen[1],
+        seen[3],
+        rows + 1,
+    )
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
     clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
@@ -135,47 +142,37 @@ class PixelForm:
     def of(cls, processor: Any) -> PixelForm:
         """Return the form of an image processor of transformers; AttributeError or TypeError for
         one of another kind. Whether it computes the same is to be compared."""
-        sizes = (dict(getattr(processor, name, None) or {}) for name in ("size", "crop_size"))
-        size, crop = (
-            {key: value for key, value in each.items() if value is not None} for each in sizes
-        )
-        crops = bool(getattr(processor, "do_center_crop", False))
-        means, deviations = (
-            tuple(map(float, each)) for each in (processor.image_mean, processor.image_std)
-        )
-        factor = float(processor.rescale_factor)
+
+        def sides(name: str) -> dict[str, int]:
+            stated = dict(getattr(processor, name, None) or {})
+            return {key: value for key, value in stated.items() if value is not None}
+
         return cls(
             bool(processor.do_resize),
-            size,
+            sides("size"),
             int(processor.resample),
-            crops,
-            crop,
-            factor,
-            means,
-            deviations,
+            bool(getattr(processor, "do_center_crop", False)),
+            sides("crop_size"),
+            float(processor.rescale_factor),
+            tuple(map(float, processor.image_mean)),
+            tuple(map(float, processor.image_std)),
         )
 
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
         """Return the pixels (3, height, width) of a picture in RGB, as processors do."""
         if self.do_resize:
-            picture = picture.resize(
-                resized(self.size, *picture.size),
-                Image.Resampling(self.resample),
-            )
+            size = resized(self.size, *picture.size)
+            picture = picture.resize(size, Image.Resampling(self.resample))
         if self.do_center_crop:
-            left, top = (
-                (side - self.crop_size[name]) // 2
-                for side, name in zip(picture.size, ("width", "height"), strict=True)
-            )
-            picture = picture.crop(
-                (left, top, left + self.crop_size["width"], top + self.crop_size["height"]),
-            )
-        pixels = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
-        normed = (pixels - np.array(self.image_mean, np.float32)) / np.array(
-            self.image_std,
-            np.float32,
-        )
-        return {"pixel_values": [np.ascontiguousarray(normed.transpose(2, 0, 1), np.float32)]}
+            width = self.crop_size["width"]
+            height = self.crop_size["height"]
+            left = (picture.width - width) // 2
+            top = (picture.height - height) // 2
+            picture = picture.crop((left, top, left + width, top + height))
+        scaled = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
+        centred = scaled - np.array(self.image_mean, np.float32)
+        pixels = centred / np.array(self.image_std, np.float32)
+        return {"pixel_values": [np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)]}
 
 
 @dataclass(frozen=True)
@@ -191,6 +188,10 @@ class TextForm:
     full: bool
     left: bool
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return whole_words(self.tokenizer)
+
     def encode(self, texts: Sequence[str]) -> list[Encoding]:
         """Return the ids of each text, special ones included, with their positions in the text."""
         self.tokenizer.no_padding()
@@ -198,18 +199,20 @@ class TextForm:
         encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
         return encodings
 
-    def arrays(
-        self,
-        batch: Sequence[Encoding],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    def arrays(self, batch: Sequence[Encoding]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return padded ids (B, L), which of them are not padding (B, L), and which are words and
         not special."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
-        ids = np.full((len(batch), width), self.pad, np.int64)
+        ids = np.full(
+            (len(batch), width),
+            self.pad,
+            np.int64,
+        )
         attended = np.zeros(ids.shape, np.int64)
         words = np.zeros(ids.shape, bool)
         for row, each in enumerate(batch):
-            place = slice(width - len(each), width) if self.left else slice(len(each))
+            start = self.left * (width - len(each))
+            place = slice(start, start + len(each))
             ids[row, place] = each.ids
             attended[row, place] = 1
             words[row, place] = np.array(each.special_tokens_mask) == 0

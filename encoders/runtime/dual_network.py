@@ -1,10 +1,7 @@
 """Dual encoders of the ``transformers`` library, and CLIPs of ``open_clip``, on torch: the
 reference, and on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +9,42 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tokenizers import normalizers
+from tokenizers import Encoding, normalizers
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
 
 from boc.errors import EncoderError
-from boc.types import Ragged, Runtime
+from boc.types import Runtime
 
 from ..conversion import open_clip
 from ..networks.dual_tower import Tower
 from ..networks.foreign import quiet_transformers, reading_model
 from . import device
-from .batching import in_batches, to_device
+from .batching import Encode, in_batches, to_device
+from .dual_encoder import Encoded
 from .dual_inputs import ClipInput, Inputs, Preparer, TextForm
 
 WORKS = (
     "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, Chinese-CLIP, AltCLIP, CLIPSeg, ALIGN, AIMv2, "
     "VisionTextDualEncoder"
 )
-LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
 
 
 class DualNetwork:
     """The two towers of a model, on a device, with the forms of their inputs.
 
-    ``form`` says how sentences become ids, ``preparer`` how pictures become pixels, ``dim`` is the
-    width of the joint space. ValueError if the towers do not belong together.
+    ``form`` says how sentences become ids, ``preparer`` how pictures become pixels, ``grid`` which
+    patches they have, ``dim`` is the width of the joint space. ValueError if the towers do not
+    belong together.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        processor: Any,
+        runtime: Runtime,
+    ) -> None:
         self.device = device.pick(runtime.device)
         self.model = model.float().eval().to(self.device)
         self.image = Tower(
@@ -55,58 +59,85 @@ class DualNetwork:
         )
         self.form = self._form(tokenizer)
         self._masked = not self.form.full and "attention_mask" in tokenizer.model_input_names
-        self.dim, self.preparer = self._probe(processor)
-        self._in_batches = partial(
-            in_batches,
-            self.device,
-            runtime.precision,
-            self.dim,
-            size=runtime.batch,
-        )
+        self._runtime = runtime
+        self.dim, self.grid = self._probe(Preparer(processor, None))
+        self.preparer = Preparer(processor, self.grid)
         if runtime.compile:
             self.image.compile()
             self.text.compile()
 
-    def images(self, prepared: Sequence[ClipInput]) -> tuple[NDArray[np.float32], Ragged]:
+    def images(self, prepared: Sequence[ClipInput]) -> Encoded:
         def encode(batch: Sequence[ClipInput]) -> tuple[Tensor, list[Tensor]]:
-            vectors, hidden = self.image(**self._stack([each.inputs for each in batch]))
-            if self.preparer.grid is None:
+            inputs = [each.inputs for each in batch]
+            vectors, hidden = self.image(**self._stack(inputs))
+            if self.grid is None:
                 return vectors, [vectors[:0]] * len(batch)
-            before = 0 if "spatial_shapes" in batch[0].inputs else hidden.shape[1] - len(batch[0])
+            # [CLS] and registers come before the patches; NaFlex networks have padding behind them.
+            before = hidden.shape[1] - len(batch[0])
+            if "spatial_shapes" in inputs[0]:
+                before = 0
             tokens = self.image.joint(hidden[:, before:])
             return vectors, [rows[: len(each)] for rows, each in zip(tokens, batch, strict=True)]
 
-        return self._in_batches(prepared, [len(each) for each in prepared], encode)
+        return self._in_batches(prepared, encode)
 
-    def texts(self, encodings: Sequence[Any]) -> tuple[NDArray[np.float32], Ragged]:
-        def encode(batch: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
+    def texts(self, encodings: Sequence[Encoding]) -> Encoded:
+        def encode(batch: Sequence[Encoding]) -> tuple[Tensor, list[Tensor]]:
             ids, attended, words = self.form.arrays(batch)
             vectors, hidden = self.text(**self._ids(ids, attended))
-            if self.preparer.grid is None:
+            if self.grid is None:
                 return vectors, [vectors[:0]] * len(batch)
             masks = to_device(torch.from_numpy(words), self.device)
-            return vectors, [
-                rows[mask] for rows, mask in zip(self.text.joint(hidden), masks, strict=True)
-            ]
+            tokens = self.text.joint(hidden)
+            return vectors, [rows[mask] for rows, mask in zip(tokens, masks, strict=True)]
 
-        return self._in_batches(encodings, [len(each) for each in encodings], encode)
+        return self._in_batches(encodings, encode)
+
+    def _in_batches(
+        self,
+        inputs: Sequence[Any],
+        encode: Encode[Any],
+    ) -> Encoded:
+        lengths = [len(each) for each in inputs]
+        return in_batches(
+            self.device,
+            self._runtime,
+            self.dim,
+            inputs,
+            lengths,
+            encode,
+        )
 
     def _form(self, tokenizer: Any) -> TextForm:
         backend = tokenizer.backend_tokenizer
         # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
         full = self.model.config.text_config.model_type.startswith("siglip")
         if full:
-            others = [] if backend.normalizer is None else [backend.normalizer]
-            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
+            steps = [normalizers.Lowercase(), backend.normalizer]
+            backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
         left = full and tokenizer.padding_side == "left"
-        limit = _limit(tokenizer, self.model.text_model)
-        return TextForm(backend, limit, tokenizer.pad_token_id or 0, full, left)
+        # A text has 512 ids if neither tokenizer nor network has a smaller limit.
+        limits = [512, tokenizer.model_max_length]
+        for name, table in self.model.text_model.named_modules():
+            if isinstance(table, nn.Embedding) and name.endswith(
+                ("position_embedding", "position_embeddings"),
+            ):
+                # RoBERTa counts positions from the one after the padding id.
+                first = -1 if table.padding_idx is None else table.padding_idx
+                limits.append(table.num_embeddings - first - 1)
+        return TextForm(
+            backend,
+            min(limits),
+            tokenizer.pad_token_id or 0,
+            full,
+            left,
+        )
 
     @torch.inference_mode()
-    def _probe(self, processor: Any) -> tuple[int, Preparer]:
-        """Run a picture and a sentence through the towers, to learn their widths, the grid of
-        patches, and the token maps."""
-        inputs = Preparer(processor, None).inputs(Image.radial_gradient("L").convert("RGB"))
+    def _probe(self, preparer: Preparer) -> tuple[int, tuple[int, int] | None]:
+        """Run a picture and a sentence through the towers, to learn their token maps; return the
+        width of the joint space and the grid of patches, None if tokens have no place in it."""
+        inputs = preparer.inputs(Image.radial_gradient("L").convert("RGB"))
         image, patches = self.image(**self._stack([inputs]))
         ids, attended, _ = self.form.arrays(self.form.encode(["a photo"]))
         text, tokens = self.text(**self._ids(ids, attended))
@@ -115,40 +146,48 @@ class DualNetwork:
                 f"vectors of pictures {tuple(image.shape)} and texts {tuple(text.shape)} do not "
                 "compare",
             )
-        ways = self.image.learn_pool(image, patches), self.text.learn_pool(text, tokens)
-        grid = _grid(
-            inputs,
-            patches.shape[1],
-            getattr(self.model.config.vision_config, "patch_size", None),
-        )
-        return image.shape[1], Preparer(processor, grid if all(ways) else None)
+        grid = None
+        if self.image.learn_pool(image, patches) and self.text.learn_pool(text, tokens):
+            patch = getattr(self.model.config.vision_config, "patch_size", None)
+            grid = _grid(inputs, patches.shape[1], patch)
+        return image.shape[1], grid
 
     def _stack(self, inputs: Sequence[Inputs]) -> dict[str, Tensor]:
-        stacked = {
-            name: torch.from_numpy(np.stack([each[name] for each in inputs])) for name in inputs[0]
-        }
-        return {name: to_device(tensor, self.device) for name, tensor in stacked.items()}
+        arrays = {name: np.stack([each[name] for each in inputs]) for name in inputs[0]}
+        return self._to_device(arrays)
 
-    def _ids(self, ids: NDArray[np.int64], attended: NDArray[np.int64]) -> dict[str, Tensor]:
-        inputs = {"input_ids": ids} | ({"attention_mask": attended} if self._masked else {})
+    def _ids(
+        self,
+        ids: NDArray[np.int64],
+        attended: NDArray[np.int64],
+    ) -> dict[str, Tensor]:
+        arrays = {"input_ids": ids}
+        if self._masked:
+            arrays["attention_mask"] = attended
+        return self._to_device(arrays)
+
+    def _to_device(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
         return {
-            name: to_device(torch.from_numpy(array), self.device) for name, array in inputs.items()
+            name: to_device(torch.from_numpy(array), self.device) for name, array in arrays.items()
         }
 
 
-def read_model(name: str, folder: Path, weights: list[str], runtime: Runtime) -> DualNetwork:
-    """Read the model in a folder, whose weights have these names. EncoderError for one that cannot
-    be used."""
+def read_model(
+    name: str,
+    folder: Path,
+    weights: str,
+    runtime: Runtime,
+) -> DualNetwork:
+    """Read the model in a folder, whose first file of weights has this name. EncoderError for one
+    that cannot be used."""
     again = f"get it again, or take one of {WORKS}"
     unusable = f"{name}: no dual encoder that can be used"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
-        if weights[0].startswith("open_clip"):
-            model, tokenizer, processor = open_clip.load(folder, weights[0])
+        if weights.startswith("open_clip"):
+            parts = open_clip.load(folder, weights)
         else:
-            model, tokenizer, processor = _transformers(name, folder)
-        if not tokenizer.is_fast:
-            raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
-        return DualNetwork(model, tokenizer, processor, runtime)
+            parts = _transformers(name, folder)
+        return DualNetwork(*parts, runtime)
 
 
 def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
@@ -178,28 +217,15 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
     )
     # Pillow resizes as the models' authors did; torchvision, the default where it is installed,
     # differs a little.
-    return (
-        model,
-        tokenizer,
-        AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil"),
-    )
+    processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
+    return model, tokenizer, processor
 
 
-def _limit(tokenizer: Any, tower: nn.Module) -> int:
-    """Return the largest number of ids per text for the text tower."""
-    limits: list[int] = [LONGEST, tokenizer.model_max_length]
-    for name, table in tower.named_modules():
-        if isinstance(table, nn.Embedding) and name.endswith(
-            ("position_embedding", "position_embeddings"),
-        ):
-            # RoBERTa counts positions from the one after the padding id.
-            limits.append(
-                table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1),
-            )
-    return min(limits)
-
-
-def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
+def _grid(
+    inputs: Inputs,
+    tokens: int,
+    patch: Any,
+) -> tuple[int, int] | None:
     """Return the rows and columns of patches among the tokens of a picture, None without a grid."""
     if "spatial_shapes" in inputs:
         rows, columns = inputs["spatial_shapes"].tolist()
@@ -209,7 +235,10 @@ def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
         down, across = patch if isinstance(patch, (list, tuple)) else (patch, patch)
         rows = height // down
         columns = width // across
-        if rows * columns <= tokens <= rows * columns + 16:  # [CLS] and registers come before them
+        # [CLS] and registers come before the patches.
+        if rows * columns <= tokens <= rows * columns + 16:
             return rows, columns
     side = round(tokens**0.5)
-    return (side, side) if side * side == tokens and height == width else None
+    if height == width and side * side == tokens:
+        return side, side
+    return None

@@ -1,7 +1,5 @@
 """Model folders: weights (safetensors), configuration (JSON) and tokens. A folder can be moved."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -61,7 +59,11 @@ RETIRED = {
 still read."""
 
 
-def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
+def make(
+    kind: str,
+    config: Mapping[str, Any],
+    text: Mapping[str, Any],
+) -> Network:
     """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a
     wrong value."""
     network = NETWORKS[kind]
@@ -112,11 +114,8 @@ def create_folder(
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    spec = re.sub(
-        "^onnx:[^?]*",
-        f"onnx:{REGIONS}",
-        source.identity.spec,
-    )  # wherever the folder is then
+    # The folder may be moved.
+    spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)
     config = {
         "format": FORMAT,
         "kind": kind,
@@ -132,17 +131,16 @@ def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
     """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no
     longer used."""
     (folder / RECORD).unlink(missing_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(folder / WEIGHTS) as temporary:
-        save_file(
-            {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()},
-            temporary,
-        )
+        save_file(tensors, temporary)
 
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
     """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
     with reading_damaged(folder):
         network = make(config["kind"], config["network"], config["text"])
-        (folder / WEIGHTS).open("rb").close()  # its library takes any error for a missing file
+        # The library of safetensors takes any error for a missing file.
+        (folder / WEIGHTS).open("rb").close()
         network.load_state_dict(load_file(folder / WEIGHTS))
     return network

@@ -1,11 +1,8 @@
 """Export of networks to ONNX, so that sentences and pictures are encoded without torch."""
 
-from __future__ import annotations
-
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,12 +27,8 @@ from .onnx_record import IMAGE, RECORD, TEXT, ModelFiles, OnnxRecord, read_recor
 from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
-# largest difference of a row by its length: the cosine is above .9999; the runtimes add in another
-# order
-CLOSE = 0.01
-LENGTHS = (0, 1, 3, 9)  # of the random inputs that are compared
-SIZES = ((320, 200), (90, 131), (256, 256))  # of pictures that are compared
-SENTENCES = ("a photo", "a dog", "two dogs play in the snow", "")
+LENGTHS = (0, 1, 3, 9)
+"""Numbers of regions and words of the random inputs that are compared."""
 
 
 class _TowerExport(NamedTuple):
@@ -55,13 +48,17 @@ def export(folder: Path) -> Iterator[str]:
     Yields a line before each. A network with an operation that ONNX lacks is left to torch, with a
     line that says so. EncoderError if ONNX Runtime computes something else than torch.
     """
-    dual = not is_model(folder)
-    parts = clip.parts(str(folder), folder) if dual else model_config.parts(folder)
+    if is_model(folder):
+        parts = model_config.parts(folder)
+        write = _export_sets
+    else:
+        parts = clip.parts(str(folder), folder)
+        write = _export_dual
     present = read_record(folder, parts)
     if present is not None and present.is_whole(folder):
         return
     (folder / RECORD).unlink(missing_ok=True)
-    yield from _export_dual(folder, parts) if dual else _export_sets(folder, parts)
+    yield from write(folder, parts)
 
 
 def _export_sets(folder: Path, parts: ModelFiles) -> Iterator[str]:
@@ -69,8 +66,13 @@ def _export_sets(folder: Path, parts: ModelFiles) -> Iterator[str]:
     rng = np.random.default_rng(0)
     vocabulary = int(network.text.get("vocab_size") or network.text["vocabulary"])
     texts = [rng.integers(1, vocabulary, 2 + length).tolist() for length in LENGTHS]
-    regions = [_random_regions(rng, length, network.config.region_dim) for length in LENGTHS]
     places = [range(len(row)) for row in texts]
+    regions = []
+    for length in LENGTHS:
+        # The first corner of a box is above and left of the second.
+        corners = np.sort(rng.random((length, 2, 2), np.float32), axis=1)
+        features = rng.random((length, network.config.region_dim), np.float32)
+        regions.append(Regions(features, corners.reshape(length, 4)))
     towers = {
         TEXT: _TowerExport(
             _Texts(network),
@@ -85,45 +87,45 @@ def _export_sets(folder: Path, parts: ModelFiles) -> Iterator[str]:
             lambda on: on.images(regions),
         ),
     }
-    reference = TorchTowers(network, Runtime("cpu"))
-    yield from _write(folder, parts, towers, reference, network.dim, OnnxTowers)
+    yield from _write(folder, parts, towers, TorchTowers(network, Runtime("cpu")), OnnxTowers)
 
 
 def _export_dual(folder: Path, parts: ModelFiles) -> Iterator[str]:
     """As ``export``. Pictures that are prepared in another way than that of ``PixelForm`` are left
     to torch."""
     network = clip.open_network(str(folder), folder, Runtime("cpu"))
-    encodings = network.form.encode(SENTENCES)
     form = network.form
-    free = 1 if form.full else 2
+    encodings = form.encode(("a photo", "a dog", "two dogs play in the snow", ""))
     towers = {
         TEXT: _TowerExport(
             _DualTexts(network),
             {"input_ids": form.arrays(encodings[:1] * 2)[0]},
-            free,
+            1 if form.full else 2,
             lambda on: on.texts(encodings),
         ),
     }
-    details: dict[str, Any] = {"grid": network.preparer.grid, "pixels": None}
-    details["text"] = {"limit": form.limit, "pad": form.pad, "full": form.full, "left": form.left}
-    pictures = [Image.radial_gradient("L").convert("RGB").resize(size) for size in SIZES]
+    picture = Image.radial_gradient("L").convert("RGB")
+    pictures = [picture.resize(size) for size in ((320, 200), (90, 131), (256, 256))]
     inputs = [network.preparer.inputs(picture) for picture in pictures]
-    boxes = patch_boxes((0, 0, 1, 1), *(network.preparer.grid or (0, 0)))
+    boxes = patch_boxes((0, 0, 1, 1), *(network.grid or (0, 0)))
     prepared = [ClipInput(each, boxes) for each in inputs]
     pixels = _pixel_form(network.preparer.processor, pictures, inputs)
     if pixels is None:
         yield f"{IMAGE} is left to torch: its pictures are prepared in a way of their own"
     else:
-        details["pixels"] = asdict(pixels)
-        example = {"pixel_values": np.stack([each["pixel_values"] for each in inputs[:2]])}
         towers[IMAGE] = _TowerExport(
             _DualImages(network),
-            example,
+            {"pixel_values": np.stack([each["pixel_values"] for each in inputs[:2]])},
             1,
             lambda on: on.images(prepared),
         )
     write_text(folder / TOKENIZER, form.tokenizer.to_str())
-    yield from _write(folder, parts, towers, network, network.dim, DualOnnx, [TOKENIZER], **details)
+    details = {
+        "grid": network.grid,
+        "pixels": pixels and asdict(pixels),
+        "text": {"limit": form.limit, "pad": form.pad, "full": form.full, "left": form.left},
+    }
+    yield from _write(folder, parts, towers, network, DualOnnx, [TOKENIZER], **details)
 
 
 def _write(
@@ -131,9 +133,8 @@ def _write(
     parts: ModelFiles,
     towers: dict[str, _TowerExport],
     reference: Any,
-    dim: int,
     runtime: Callable[[Path, OnnxRecord, int], Any],
-    names: list[str] | None = None,
+    names: Sequence[str] = (),
     **details: Any,
 ) -> Iterator[str]:
     """Write the networks, compare each with ``reference``, and write the record of these and of the
@@ -146,14 +147,18 @@ def _write(
                 _write_onnx(tower, temporary)
             written.append(name)
         except OnnxExporterError as error:
-            yield (
-                f"{name} is left to torch: "
-                f"{next(iter(str(error.__cause__ or error).splitlines()), '')}"
-            )
-    record = OnnxRecord.of(folder, parts, dim, [*written, *(names or [])], **details)
+            lines = str(error.__cause__ or error).splitlines()
+            yield f"{name} is left to torch: {' '.join(lines[:1])}"
+    record = OnnxRecord.of(
+        folder,
+        parts,
+        reference.dim,
+        [*written, *names],
+        **details,
+    )
     for name in written:
-        results = (towers[name].encode(on) for on in (runtime(folder, record, 2), reference))
-        (vectors, sets), (expected, rows) = results
+        vectors, sets = towers[name].encode(runtime(folder, record, 2))
+        expected, rows = towers[name].encode(reference)
         if not _are_close(vectors, expected) or not _are_close(sets.values, rows.values):
             raise EncoderError(
                 f"{folder / name}: ONNX Runtime computes something else than torch; report this "
@@ -168,15 +173,21 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
         name: dict.fromkeys(range(min(tower.free, rows.ndim)), torch.export.Dim.DYNAMIC)
         for name, rows in inputs.items()
     }
-    with _quiet():
-        program = torch.onnx.export(
-            tower.module.eval(),
-            kwargs=inputs,
-            dynamic_shapes=free,
-            dynamo=True,
-            verbose=False,
-            opset_version=18,
-        )
+    # The exporter reports each step; its result is compared afterwards.
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                tower.module.eval(),
+                kwargs=inputs,
+                dynamic_shapes=free,
+                dynamo=True,
+                verbose=False,
+                opset_version=18,
+            )
+    finally:
+        logging.disable(logging.NOTSET)
     assert program is not None
     program.save(path)
 
@@ -191,7 +202,12 @@ class _ExportedTower(nn.Module):
 
 
 class _Images(_ExportedTower):
-    def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         encoded = self.network.images(features, boxes, lengths)
         before, behind = self.network.region_margins
         return encoded.vectors, encoded.sets[:, before : encoded.sets.shape[1] - behind]
@@ -199,7 +215,8 @@ class _Images(_ExportedTower):
 
 class _Texts(_ExportedTower):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]  # there is no padding
+        # There is no padding.
+        lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]
         encoded = self.network.texts(ids, lengths)
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
 
@@ -207,18 +224,19 @@ class _Texts(_ExportedTower):
 class _DualTexts(_ExportedTower):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.text(input_ids=input_ids)
-        return vectors, hidden if self.network.preparer.grid is None else self.network.text.joint(
-            hidden,
-        )
+        if self.network.grid is None:
+            return vectors, hidden
+        return vectors, self.network.text.joint(hidden)
 
 
 class _DualImages(_ExportedTower):
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.image(pixel_values=pixel_values)
-        grid = self.network.preparer.grid
-        if grid is None:
+        if self.network.grid is None:
             return vectors, hidden
-        return vectors, self.network.image.joint(hidden[:, hidden.shape[1] - grid[0] * grid[1] :])
+        rows, columns = self.network.grid
+        patches = hidden[:, hidden.shape[1] - rows * columns :]
+        return vectors, self.network.image.joint(patches)
 
 
 def _pixel_form(
@@ -238,29 +256,10 @@ def _pixel_form(
     return form
 
 
-def _random_regions(rng: np.random.Generator, count: int, width: int) -> Regions:
-    corners = np.sort(
-        rng.random((count, 2, 2), np.float32),
-        axis=1,
-    )  # the first one is above and left of the second
-    return Regions(rng.random((count, width), np.float32), corners.reshape(count, 4))
-
-
 def _are_close(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    """Return whether each row differs by at most a hundredth of its length, so that the cosine is
+    above .9999: the runtimes add in another order."""
     if one.shape != other.shape:
         return False
-    return bool(
-        (np.linalg.norm(one - other, axis=1) <= CLOSE * np.linalg.norm(other, axis=1)).all(),
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter, which reports each step; what it makes is compared."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+    differences = np.linalg.norm(one - other, axis=1)
+    return bool((differences <= 0.01 * np.linalg.norm(other, axis=1)).all())

@@ -1,7 +1,5 @@
 """Networks in ONNX, run on the CPU by ONNX Runtime, without torch."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,13 @@ from ..networks.foreign import reading_model
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
     """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without
     ONNX Runtime, or for a damaged file."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = (
-        "1"  # it keeps a device id and looks up its collector otherwise
-    )
+    # Otherwise ONNX Runtime keeps a device id and looks up its collector.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     with needing("this network", "search", EncoderError):
         import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    name = "a network" if isinstance(model, bytes) else str(model)
+    name = "a network" if isinstance(model, bytes) else model
     with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
-        return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else name,
-            options,
-            providers=["CPUExecutionProvider"],
-        )
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,9 +1,6 @@
 """The two towers of a model folder on torch: the reference, on a GPU where there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +13,7 @@ from ..networks import text_towers
 from ..networks.base import Encodings, Network, pad_regions
 from . import device
 from .batching import in_batches, to_device
+from .dual_encoder import Encoded
 from .onnx_towers import Places
 
 
@@ -25,66 +23,75 @@ class TorchTowers:
     def __init__(self, network: Network, runtime: Runtime) -> None:
         self.device = device.pick(runtime.device)
         self.network = network.eval().to(self.device)
-        self._precision = runtime.precision
-        self._in_batches = partial(
-            in_batches,
-            self.device,
-            runtime.precision,
-            network.dim,
-            size=runtime.batch,
-        )
-        self._images = (
-            torch.compile(network.images, dynamic=True) if runtime.compile else network.images
-        )
-        self._texts = (
-            torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
-        )
+        self.dim = network.dim
+        self._runtime = runtime
+        self._images = network.images
+        self._texts = network.texts
+        if runtime.compile:
+            self._images = torch.compile(network.images, dynamic=True)
+            self._texts = torch.compile(network.texts, dynamic=True)
 
-    def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
+    def images(self, regions: Sequence[Regions]) -> Encoded:
         before, _ = self.network.region_margins
 
         def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
-            features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
-            return self._rows(
-                self._images(features, boxes, lengths),
-                [range(before, before + len(r)) for r in batch],
-            )
+            inputs = [to_device(each, self.device) for each in pad_regions(batch)]
+            places = [range(before, before + len(each)) for each in batch]
+            return self._rows(self._images(*inputs), places)
 
-        return self._in_batches(regions, [len(r) for r in regions], encode)
+        lengths = [len(each) for each in regions]
+        return in_batches(
+            self.device,
+            self._runtime,
+            self.dim,
+            regions,
+            lengths,
+            encode,
+        )
 
     def texts(
         self,
         ids: Sequence[list[int]],
         places: Places | None = None,
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        chosen = self._words(ids) if places is None else places
-        inputs = list(zip(ids, chosen, strict=True))
+        """Encode ids, with the rows ``places`` of each set, by default the words."""
+        chosen = places
+        if chosen is None and ids:
+            # On the host this needs no synchronisation of the device.
+            masks = self.network.word_mask(*text_towers.pad(ids))
+            chosen = [torch.nonzero(mask).flatten().tolist() for mask in masks]
+        inputs = list(zip(ids, chosen or [], strict=True))
 
         def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
-            padded, lengths = (
-                to_device(t, self.device) for t in text_towers.pad([row for row, _ in batch])
-            )
-            return self._rows(self._texts(padded, lengths), [own for _, own in batch])
+            padded = text_towers.pad([row for row, _ in batch])
+            encoded = self._texts(*(to_device(each, self.device) for each in padded))
+            return self._rows(encoded, [own for _, own in batch])
 
-        return *self._in_batches(inputs, [len(row) for row in ids], encode), chosen
+        lengths = [len(row) for row in ids]
+        vectors, sets = in_batches(
+            self.device,
+            self._runtime,
+            self.dim,
+            inputs,
+            lengths,
+            encode,
+        )
+        return vectors, sets, chosen or []
 
-    def _words(self, ids: Sequence[list[int]]) -> Places:
-        """Return the positions of the words among the ids of each text."""
-        if not ids:
-            return []
-        masks = self.network.word_mask(
-            *text_towers.pad(ids),
-        )  # on the host, without a device synchronisation
-        return [torch.nonzero(mask).flatten().tolist() for mask in masks]
-
-    def _rows(self, encoded: Encodings, places: Places) -> tuple[Tensor, list[Tensor]]:
-        """Return vectors, and the rows ``places`` of each set, as slices where possible, which
-        avoid a device synchronisation."""
+    def _rows(
+        self,
+        encoded: Encodings,
+        places: Places,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return vectors, and the rows ``places`` of each set."""
         vectors = encoded.vectors
-        if self._precision != "float32":
+        if self._runtime.precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)
-        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in places]
-        return vectors, [
-            rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
-            for rows, p, whole in zip(encoded.sets, places, gapless, strict=True)
-        ]
+        sets = []
+        for rows, own in zip(encoded.sets, places, strict=True):
+            if len(own) and own[-1] - own[0] + 1 == len(own):
+                # A slice needs no synchronisation of the device.
+                sets.append(rows[own[0] : own[-1] + 1])
+            else:
+                sets.append(rows[list(own)])
+        return vectors, sets

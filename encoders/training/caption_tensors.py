@@ -20,7 +20,7 @@ from ..networks.tokens import Tokens
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256
-CHUNK = 64
+Numbers = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,9 @@ class Chunk:
 def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
     """Concatenate one tensor (..., c) per chunk along the last axis, in the order of the
     request."""
-    places = torch.tensor(
-        [place for chunk in chunks for place in chunk.places],
-        device=columns[0].device,
-    )
-    return torch.cat(list(columns), dim=-1)[..., torch.argsort(places)]
+    joined = torch.cat(list(columns), dim=-1)
+    places = [place for chunk in chunks for place in chunk.places]
+    return joined[..., torch.argsort(torch.tensor(places, device=joined.device))]
 
 
 class CaptionTensors:
@@ -54,7 +52,6 @@ class CaptionTensors:
         self,
         captions: Sequence[Item],
         tokens: Tokens,
-        width: int,
         *,
         frozen: bool,
         folder: Path,
@@ -66,7 +63,6 @@ class CaptionTensors:
         self.size = tokens.size
         self.frozen = frozen
         self._path = folder / "words.npy"
-        self._width = width
         self._offsets = np.concatenate([[0], np.cumsum([len(row) for row in self.ids])])
 
     def __len__(self) -> int:
@@ -76,23 +72,28 @@ class CaptionTensors:
         """Run a frozen tower over all captions; yields the number done. A trained tower needs no
         preparation."""
         if self.frozen and not self._path.exists():
+            network.eval()
+            shape = (int(self._offsets[-1]), network.txt_enc.width)
             with replacing(self._path) as temporary:
-                shape = (int(self._offsets[-1]), self._width)
-                out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
-                network.eval()
-                for start in range(0, len(self.ids), BATCH):
-                    out[self._offsets[start] : self._offsets[min(start + BATCH, len(self.ids))]] = (
-                        self._read(network, start, device)
-                    )
-                    yield min(start + BATCH, len(self.ids))
+                out = np.lib.format.open_memmap(
+                    temporary,
+                    mode="w+",
+                    dtype=np.float16,
+                    shape=shape,
+                )
+                for start in range(0, len(self), BATCH):
+                    stop = min(start + BATCH, len(self))
+                    rows = _hidden(network, self.ids[start:stop], device)
+                    out[self._offsets[start] : self._offsets[stop]] = torch.cat(rows).numpy()
+                    yield stop
                 out.flush()
                 del out
-        yield len(self.ids)
+        yield len(self)
 
     def encode(
         self,
         network: Network,
-        numbers: Sequence[int] | NDArray[np.int64],
+        numbers: Numbers,
         device: str,
         rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
@@ -101,72 +102,73 @@ class CaptionTensors:
 
         Captions of similar length are batched, so there is little padding.
         """
-        ids = [self.ids[i] for i in numbers] if rows is None else rows
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [
-            self._encode(network, part, numbers, [ids[i] for i in part], device) for part in parts
-        ]
+        if rows is None:
+            rows = [self.ids[i] for i in numbers]
+        lengths = [len(row) for row in rows]
+        order = sorted(range(len(rows)), key=lambda i: lengths[i])
+        chunks = []
+        for start in range(0, len(order), 64):
+            places = order[start : start + 64]
+            ids, counts = (each.to(device) for each in pad([rows[i] for i in places]))
+            if self.frozen:
+                words = self._stored([numbers[i] for i in places])
+                tensors = [torch.from_numpy(each.copy()) for each in words]
+                hidden = pad_sequence(tensors, batch_first=True).float()
+                encoded = network.words(hidden.to(device), counts)
+            else:
+                encoded = network.texts(ids, counts)
+            chunks.append(Chunk(places, encoded, network.word_mask(ids, counts)))
+        return chunks
 
-    def _encode(
-        self,
-        network: Network,
-        places: list[int],
-        numbers: Sequence[int] | NDArray[np.int64],
-        rows: Sequence[list[int]],
-        device: str,
-    ) -> Chunk:
-        ids, lengths = (t.to(device) for t in pad(rows))
-        mask = network.word_mask(ids, lengths)
-        if not self.frozen:
-            return Chunk(places, network.texts(ids, lengths), mask)
-        words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        spans = [(self._offsets[numbers[i]], self._offsets[numbers[i] + 1]) for i in places]
-        hidden = pad_sequence(
-            [torch.from_numpy(words[a:b].copy()) for a, b in spans],
-            batch_first=True,
-        ).float()
-        return Chunk(places, network.words(hidden.to(device), lengths), mask)
-
-    @torch.inference_mode()
     def means(
         self,
         network: Network,
-        numbers: Sequence[int] | NDArray[np.int64],
+        numbers: Numbers,
         device: str,
     ) -> Tensor:
         """Return the mean output of the text tower over the tokens of each caption, float32
         (len(numbers), h)."""
         if self.frozen:
-            words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-            spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
-            return torch.from_numpy(
-                np.stack([words[a:b].mean(axis=0, dtype=np.float32) for a, b in spans]),
-            )
+            words = self._stored(numbers)
+            return torch.from_numpy(np.stack([each.mean(0, dtype=np.float32) for each in words]))
         network.eval()
-        rows: dict[int, Tensor] = {}
+        means: dict[int, Tensor] = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
-            ids, lengths = pad([self.ids[i] for i in part])
             with torch.autocast(device, dtype=torch.bfloat16, enabled=fast_bfloat16(device)):
-                hidden = network.txt_enc(ids.to(device), lengths.to(device)).float().cpu()
-            means = (row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True))
-            rows |= dict(zip(part, means, strict=True))
-        return torch.stack([rows[int(i)] for i in numbers])
+                rows = _hidden(
+                    network,
+                    [self.ids[i] for i in part],
+                    device,
+                )
+            for i, row in zip(part, rows, strict=True):
+                means[i] = row.float().mean(dim=0)
+        return torch.stack([means[int(i)] for i in numbers])
 
-    def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
+    def bags(self, numbers: Numbers) -> sparse.csr_array:
         """Return the relative frequency of each id in each caption, float64 (len(numbers),
         size)."""
-        rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
-        shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])
+        lengths = np.array([len(self.ids[i]) for i in numbers])
+        items = np.repeat(np.arange(len(numbers)), lengths)
+        shares = np.repeat(1 / lengths, lengths)
         columns = np.concatenate([self.ids[i] for i in numbers])
-        return sparse.coo_array((shares, (rows, columns)), shape=(len(numbers), self.size)).tocsr()
+        shape = (len(numbers), self.size)
+        return sparse.coo_array((shares, (items, columns)), shape=shape).tocsr()
 
-    @torch.inference_mode()
-    def _read(self, network: Network, start: int, device: str) -> NDArray[np.float32]:
-        ids, lengths = pad(self.ids[start : start + BATCH])
-        hidden = network.txt_enc(ids.to(device), lengths.to(device)).cpu()
-        return np.concatenate(
-            [row[:n].numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)],
-        )
+    def _stored(self, numbers: Numbers) -> list[NDArray[np.float16]]:
+        """Return the stored outputs of a frozen tower, (length, h) per caption."""
+        words = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        return [words[self._offsets[i] : self._offsets[i + 1]] for i in numbers]
+
+
+@torch.inference_mode()
+def _hidden(
+    network: Network,
+    ids: Sequence[list[int]],
+    device: str,
+) -> list[Tensor]:
+    """Return the outputs (length, h) of the text tower for each text, on the CPU."""
+    padded, lengths = pad(ids)
+    hidden = network.txt_enc(padded.to(device), lengths.to(device)).cpu()
+    return [row[:length] for row, length in zip(hidden, lengths.tolist(), strict=True)]

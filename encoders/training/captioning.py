@@ -12,22 +12,17 @@ from torch import Tensor, nn
 from ..networks.layers import padding_mask
 from ..networks.vsrn import at_last
 
-MAX_LENGTH = 60
 
-
-def caption_targets(
-    ids: Sequence[Sequence[int]],
-    max_length: int = MAX_LENGTH,
-    pad: int = 0,
-) -> Tensor:
-    """Pad the ids of whole captions, start to end, to targets (B, T) int64, T at most
+def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tensor:
+    """Pad the ids of whole captions, start to end, by zeros to targets (B, T) int64, T at most
     ``max_length``.
 
     A longer caption is cut and keeps its end. A shorter one is followed by a pad at least, to be
     predicted too.
     """
-    cut = [row if len(row) < max_length else [*row[: max_length - 1], row[-1]] for row in ids]
-    targets = torch.full((len(cut), min(1 + max(map(len, cut), default=0), max_length)), pad)
+    cut = [[*row[:-1][: max_length - 1], row[-1]] for row in ids]
+    longest = max(len(row) for row in cut)
+    targets = torch.zeros((len(cut), min(1 + longest, max_length)), dtype=torch.long)
     for target, row in zip(targets, cut, strict=True):
         target[: len(row)] = torch.tensor(row)
     return targets
@@ -45,11 +40,10 @@ class CaptionBranch(nn.Module):
         self,
         dim: int,
         vocabulary: int,
-        hidden: int = 512,
-        word_dim: int = 300,
-        input_dropout: float = 0.2,
+        hidden: int,
     ) -> None:
         super().__init__()
+        word_dim = 300
         self.vid2hid = nn.Linear(dim, hidden)
         self.encoder = nn.GRU(hidden, hidden, batch_first=True)
         self.embedding = nn.Embedding(vocabulary, word_dim)
@@ -58,42 +52,40 @@ class CaptionBranch(nn.Module):
         self.attention = nn.Linear(hidden, 1, bias=False)
         self.decoder = nn.GRUCell(word_dim + hidden, hidden)
         self.out = nn.Linear(hidden, vocabulary)
-        self.dropout = nn.Dropout(input_dropout)
+        self.dropout = nn.Dropout(0.2)
 
     def forward(
         self,
         regions: Tensor,
         lengths: Tensor,
         targets: Tensor,
-        owners: Tensor | None = None,
-        pad: int = 0,
+        owners: Tensor,
     ) -> Tensor:
-        """Compute the negative log-likelihood of the captions, each word given those before,
+        """Compute the negative log-likelihood of the captions, each word given the words before,
         summed, over their number.
 
         regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from
         ``caption_targets``, which count from the second to the first pad. ``owners`` (C,) are the
-        pictures of the captions; without them C is B and caption i belongs to picture i.
+        pictures of the captions.
         """
         lengths = lengths.clamp(min=1)
         read, _ = self.encoder(self.dropout(self.vid2hid(regions)))
-        state = at_last(read, lengths)
-        keys = self.attend_regions(read)
-        padding = padding_mask(lengths, regions.shape[1])
-        if owners is not None:
-            read = read[owners]
-            state = state[owners]
-            keys = keys[owners]
-            padding = padding[owners]
+        state = at_last(read, lengths)[owners]
+        keys = self.attend_regions(read)[owners]
+        padding = padding_mask(lengths, regions.shape[1])[owners]
+        read = read[owners]
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
-            energies = self.attention(torch.tanh(keys + self.attend_state(state)[:, None]))[..., 0]
+            # Attention (C, n) to the regions, and their weighted mean (C, hidden).
+            queries = self.attend_state(state)[:, None]
+            energies = self.attention(torch.tanh(keys + queries))[..., 0]
             weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)
             context = (weights[:, None] @ read)[:, 0]
-            state = self.decoder(self.dropout(torch.cat([word, context], dim=1)), state)
+            inputs = torch.cat([word, context], dim=1)
+            state = self.decoder(self.dropout(inputs), state)
             states.append(state)
-        counted = targets[:, :-1] != pad
+        counted = targets[:, :-1] != 0
         logits = self.out(torch.stack(states, dim=1)[counted])
-        return nn.functional.cross_entropy(logits, targets[:, 1:][counted], reduction="sum") / len(
-            targets,
-        )
+        following = targets[:, 1:][counted]
+        loss = nn.functional.cross_entropy(logits, following, reduction="sum")
+        return loss / len(targets)

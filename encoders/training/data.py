@@ -34,20 +34,21 @@ class CaptionPairs:
         """The place of the picture of each caption, the captions in the order of the pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
-    def hold_out(self, held_out: int, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
-        """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
+    def hold_out(
+        self,
+        held_out: int,
+        seed: int,
+    ) -> tuple[CaptionPairs, CaptionPairs]:
+        """Hold out at most ``held_out`` random pictures with their captions; return (rest, held
+        out)."""
         order = np.random.default_rng(seed).permutation(len(self))
-        return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
+        return self._take(order[held_out:]), self._take(order[:held_out])
 
     def apart(self, pictures: Collection[int]) -> tuple[CaptionPairs, CaptionPairs]:
         """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in
         order."""
-        mask = np.isin(self.pictures, np.fromiter(pictures, np.int64))
-        return self._take(np.flatnonzero(~mask)), self._take(np.flatnonzero(mask))
-
-    def sample(self, size: int, seed: int) -> CaptionPairs:
-        """Return at most ``size`` random pictures, with their captions."""
-        return self._take(np.sort(np.random.default_rng(seed).permutation(len(self))[:size]))
+        chosen = np.isin(self.pictures, list(pictures))
+        return self._take(np.flatnonzero(~chosen)), self._take(np.flatnonzero(chosen))
 
     def batches(
         self,
@@ -61,11 +62,13 @@ class CaptionPairs:
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
             drawn = [rng.permutation(self.captions[i])[:per_picture] for i in chosen]
-            owner = np.repeat(np.arange(len(chosen)), [len(d) for d in drawn])
-            positive = torch.from_numpy(owner[None, :] == np.arange(len(chosen))[:, None])
+            places = np.arange(size)
+            owners = np.repeat(places, [len(each) for each in drawn])
+            positive = torch.from_numpy(owners == places[:, None])
             yield self.pictures[chosen], np.concatenate(drawn), positive
 
-    def _take(self, order: NDArray[np.int64]) -> CaptionPairs:
+    def _take(self, chosen: NDArray[np.int64]) -> CaptionPairs:
+        order = np.sort(chosen)
         return CaptionPairs(self.pictures[order], [self.captions[i] for i in order])
 
 
@@ -94,16 +97,15 @@ class RegionReader:
         Each region is kept with probability ``keep`` (by torch's generator), at least one per
         picture.
         """
-        chosen = [self._rows(i, keep) for i in pictures]
-        return pad_regions([Regions(self.features[rows], self.boxes[rows]) for rows in chosen])
-
-    def _rows(self, picture: int, keep: float) -> NDArray[np.int64]:
-        rows = np.arange(self.offsets[picture], self.offsets[picture + 1])
-        if keep >= 1 or len(rows) < 2:
-            return rows
-        stays = torch.rand(len(rows)).numpy() < keep
-        stays[int(torch.randint(len(rows), ()))] = True
-        return rows[stays]
+        regions = []
+        for picture in pictures:
+            rows = np.arange(self.offsets[picture], self.offsets[picture + 1])
+            if keep < 1 and len(rows) > 1:
+                stays = torch.rand(len(rows)).numpy() < keep
+                stays[int(torch.randint(len(rows), ()))] = True
+                rows = rows[stays]
+            regions.append(Regions(self.features[rows], self.boxes[rows]))
+        return pad_regions(regions)
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
@@ -131,14 +133,10 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Ite
     captions = [caption for caption in captions if caption.group in own]
     for number, caption in enumerate(captions):
         own[caption.group].append(number)
-    pairs = [
-        (i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)
-    ]
-    if not pairs:
+    numbers = [i for i, item in enumerate(pictures) if own.get(item.id)]
+    if not numbers:
         raise EncoderError(
             f"{path}: no picture with captions to learn from; extract from a CSV of image,caption",
         )
-    return CaptionPairs(
-        np.array([i for i, _ in pairs], dtype=np.int64),
-        [c for _, c in pairs],
-    ), captions
+    owned = [np.array(own[pictures[i].id], np.int64) for i in numbers]
+    return CaptionPairs(np.array(numbers, np.int64), owned), captions

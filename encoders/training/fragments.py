@@ -43,18 +43,31 @@ class Fragments:
             for picture, numbers in zip(pairs.pictures, pairs.captions, strict=True)
         }
 
-    def cut(self, numbers: Sequence[int], rng: np.random.Generator) -> list[list[int]]:
+    def cut(
+        self,
+        numbers: Sequence[int],
+        rng: np.random.Generator,
+    ) -> list[list[int]]:
         """Return the ids of the captions ``numbers``, or of fragments of them."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
-    def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
+    def apart(
+        self,
+        pictures: NDArray[np.int64],
+        rows: Sequence[Sequence[int]],
+    ) -> Tensor:
         """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it
         is a negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
-        return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
+        lacking = [[not words <= known for words in contents] for known in vocabularies]
+        return torch.tensor(lacking)
 
-    def _cut(self, row: list[int], rng: np.random.Generator) -> list[int]:
+    def _cut(
+        self,
+        row: list[int],
+        rng: np.random.Generator,
+    ) -> list[int]:
         """Return a run of at least one word that is no stop word, if there is such a word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
@@ -76,8 +89,10 @@ def exchange_opposites(
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
-    says = [
-        not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows
-    ]
-    places = [place for place, affected in enumerate(says) if affected]
-    return places, [[opposites.get(id, id) for id in rows[place]] for place in places]
+    places = []
+    turned = []
+    for place, row in enumerate(rows):
+        if not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]):
+            places.append(place)
+            turned.append([opposites.get(id, id) for id in row])
+    return places, turned

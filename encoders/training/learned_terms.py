@@ -30,25 +30,12 @@ from boc.vectors import Floats
 
 from .losses import contrast
 
-SAMPLE = 5  # rows of each modality, per term, that the first directions come from
-ROUNDS = 10  # of the clustering
-CROWD = 256  # rows per term that it is learned from, at most
-COMMON = 0.05  # share of the items that have a term at first
-ITEMS = 1000  # items of each modality that the first thresholds come from
-BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the
 # budgets for as many postings as a dictionary reads; the others are usual values, hardly compared.
 Z = 8
 QUERY_Z = 16
 SEED = 0
 EPOCHS = 6
-PICTURES = 64  # per batch
-PER_PICTURE = 2  # captions
-RATE = 1e-3
-WARMUP = 40  # steps
-TEMPERATURE = 0.05
-BALANCE = 100.0  # weight of the penalty
-BETAS = (0.9, 0.99)  # of Adam
 
 
 @dataclass(frozen=True)
@@ -68,36 +55,35 @@ class Head(nn.Module):
         self.directions = nn.Parameter(torch.from_numpy(directions.copy()))
         self.thresholds = nn.Parameter(torch.from_numpy(thresholds.copy()))
 
-    def forward(self, rows: Ragged, modality: Modality, z: int) -> Tensor:
+    def forward(
+        self,
+        rows: Ragged,
+        modality: Modality,
+        z: int,
+    ) -> Tensor:
         """Return the ``z`` largest activations of each item, of unit length: (n, p).
 
         The largest rows are found without gradients, and only their products computed with them.
         """
         side = MODALITIES.index(modality)
+        # The rows of each item, (n, longest): short sets repeat their last row.
         starts = rows.offsets[:-1, None]
         lengths = np.diff(rows.offsets)[:, None]
-        places = torch.from_numpy(
-            starts + np.minimum(np.arange(lengths.max()), lengths - 1),
-        )  # short sets repeat a row
+        steps = np.minimum(np.arange(lengths.max()), lengths - 1)
+        places = torch.from_numpy(starts + steps)
         kinds = torch.ones(len(rows.values), dtype=torch.int64)
         kinds[places[:, 0]] = 0
         values = torch.from_numpy(rows.values)
         with torch.no_grad():
-            best, which = (values @ self.directions.T - self.thresholds[side, kinds])[places].max(
-                dim=1,
-            )
+            products = values @ self.directions.T - self.thresholds[side, kinds]
+            best, which = products[places].max(dim=1)
             least = best.topk(min(z, best.shape[1]), dim=1).values[:, -1:]
             items, terms = ((best >= least) & (best > 0)).nonzero(as_tuple=True)
             chosen = places[items, which[items, terms]]
-        excess = (values[chosen] * self.directions[terms]).sum(dim=1) - self.thresholds[
-            side,
-            kinds[chosen],
-            terms,
-        ]
-        return normalize(
-            torch.zeros_like(best).index_put((items, terms), torch.log1p(excess)),
-            eps=1e-6,
-        )
+        products = (values[chosen] * self.directions[terms]).sum(dim=1)
+        excess = products - self.thresholds[side, kinds[chosen], terms]
+        activations = torch.zeros_like(best).index_put((items, terms), torch.log1p(excess))
+        return normalize(activations, eps=1e-6)
 
 
 def learned_terms(
@@ -117,7 +103,8 @@ def learned_terms(
     for epoch, loss in enumerate(train(head, pairs), 1):
         tell(f"epoch {epoch} of {EPOCHS}: loss {loss:.3f}")
     tell("labelling")
-    directions, thresholds = (each.detach().numpy() for each in (head.directions, head.thresholds))
+    directions = head.directions.detach().numpy()
+    thresholds = head.thresholds.detach().numpy()
     text = thresholds[MODALITIES.index("text")]
     return Codebook(
         directions,
@@ -160,32 +147,29 @@ def first_head(pairs: ItemPairs, terms: int) -> Head:
     twenty exceeds."""
     rng = np.random.default_rng(SEED)
     drawn = []
-    means = np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32)
+    means = np.zeros((2, 2, pairs.rows["image"].values.shape[1]), np.float32)
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
         kinds = np.ones(len(rows.values), np.int64)
         kinds[rows.offsets[:-1]] = 0
         for kind in np.unique(kinds):
             means[number, kind] = rows.values[kinds == kind].mean(axis=0, dtype=np.float64)
-        chosen = rng.permutation(len(kinds))[: SAMPLE * terms]
+        chosen = rng.permutation(len(kinds))[: 5 * terms]
         drawn.append(rows.values[chosen] - means[number, kinds[chosen]])
     directions = kmeans(
         np.concatenate(drawn),
         terms,
         seed=SEED,
-        rounds=ROUNDS,
+        rounds=10,
         spherical=True,
-        crowd=CROWD,
+        crowd=256,
     )
     thresholds = means @ directions.T
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
-        best = largest_products(
-            rows.take(rng.permutation(len(rows))[:ITEMS].tolist()),
-            directions,
-            thresholds[number],
-        )
-        thresholds[number] += np.quantile(best, 1 - COMMON, axis=0).astype(np.float32)
+        sample = rows.take(rng.permutation(len(rows))[:1000].tolist())
+        best = largest_products(sample, directions, thresholds[number])
+        thresholds[number] += np.quantile(best, 0.95, axis=0).astype(np.float32)
     return Head(directions, thresholds)
 
 
@@ -196,38 +180,45 @@ def train(
     z: int = Z,
     query_z: int = QUERY_Z,
     epochs: int = EPOCHS,
-    rate: float = RATE,
+    rate: float = 1e-3,
 ) -> Iterator[float]:
-    """Change the head in place, and yield the mean loss of each epoch."""
+    """Change the head in place, and yield the mean loss of each epoch.
+
+    A batch has 64 pictures with two captions each; the rate rises for 40 steps.
+    """
     rng = np.random.default_rng(SEED)
     pictures = np.array(sorted(pairs.captions))
-    per_batch = min(PICTURES, len(pictures))
+    per_batch = min(64, len(pictures))
     steps = epochs * (len(pictures) // per_batch)
-    adam = torch.optim.Adam(head.parameters(), lr=rate, betas=BETAS)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam,
-        lambda step: min(1, (step + 1) / WARMUP) * (1 + np.cos(np.pi * step / steps)) / 2,
+    adam = torch.optim.Adam(
+        head.parameters(),
+        lr=rate,
+        betas=(0.9, 0.99),
     )
+
+    def factor(step: int) -> float:
+        return min(1, (step + 1) / 40) * float(1 + np.cos(np.pi * step / steps)) / 2
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, factor)
     for _ in range(epochs):
         losses = []
         order = rng.permutation(pictures)
         for start in range(0, len(order) - per_batch + 1, per_batch):
             chosen = order[start : start + per_batch].tolist()
-            captions = [
-                rng.permutation(pairs.captions[picture])[:PER_PICTURE] for picture in chosen
-            ]
-            owners = torch.from_numpy(
-                np.repeat(np.arange(len(chosen)), [len(each) for each in captions]),
+            captions = [rng.permutation(pairs.captions[picture])[:2] for picture in chosen]
+            places = np.arange(len(chosen))
+            owners = np.repeat(places, [len(each) for each in captions])
+            positive = torch.from_numpy(places[:, None] == owners)
+            images = head(
+                pairs.rows["image"].take(chosen),
+                "image",
+                z,
             )
-            images = head(pairs.rows["image"].take(chosen), "image", z)
-            texts = head(
-                pairs.rows["text"].take(np.concatenate(captions).tolist()),
-                "text",
-                query_z,
-            )
-            positive = torch.arange(len(chosen))[:, None] == owners
-            loss = contrast(images @ texts.T, positive, TEMPERATURE) / len(owners)
-            loss = loss + BALANCE * sum((side.mean(dim=0) ** 2).sum() for side in (images, texts))
+            read = pairs.rows["text"].take(np.concatenate(captions).tolist())
+            texts = head(read, "text", query_z)
+            loss = contrast(images @ texts.T, positive, 0.05) / len(owners)
+            means = images.mean(dim=0), texts.mean(dim=0)
+            loss = loss + 100.0 * sum((mean**2).sum() for mean in means)
             adam.zero_grad()
             loss.backward()
             adam.step()
@@ -246,8 +237,8 @@ def _labels(
     background = Counter(word for caption in words for word in sorted(caption))
     best = np.zeros((0, len(directions)), np.float32)
     rows = np.zeros((0, len(directions)), np.int64)
-    for start in range(0, len(captions), BLOCK):
-        numbers = range(start, min(start + BLOCK, len(captions)))
+    for start in range(0, len(captions), 512):
+        numbers = range(start, min(start + 512, len(captions)))
         part = largest_products(captions.take(numbers), directions, thresholds)
         best = np.concatenate([best, part])
         rows = np.concatenate([rows, np.broadcast_to(np.array(numbers)[:, None], part.shape)])

@@ -28,11 +28,11 @@ def hinge(
     own = scores[images, sentences][:, None]
     by_row = (margin + others[images] - own).clamp(min=0)
     by_column = (margin + others[:, sentences].T - own).clamp(min=0)
-    costs = (
-        rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum()
-        for rows in (by_row, by_column)
-    )
-    return sum(costs, scores.new_zeros(()))
+    total = scores.new_zeros(())
+    for costs in (by_row, by_column):
+        hardest = costs.topk(min(negatives, costs.shape[1]), dim=1).values
+        total = total + hardest.mean(dim=1).sum()
+    return total
 
 
 def contrast(
@@ -47,11 +47,11 @@ def contrast(
     others = _others(scores, positive, apart) / temperature
     images, sentences = positive.nonzero(as_tuple=True)
     own = scores[images, sentences] / temperature
-    costs = (
-        torch.logaddexp(own, rows.logsumexp(dim=1)) - own
-        for rows in (others[images], others[:, sentences].T)
-    )
-    return sum((cost.sum() for cost in costs), scores.new_zeros(()))
+    total = scores.new_zeros(())
+    for rows in (others[images], others[:, sentences].T):
+        costs = torch.logaddexp(own, rows.logsumexp(dim=1)) - own
+        total = total + costs.sum()
+    return total
 
 
 def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
@@ -60,6 +60,13 @@ def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
     return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 
-def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:
+def _others(
+    scores: Tensor,
+    positive: Tensor,
+    apart: Tensor | None,
+) -> Tensor:
     """Return the scores of negative pairs, and -inf elsewhere."""
-    return scores.masked_fill(positive if apart is None else positive | ~apart, -torch.inf)
+    ignored = positive
+    if apart is not None:
+        ignored = positive | ~apart
+    return scores.masked_fill(ignored, -torch.inf)

@@ -22,8 +22,6 @@ from .losses import contrast, hinge, preference
 if TYPE_CHECKING:
     from .config import TrainConfig
 
-OBJECTIVES = ("matching", "alignment", "generation")
-
 
 class Objective(nn.Module):
     """The loss of a batch, and the scores that rank pictures and sentences. It may have weights for
@@ -47,7 +45,7 @@ class Objective(nn.Module):
         self.config = config
         self.mixed = mixed
         self.parts = config.objective.split("+")
-        unknown = [part for part in self.parts if part not in OBJECTIVES]
+        unknown = set(self.parts) - {"matching", "alignment", "generation"}
         if unknown or self.parts == ["generation"]:
             raise EncoderError(
                 "objective must join matching or alignment (and generation) by +, got "
@@ -79,27 +77,22 @@ class Objective(nn.Module):
         losses = []
         for part in self.parts:
             if part == "generation":
-                before, behind = self._margins  # special rows
+                # The sets without their special rows.
+                before, behind = self._margins
                 regions = images.sets[:, before : images.sets.shape[1] - behind]
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    generation_loss = self.generation(regions, lengths, numbers, positive)
-                losses.append(self.config.generation_weight * generation_loss)
-            else:
-                scores = self.scores(part, images, region_mask, chunks)
-                loss = self._ranking_loss(
-                    part,
-                    scores[:, : len(numbers)],
-                    positive,
-                    negatives,
-                    apart,
-                )
-                if turned and part == "alignment":
-                    loss = loss + len(numbers) * self.config.opposites * self._opposites_loss(
-                        scores,
-                        positive,
-                        turned,
-                    )
-                losses.append(loss if self.config.summed else loss / len(numbers))
+                    loss = self.generation(regions, lengths, numbers, positive)
+                losses.append(self.config.generation_weight * loss)
+                continue
+            scores = self.scores(part, images, region_mask, chunks)
+            own = scores[:, : len(numbers)]
+            loss = self._ranking_loss(part, own, positive, negatives, apart)
+            if turned and part == "alignment":
+                opposites = self._opposites_loss(scores, positive, turned)
+                loss = loss + len(numbers) * self.config.opposites * opposites
+            if not self.config.summed:
+                loss = loss / len(numbers)
+            losses.append(loss)
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
         weighted = torch.exp(-self.log_variances) * torch.stack(losses) + self.log_variances
@@ -114,25 +107,28 @@ class Objective(nn.Module):
         apart: Tensor | None,
     ) -> Tensor:
         config = self.config
-        matching = part == "matching"
-        if matching and config.sinkhorn:
-            scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)
+        temperature = config.alignment_temperature
+        margin = config.alignment_margin
+        if part == "matching":
+            temperature = config.temperature
+            margin = config.margin
+            if config.sinkhorn:
+                scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)
         if config.loss == "contrast":
-            temperature = config.temperature if matching else config.alignment_temperature
             return contrast(scores, positive, temperature, apart)
-        return hinge(
-            scores,
-            positive,
-            config.margin if matching else config.alignment_margin,
-            negatives,
-            apart,
-        )
+        return hinge(scores, positive, margin, negatives, apart)
 
-    def _opposites_loss(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
+    def _opposites_loss(
+        self,
+        scores: Tensor,
+        positive: Tensor,
+        turned: Sequence[int],
+    ) -> Tensor:
         """Compute the loss of captions beside themselves turned round, for their own pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
-        others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
+        captions = positive.shape[1]
+        others = scores[own, torch.arange(captions, captions + len(turned))]
         return preference(scores[own, places], others, self.config.alignment_temperature)
 
     def scores(
@@ -144,39 +140,42 @@ class Objective(nn.Module):
     ) -> Tensor:
         """Score pictures and captions (pictures, captions) by ``matching`` or ``alignment``."""
         columns = []
+        mixed = self.mixed and self.training
         for chunk in chunks:
+            vectors, sets = chunk.encoded
             if part == "matching":
-                columns.append(images.vectors.float() @ chunk.encoded.vectors.float().T)
-            else:
-                columns.append(self._alignment_scores(images.sets, region_mask, chunk))
+                columns.append(images.vectors.float() @ vectors.float().T)
+                continue
+            with torch.autocast(sets.device.type, dtype=torch.bfloat16, enabled=mixed):
+                # TERN's sets are not of unit length.
+                regions = nn.functional.normalize(images.sets, dim=-1)
+                words = nn.functional.normalize(sets, dim=-1)
+                pooling = self.config.pooling
+                columns.append(pool_cosines(regions, region_mask, words, chunk.mask, pooling))
         return in_order(chunks, columns)
-
-    def _alignment_scores(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
-        with torch.autocast(
-            regions.device.type,
-            dtype=torch.bfloat16,
-            enabled=self.mixed and self.training,
-        ):
-            # TERN's sets are not of unit length.
-            unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
-            return pool_cosines(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
 
     @property
     def ranking(self) -> str:
         """The part that ranks at validation: the dot product if global vectors are trained."""
-        return "matching" if "matching" in self.parts else "alignment"
+        if "matching" in self.parts:
+            return "matching"
+        return "alignment"
 
 
 class _CaptionGeneration(nn.Module):
     """Generation of captions word by word from regions, over the ids that occur in the captions."""
 
-    def __init__(self, config: TrainConfig, network: Network, captions: CaptionTensors) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: Network,
+        captions: CaptionTensors,
+    ) -> None:
         super().__init__()
+        # 0, the padding, stays 0.
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
-        self._number = {
-            int(id): number for number, id in enumerate(used)
-        }  # 0, the padding, stays 0
+        self._number = {int(id): number for number, id in enumerate(used)}
         self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden)
 
     def forward(
@@ -188,5 +187,10 @@ class _CaptionGeneration(nn.Module):
     ) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows).to(regions.device)
-        loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        loss: Tensor = self.branch(
+            regions,
+            lengths,
+            targets,
+            positive.int().argmax(dim=0),
+        )
         return loss

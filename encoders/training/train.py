@@ -19,7 +19,6 @@ from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
 from ..networks import text_towers
-from ..networks.base import Network
 from ..runtime.device import pick
 from ..runtime.model_folder import NETWORKS, check_boxes, create_folder, make
 from ..runtime.model_folder import check_model_folder as check_model_folder
@@ -44,7 +43,11 @@ class Recipe:
     stop_list: str = ""
 
     @classmethod
-    def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
+    def of(
+        cls,
+        name: str,
+        settings: Mapping[str, str],
+    ) -> Recipe:
         """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig,
         and of this class.
 
@@ -56,46 +59,34 @@ class Recipe:
         kind = values.pop("kind")
         if kind not in NETWORKS:
             raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
-        fields_of = {
-            "sizes": _types(NETWORKS[kind].Config),
-            "train": _types(TrainConfig),
-            "rest": REST,
+        network = NETWORKS[kind].Config
+        types = {field.name: str(field.type) for field in (*fields(network), *fields(TrainConfig))}
+        types |= {"text": "str", "text_layers": "int", "stop_list": "str"}
+        del types["region_dim"]
+        unknown = [key for key in values if key not in types]
+        if unknown:
+            raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(types)}")
+        parsed: dict[str, Any] = {
+            key: _parse_value(key, value, types[key]) for key, value in values.items()
         }
-        del fields_of["sizes"]["region_dim"]
-        groups: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
-        for key, value in values.items():
-            group = next((group for group, known in fields_of.items() if key in known), None)
-            if group is None:
-                known = ", ".join(key for group in fields_of.values() for key in group)
-                raise EncoderError(f"no setting {key!r}; known: {known}")
-            groups[group][key] = _parse_value(key, value, fields_of[group][key])
-        recipe = cls(
-            kind=kind,
-            sizes=groups["sizes"],
-            train=TrainConfig(**groups["train"]),
-            **groups["rest"],
-        )
-        recipe._check_vector()
-        return recipe
-
-    def _check_vector(self) -> None:
-        """Raise EncoderError if nothing trains the vectors that an index holds."""
-        defaults = {field.name: field.default for field in fields(NETWORKS[self.kind].Config)}
-        vector = self.sizes.get("vector", defaults.get("vector"))
-        if "matching" not in self.train.objective.split("+") and vector != "mean":
+        sizes = _take(parsed, network)
+        train = TrainConfig(**_take(parsed, TrainConfig))
+        vector = sizes.get("vector", getattr(network, "vector", None))
+        # Something must train the vectors that an index holds.
+        if "matching" not in train.objective.split("+") and vector != "mean":
             raise EncoderError(
-                f"objective={self.train.objective} trains the concepts of a {self.kind} and "
+                f"objective={train.objective} trains the concepts of a {kind} and "
                 "leaves its global vector "
                 "as chance made it; add matching, as in objective=matching+alignment, or take a "
                 "teran with vector=mean",
             )
+        return cls(kind=kind, sizes=sizes, train=train, **parsed)
 
 
-REST = {"text": "str", "text_layers": "int", "stop_list": "str"}
-
-
-def _types(config: type) -> dict[str, str]:
-    return {f.name: str(f.type) for f in fields(config)}
+def _take(values: dict[str, Any], config: type) -> dict[str, Any]:
+    """Take the fields of ``config`` out of ``values``."""
+    names = [field.name for field in fields(config)]
+    return {name: values.pop(name) for name in names if name in values}
 
 
 def describe(
@@ -114,22 +105,25 @@ def describe(
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
     run = {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
-    if validate is None:
-        return run
-    return {**run, "validate": json_sha256(sorted(validate))}
+    if validate is not None:
+        run["validate"] = json_sha256(sorted(validate))
+    return run
 
 
-def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
+def check_size(
+    recipe: Recipe,
+    pictures: int,
+    validated: int | None = None,
+) -> None:
     """Raise EncoderError, before regions are cut, for too few pictures to train or to validate
     on."""
-    held_out = recipe.train.held_out if validated is None else validated
+    held_out = validated
+    fewer = "fewer ids in <--validate>"
+    if held_out is None:
+        held_out = recipe.train.held_out
+        fewer = f"<boc train --set held_out={max(1, pictures // 10)}>"
     batch = recipe.train.batch_size
     if pictures < held_out + batch:
-        fewer = (
-            f"<boc train --set held_out={max(1, pictures // 10)}>"
-            if validated is None
-            else "fewer ids in <--validate>"
-        )
         raise EncoderError(
             f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has "
             f"{batch}",
@@ -195,15 +189,22 @@ class Training:
             recipe.text_layers,
             [caption.content for caption in captions],
         )
-        network = _build(reader.identity.dim, recipe, tower)
+        text = tower.text
+        if not recipe.sizes.get("stop_words", True):
+            words = read_ids(Path(recipe.stop_list)) if recipe.stop_list else None
+            text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens, words)}
+        network = make(
+            recipe.kind,
+            {"region_dim": reader.identity.dim, **recipe.sizes},
+            text,
+        )
+        if tower.module is not None:
+            network.txt_enc = tower.module
         (folder / "training").mkdir(parents=True, exist_ok=True)
-        frozen = recipe.train.text_lr == 0
-        width = network.txt_enc.width
         self._captions = CaptionTensors(
             captions,
             tower.tokens,
-            width,
-            frozen=frozen,
+            frozen=recipe.train.text_lr == 0,
             folder=folder / "training",
         )
         held_out = None
@@ -238,26 +239,20 @@ class Training:
         shutil.rmtree(self.folder / "training")
 
 
-def _build(region_dim: int, recipe: Recipe, tower: text_towers.TextTower) -> Network:
-    text = tower.text
-    if not recipe.sizes.get("stop_words", True):
-        words = read_ids(Path(recipe.stop_list)) if recipe.stop_list else None
-        text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens, words)}
-    network = make(recipe.kind, {"region_dim": region_dim, **recipe.sizes}, text)
-    if tower.module is not None:
-        network.txt_enc = tower.module
-    return network
-
-
-def _parse_value(name: str, value: str, kind: str) -> int | float | str | bool:
+def _parse_value(
+    name: str,
+    value: str,
+    kind: str,
+) -> int | float | str | bool:
     if kind == "bool":
         if value not in {"0", "1"}:
             raise EncoderError(f"{name} must be 0 or 1, got {value!r}")
         return value == "1"
     if kind == "str":
         return value
+    number: type[int | float] = {"int": int, "float": float}[kind]
     try:
-        return int(value) if kind == "int" else float(value)
+        return number(value)
     except ValueError:
         raise EncoderError(
             f"{name} must be a number, got {value!r}",

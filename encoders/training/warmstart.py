@@ -21,14 +21,11 @@ from ..networks.base import Network
 from ..networks.tern import Tern
 from ..networks.vsrn import Vsrn
 
-IMAGE_RIDGE = 2.0  # in units of the mean variance
+# Ridges in units of the mean variance.
+IMAGE_RIDGE = 2.0
 TEXT_RIDGE = 0.2
-# steps over which the states of VSRN decay: twice the usual length
-REGIONS = 100.0
-WORDS = 30.0
-LINEAR = 0.4  # size of the input of a tanh, for which it is nearly linear
-LEAST = 0.01  # deviation of a feature, relative to the mean one, below which it gets less weight
-QUIET = 0.3  # factor of random weights that would disturb the start
+# The factor of random weights that would disturb the start.
+QUIET = 0.3
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,11 @@ class Projection:
     matrix: Tensor
 
 
-def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
+def cca(
+    X: Tensor,
+    Y: Tensor,
+    rank: int,
+) -> tuple[Projection, Projection]:
     """Return the ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
 
     Directions are weighted by their correlation, and scaled so that projections have unit variance
@@ -47,17 +48,19 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
     """
     X = X.double()
     Y = Y.double()
-    means = X.mean(dim=0), Y.mean(dim=0)
-    X = X - means[0]
-    Y = Y - means[1]
+    x = X.mean(dim=0)
+    y = Y.mean(dim=0)
+    X = X - x
+    Y = Y - y
     Wx = _whitening(X, IMAGE_RIDGE)
     Wy = _whitening(Y, TEXT_RIDGE)
-    U, S, Vt = torch.linalg.svd(Wx @ (X.T @ Y / len(X)) @ Wy, full_matrices=False)
+    C = X.T @ Y / len(X)
+    U, S, Vt = torch.linalg.svd(Wx @ C @ Wy, full_matrices=False)
     A = Wx @ U[:, :rank] * S[:rank]
     B = Wy @ Vt[:rank].T * S[:rank]
     A = A / (X @ A).std()
     B = B / (Y @ B).std()
-    return Projection(means[0].float(), A.float()), Projection(means[1].float(), B.float())
+    return Projection(x.float(), A.float()), Projection(y.float(), B.float())
 
 
 @torch.no_grad()
@@ -70,16 +73,20 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
+    columns = np.arange(weight.shape[1])
+    deviation = 1.0
     free = (weight == 0).all(axis=0)
-    known = bags @ weight[:, ~free] if free.any() else np.ones(1)
-    columns = np.flatnonzero(free if free.any() else ~free)
-    spread = np.log(
-        bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])),
-    )
-    rank = min(len(columns), *bags.shape)
+    if free.any():
+        columns = columns[free]
+        # Both parts get equal weight.
+        deviation = (bags @ weight[:, ~free]).std()
+    captions, words = bags.shape
+    frequencies = np.bincount(bags.indices, minlength=words)
+    spread = np.log(captions / np.maximum(1, frequencies))
+    rank = min(len(columns), captions, words)
     _, _, directions = randomized_svd(bags * spread, rank, random_state=0)
     vectors = (directions * spread).T
-    vectors *= (known.std() or 1) / (bags @ vectors).std()  # both parts get equal weight
+    vectors *= deviation / (bags @ vectors).std()
     weight[:, columns] = 0
     weight[:, columns[:rank]] = vectors
     embedding.weight.copy_(torch.from_numpy(weight))
@@ -91,11 +98,16 @@ def scale(network: Network, regions: Tensor) -> None:
     region_dim), raised to its power. Nearly constant features are not amplified."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
-    network.region_deviation.copy_(deviation + LEAST * deviation.mean())
+    network.region_deviation.copy_(deviation + 0.01 * deviation.mean())
 
 
 @torch.no_grad()
-def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
+def warm_start(
+    network: Network,
+    regions: Tensor,
+    words: Tensor,
+    averaging: float,
+) -> None:
     """Set ``network`` so that its output is close to CCA of the paired rows.
 
     ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words``
@@ -108,14 +120,36 @@ def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: floa
         _start_tern(network, regions, words, averaging)
 
 
-def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float) -> None:
+def _start_tern(
+    network: Tern,
+    regions: Tensor,
+    words: Tensor,
+    averaging: float,
+) -> None:
     """Start TERN; the box and its area are unused at first."""
     config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
-    _identity(network.img_proj, rank)
+    # Linear, ReLU, Linear pass the projection as its positive and its negative part, recombined.
+    fusion: Any = network.img_enc.pos_encoding_image.map
+    first, _, last = fusion
+    width = len(images.mean)
+    shift = images.mean @ images.matrix
+    for start, sign in ((0, 1.0), (half, -1.0)):
+        rows = slice(start, start + rank)
+        first.weight[rows, :width] = sign * images.matrix.T
+        first.weight[rows, width:] *= QUIET
+        first.bias[rows] = -sign * shift
+    last.weight.mul_(QUIET)
+    last.bias.zero_()
+    unit = torch.arange(rank)
+    last.weight[:rank] = 0
+    last.weight[unit, unit] = 1
+    last.weight[unit, half + unit] = -1
+    eye = torch.eye(config.visual_width)
+    identity = Projection(torch.zeros(config.visual_width), eye[:, :rank])
+    _project(network.img_proj.weight, network.img_proj.bias, identity)
     _project(network.cap_proj.weight, network.cap_proj.bias, texts)
     layers: Any = network.img_enc.transformer_encoder.layers
     for layer in layers:
@@ -125,7 +159,15 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
     for stack in {network.transformer_encoder_1, network.image_joint}:
         for layer in stack.layers:
             _damp(layer)
-            _average(layer.self_attn, averaging)
+            attention = layer.self_attn
+            if averaging == 0:
+                attention.out_proj.weight.mul_(QUIET)
+                continue
+            # Values pass unchanged, ``averaging`` times as strong as the row: with uniform
+            # attention rows become the mean.
+            width = attention.embed_dim
+            attention.in_proj_weight[2 * width :] = torch.eye(width)
+            attention.out_proj.weight.copy_(averaging * torch.eye(width))
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
@@ -134,22 +176,20 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    _project(network.img_enc.fc.weight, network.img_enc.fc.bias, images)
-    eye = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
+    _project(
+        network.img_enc.fc.weight,
+        network.img_enc.fc.bias,
+        images,
+    )
+    # A tanh is nearly linear for inputs of this size.
+    linear = 0.4
     if network.img_enc.img_rnn is not None:
-        _accumulate(
-            network.img_enc.img_rnn,
-            eye,
-            REGIONS,
-            LINEAR * rank**0.5,
-        )  # its inputs are unit vectors
+        # The inputs are unit vectors. States decay over twice the usual number of regions.
+        identity = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
+        _accumulate(network.img_enc.img_rnn, identity, 100, linear * rank**0.5)
     if network.txt_rnn is not None:
-        _accumulate(
-            network.txt_rnn,
-            texts,
-            WORDS,
-            LINEAR / WORDS**0.5,
-        )  # means have unit variance, words more
+        # Means have unit variance, words more. States decay over twice the usual number of words.
+        _accumulate(network.txt_rnn, texts, 30, linear / 30**0.5)
     else:
         _project(network.txt_fc.weight, network.txt_fc.bias, texts)
 
@@ -158,31 +198,10 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
     """Return the inverse square root of the covariance of the centred X, plus ``ridge`` times its
     mean variance."""
     C = X.T @ X / len(X)
-    values, vectors = torch.linalg.eigh(
-        C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=C.dtype),
-    )
+    eye = torch.eye(len(C), dtype=C.dtype)
+    values, vectors = torch.linalg.eigh(C + ridge * C.diagonal().mean() * eye)
     root: Tensor = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
     return root
-
-
-def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
-    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part,
-    recombined."""
-    first = fusion[0]
-    last = fusion[2]
-    width = len(projection.mean)
-    shift = projection.mean @ projection.matrix
-    for start, sign in ((0, 1.0), (half, -1.0)):
-        rows = slice(start, start + rank)
-        first.weight[rows, :width] = sign * projection.matrix.T
-        first.weight[rows, width:] *= QUIET
-        first.bias[rows] = -sign * shift
-    last.weight.mul_(QUIET)
-    last.bias.zero_()
-    unit = torch.arange(rank)
-    last.weight[:rank] = 0
-    last.weight[unit, unit] = 1
-    last.weight[unit, half + unit] = -1
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
@@ -195,7 +214,12 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
     bias[:rank] = -(projection.mean @ projection.matrix)
 
 
-def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
+def _accumulate(
+    rnn: Any,
+    projection: Projection,
+    length: float,
+    scale: float,
+) -> None:
     """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps,
     times ``scale``."""
     width = rnn.hidden_size
@@ -206,18 +230,8 @@ def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -
     rnn.bias_ih_l0.zero_()
     rnn.bias_hh_l0.zero_()
     rnn.bias_ih_l0[update] = math.log(length - 1)
-    _project(
-        rnn.weight_ih_l0[new],
-        rnn.bias_ih_l0[new],
-        Projection(projection.mean, projection.matrix * scale),
-    )
-
-
-def _identity(linear: nn.Linear, rank: int) -> None:
-    linear.weight.mul_(QUIET)
-    linear.bias.zero_()
-    linear.weight[:rank] = 0
-    linear.weight[torch.arange(rank), torch.arange(rank)] = 1
+    scaled = Projection(projection.mean, projection.matrix * scale)
+    _project(rnn.weight_ih_l0[new], rnn.bias_ih_l0[new], scaled)
 
 
 def _damp(layer: Any) -> None:
@@ -226,14 +240,3 @@ def _damp(layer: Any) -> None:
     layer.self_attn.in_proj_weight[: 2 * width] *= QUIET
     layer.linear2.weight.mul_(QUIET)
     layer.linear2.bias.zero_()
-
-
-def _average(attention: nn.MultiheadAttention, weight: float) -> None:
-    """Pass values unchanged, ``weight`` times as strong as the row: with uniform attention rows
-    become the mean."""
-    if weight == 0:
-        attention.out_proj.weight.mul_(QUIET)
-        return
-    width = attention.embed_dim
-    attention.in_proj_weight[2 * width :] = torch.eye(width)
-    attention.out_proj.weight.copy_(weight * torch.eye(width))

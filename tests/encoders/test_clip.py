@@ -1,8 +1,6 @@
 """Dual encoders of the transformers library: against the library itself, on tiny models of random
 weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -27,10 +25,12 @@ from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.labels import whole_words
 from boc.types import ImageRef, Runtime
-from encoders.clip import JOINER, ClipEncoder
+from encoders.clip import JOINER
+from encoders.runtime.dual_encoder import DualEncoder
 from encoders.runtime.dual_inputs import patch_boxes, window
 from tests.helpers import Bomb, refuse_connections
 
+Folders = Callable[[str], Path]
 TEXTS = [
     "a red box at the left",
     "box",
@@ -61,11 +61,8 @@ def clip_tokenizer(folder: Path) -> dict[str, Any]:
     ]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (folder / "merges.txt").write_text(
-        "\n".join(["#version: 0.2", *merges]) + "\n",
-        encoding="utf-8",
-    )
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
     files = str(folder / "vocab.json"), str(folder / "merges.txt")
     transformers.CLIPTokenizerFast(*files, model_max_length=128).save_pretrained(folder)
     end = vocabulary["<|endoftext|>"]
@@ -127,14 +124,18 @@ def unigram(folder: Path) -> dict[str, Any]:
     return {"vocab_size": len(pieces), "max_position_embeddings": 12} | ids
 
 
-def save(folder: Path, config: Any, kind: str, processor: Any) -> None:
+def save(
+    folder: Path,
+    config: Any,
+    kind: str,
+    processor: Any,
+) -> None:
     """A network of random weights, and how it wants its pictures."""
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config)
     with torch.no_grad():
-        for (
-            tensor
-        ) in model.parameters():  # beyond the small initial ones, so that everything matters
+        # The initial ones are so small that not everything matters.
+        for tensor in model.parameters():
             tensor.add_(0.2 * torch.randn(tensor.shape))
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -159,19 +160,33 @@ def square(name: str = "SiglipImageProcessor") -> Any:
 
 
 def nested(config: Any, text: dict[str, Any], vision: dict[str, Any], **more: Any) -> Any:
-    return config(text_config=SIZES | text, vision_config=SIZES | PICTURE | vision, **more)
+    return config(
+        text_config=SIZES | text,
+        vision_config=SIZES | PICTURE | vision,
+        **more,
+    )
 
 
 def tiny_clip(folder: Path, kind: str = "CLIP", **text: Any) -> None:
     """Also those that are built alike."""
     config = getattr(transformers, f"{kind}Config")
     texts = clip_tokenizer(folder) | text
-    save(folder, nested(config, texts, {}, projection_dim=12), f"{kind}Model", crop())
+    save(
+        folder,
+        nested(config, texts, {}, projection_dim=12),
+        f"{kind}Model",
+        crop(),
+    )
 
 
 def tiny_siglip(folder: Path) -> None:
     texts = unigram(folder) | {"projection_size": 16}
-    save(folder, nested(transformers.SiglipConfig, texts, {}), "SiglipModel", square())
+    save(
+        folder,
+        nested(transformers.SiglipConfig, texts, {}),
+        "SiglipModel",
+        square(),
+    )
 
 
 def tiny_siglip2(folder: Path) -> None:
@@ -180,28 +195,34 @@ def tiny_siglip2(folder: Path) -> None:
         text_config=SIZES | texts,
         vision_config=SIZES | {"num_patches": 16, "patch_size": 8},
     )
-    save(
-        folder,
-        config,
-        "Siglip2Model",
-        pillow("Siglip2ImageProcessor", patch_size=8, max_num_patches=16),
+    processor = pillow(
+        "Siglip2ImageProcessor",
+        patch_size=8,
+        max_num_patches=16,
     )
+    save(folder, config, "Siglip2Model", processor)
 
 
 def tiny_chinese(folder: Path) -> None:
-    config = nested(transformers.ChineseCLIPConfig, word_pieces(folder), {}, projection_dim=12)
+    config = nested(
+        transformers.ChineseCLIPConfig,
+        word_pieces(folder),
+        {},
+        projection_dim=12,
+    )
     save(folder, config, "ChineseCLIPModel", crop())
 
 
 def tiny_alt(folder: Path) -> None:
     """Its RoBERTa counts positions from 1 on: 24 are 23."""
     texts = word_pieces(folder) | {"project_dim": 10, "type_vocab_size": 1}
-    save(
-        folder,
-        nested(transformers.AltCLIPConfig, texts, {}, projection_dim=12),
-        "AltCLIPModel",
-        crop(),
+    config = nested(
+        transformers.AltCLIPConfig,
+        texts,
+        {},
+        projection_dim=12,
     )
+    save(folder, config, "AltCLIPModel", crop())
 
 
 def tiny_pair(folder: Path) -> None:
@@ -218,14 +239,14 @@ def tiny_pair(folder: Path) -> None:
 
 def tiny_align(folder: Path) -> None:
     """Pictures through an EfficientNet: the 8 x 8 cells of its last map."""
-    channels = {"in_channels": [32, 16], "out_channels": [16, 16], "hidden_dim": 16}
-    blocks = {
+    vision = {
+        "in_channels": [32, 16],
+        "out_channels": [16, 16],
+        "hidden_dim": 16,
         "kernel_sizes": [3, 3],
         "strides": [2, 2],
         "num_block_repeats": [1, 1],
         "expand_ratios": [1, 2],
-    }
-    scaled = {
         "image_size": 64,
         "width_coefficient": 1.0,
         "depth_coefficient": 0.2,
@@ -233,15 +254,11 @@ def tiny_align(folder: Path) -> None:
     }
     config = transformers.AlignConfig(
         text_config=SIZES | word_pieces(folder),
-        vision_config=channels | blocks | scaled,
+        vision_config=vision,
         projection_dim=16,
     )
-    save(
-        folder,
-        config,
-        "AlignModel",
-        pillow("EfficientNetImageProcessor", size={"height": 64, "width": 64}),
-    )
+    processor = pillow("EfficientNetImageProcessor", size={"height": 64, "width": 64})
+    save(folder, config, "AlignModel", processor)
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -268,13 +285,18 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(0)
     for i, (width, height) in enumerate([(90, 50), (33, 80), (32, 32), (5, 3), (7, 1)]):
-        pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        pixels = random.integers(
+            0,
+            256,
+            (height, width, 3),
+            dtype=np.uint8,
+        )
         Image.fromarray(pixels).save(folder / f"{i}.png")
     return [ImageRef(path.name, path) for path in sorted(folder.iterdir())]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Folders of the tiny models, each made when first asked for."""
     home = tmp_path_factory.mktemp("models")
 
@@ -288,13 +310,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def folder(
+    folders: Folders,
+    tmp_path: Path,
+) -> Path:
+    """A copy of the tiny CLIP, to be changed."""
+    return shutil.copytree(folders("clip"), tmp_path / "model")
+
+
+@pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_connections(monkeypatch)
 
 
-def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
+def open_encoder(folder: Path, **runtime: Any) -> DualEncoder:
     encoder = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
-    assert isinstance(encoder, ClipEncoder)
+    assert isinstance(encoder, DualEncoder)
     return encoder
 
 
@@ -309,7 +340,13 @@ def library_inputs(
     long = "max_length" if "siglip" in model.config.model_type else True
     limit = {"siglip": 12, "siglip2": 12, "altclip": 23, "align": 24, "chinese_clip": 24}
     most = limit.get(model.config.model_type, 24 if "dual" in model.config.model_type else 128)
-    texts = tokenizer(TEXTS, padding=long, truncation=True, max_length=most, return_tensors="pt")
+    texts = tokenizer(
+        TEXTS,
+        padding=long,
+        truncation=True,
+        max_length=most,
+        return_tensors="pt",
+    )
     images = [Image.open(each.path) for each in pictures]
     return (
         model,
@@ -328,7 +365,7 @@ def unit(found: Any) -> Any:
 @torch.no_grad()
 def test_vectors_are_those_of_the_library_and_concepts_are_counted(
     kind: str,
-    folders: Callable[[str], Path],
+    folders: Folders,
     pictures: list[ImageRef],
     offline: None,
 ) -> None:
@@ -364,63 +401,69 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
                 assert np.abs(rows.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
 
 
-def test_siglip_tokenizer_settings(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_siglip_tokenizer_settings(
+    folders: Folders,
+    tmp_path: Path,
+) -> None:
     """Its successor is published with the tokenizer of another network, which does neither."""
     folder = tmp_path / "model"
     shutil.copytree(folders("siglip"), folder)
-    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    assert told["normalizer"] == {"type": "Lowercase"}
-    told["normalizer"] = None
-    (folder / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
-    names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    names["model_input_names"] = ["input_ids", "attention_mask"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    assert tokenizer["normalizer"] == {"type": "Lowercase"}
+    change_json(folder / "tokenizer.json", "normalizer", None)
+    names = ["input_ids", "attention_mask"]
+    change_json(folder / "tokenizer_config.json", "model_input_names", names)
     expected = open_encoder(folders("siglip")).encode_texts(TEXTS)
     embeddings = open_encoder(folder).encode_texts(TEXTS)
     assert np.array_equal(embeddings.vectors, expected.vectors)
     assert embeddings.words == expected.words
 
 
-def special(folder: Path, limit: int) -> list[np.ndarray]:
+def special(
+    folder: Path,
+    limit: int,
+) -> list[np.ndarray]:
     """For each id of each of ``TEXTS`` whether it is the beginning or the end."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    found = tokenizer(TEXTS, truncation=True, max_length=limit)
+    found = tokenizer(
+        TEXTS,
+        truncation=True,
+        max_length=limit,
+    )
     ends = [each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None]
     return [np.isin(ids, ends) for ids in found["input_ids"]]
 
 
 @torch.no_grad()
-def test_clip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
+def test_clip_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("clip"))
     model, images, texts = library_inputs(folders("clip"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    hidden = model.vision_model(**images).last_hidden_state
-    for i in range(len(pictures)):
-        for j in range(16):
-            norm = model.vision_model.post_layernorm
-            token = hidden[i, 1 + j]
-            scaled = (token - token.mean()) / (
-                token.var(unbiased=False) + norm.eps
-            ).sqrt() * norm.weight + norm.bias
-            assert (
-                np.abs(
-                    embeddings.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy(),
-                ).max()
-                <= 1e-5
-            )
+    norm = model.vision_model.post_layernorm
+    for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
+        for token, concept in zip(tokens[1:], embeddings.concepts[i], strict=True):
+            deviation = (token.var(unbiased=False) + norm.eps).sqrt()
+            scaled = (token - token.mean()) / deviation * norm.weight + norm.bias
+            projected = (model.visual_projection.weight @ scaled).numpy()
+            assert np.abs(concept - projected).max() <= 1e-5
     said = encoder.encode_texts(TEXTS)
     hidden = model.text_model(**texts).last_hidden_state
     for i, mask in enumerate(special(folders("clip"), 128)):
         projected = (hidden[i, : len(mask)] @ model.text_projection.weight.T).numpy()
         assert np.abs(said.concepts[i] - projected[~mask]).max(initial=0) <= 1e-5
-        end = projected[-1] / np.linalg.norm(
-            projected[-1],
-        )  # what the tower pools is a token among the others
+        # The tower pools a token among the others.
+        end = projected[-1] / np.linalg.norm(projected[-1])
         assert np.abs(said.vectors[i] - end).max() <= 1e-6
 
 
 @torch.no_grad()
-def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
+def test_siglip_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("siglip"))
     model, images, texts = library_inputs(folders("siglip"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -440,13 +483,15 @@ def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef
 
 
 @torch.no_grad()
-def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
+def test_dual_encoder_concepts(
+    folders: Folders,
+    pictures: list[ImageRef],
+) -> None:
     encoder = open_encoder(folders("vision-text-dual-encoder"))
     model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    pooled = torch.tanh(
-        model.vision_model.pooler.dense(model.vision_model(**images).last_hidden_state[:, 1:]),
-    )
+    tokens = model.vision_model(**images).last_hidden_state[:, 1:]
+    pooled = torch.tanh(model.vision_model.pooler.dense(tokens))
     expected = model.visual_projection(pooled).flatten(0, 1).numpy()
     assert np.abs(embeddings.concepts.values - expected).max() <= 1e-5
 
@@ -457,7 +502,7 @@ def test_a_box_is_where_its_patch_was_looked_at(
     kind: str,
     width: int,
     height: int,
-    folders: Callable[[str], Path],
+    folders: Folders,
     tmp_path: Path,
 ) -> None:
     """A picture that is white in one box only is brightest at that patch."""
@@ -478,7 +523,10 @@ def test_a_box_is_where_its_patch_was_looked_at(
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
-def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
+def test_boxes_tile_what_was_seen(
+    width: int,
+    height: int,
+) -> None:
     """A centred square of the short side, up to a pixel of the small picture."""
     seen = window(crop(), width, height)
     short = min(width, height)
@@ -502,7 +550,7 @@ def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
 def test_pieces_make_up_the_words_of_a_text(
     kind: str,
     texts: list[str],
-    folders: Callable[[str], Path],
+    folders: Folders,
 ) -> None:
     """Whatever the marks of the tokenizer: ends of words, beginnings of words, goings-on."""
     encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
@@ -516,10 +564,10 @@ def test_pieces_make_up_the_words_of_a_text(
             assert [word.replace(JOINER, "") for word in found] == expected
 
 
-CACHE: dict[str, ClipEncoder] = {}
+CACHE: dict[str, DualEncoder] = {}
 
 
-def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:
+def test_bytes_of_a_letter_are_one_word(folders: Folders) -> None:
     pieces = open_encoder(folders("clip")).encode_texts(["caf\u00e9 \U0001f408, yes"]).words[0]
     words, of = whole_words(pieces)
     assert [word.replace(JOINER, "") for word in words] == ["caf\u00e9", "\U0001f408", ",", "yes"]
@@ -528,7 +576,7 @@ def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:
 
 @pytest.mark.slow
 def test_a_preparer_goes_to_other_processes(
-    folders: Callable[[str], Path],
+    folders: Folders,
     pictures: list[ImageRef],
 ) -> None:
     for kind in KINDS:
@@ -545,21 +593,19 @@ def test_a_preparer_goes_to_other_processes(
             assert one.inputs["pixel_values"].dtype == np.float32
 
 
-def test_pictures_that_cannot_be_used_are_named(
-    folders: Callable[[str], Path],
+def test_thin_pictures_are_refused(
+    folders: Folders,
     tmp_path: Path,
 ) -> None:
-    preparer = open_encoder(folders("clip")).preparer
-    (tmp_path / "a.png").write_text("no picture")
     Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
-    for name in ("a.png", "b.png", "c.png"):
-        with pytest.raises(ImageError, match=name):
-            preparer(ImageRef(name, tmp_path / name))
+    with pytest.raises(ImageError, match=r"b\.png"):
+        open_encoder(folders("clip")).prepare(ImageRef("b.png", tmp_path / "b.png"))
 
 
-def test_digest_of_a_model(folders: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(folders("clip"), folder)
+def test_digest_of_a_model(
+    folders: Folders,
+    folder: Path,
+) -> None:
     before = open_encoder(folders("clip")).identity
     (folder / "README.md").write_text("about it")
     same = open_encoder(folder).identity
@@ -576,26 +622,28 @@ def test_digest_of_a_model(folders: Callable[[str], Path], tmp_path: Path) -> No
     assert len(set(digests)) == len(digests)
 
 
-def change_json(path: Path, name: str, value: Any) -> None:
-    path.write_text(
-        json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}),
-        encoding="utf-8",
-    )
+def change_json(
+    path: Path,
+    name: str,
+    value: Any,
+) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
 
 
-def change_weights(path: Path, leave_out: str = "") -> None:
+def change_weights(
+    path: Path,
+    leave_out: str = "",
+) -> None:
     tensors = load_file(path)
     tensors["visual_projection.weight"].view(-1)[0] += 1e-3
-    save_file(
-        {name: tensor for name, tensor in tensors.items() if name != leave_out},
-        path,
-        {"format": "pt"},
-    )
+    tensors.pop(leave_out, None)
+    save_file(tensors, path, {"format": "pt"})
 
 
-def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(folders("clip"), folder)
+def test_sharded_weights(
+    folders: Folders,
+    folder: Path,
+) -> None:
     transformers.AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     parts = sorted(folder.glob("model-*.safetensors"))
@@ -609,7 +657,7 @@ def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None
 
 
 def test_a_name_is_looked_for_on_this_machine_only(
-    folders: Callable[[str], Path],
+    folders: Folders,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     offline: None,
@@ -634,12 +682,11 @@ def test_a_name_is_looked_for_on_this_machine_only(
 
 
 def test_torch_files_are_read_for_weights_only(
-    folders: Callable[[str], Path],
+    folders: Folders,
+    folder: Path,
     tmp_path: Path,
     offline: None,
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(folders("clip"), folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
@@ -657,22 +704,23 @@ def test_torch_files_are_read_for_weights_only(
     assert not (tmp_path / "harm").exists()
 
 
-def test_code_in_a_folder_is_not_run(folders: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(folders("clip"), folder)
+def test_code_in_a_folder_is_not_run(
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    classes = {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}
     change_json(folder / "config.json", "model_type", "of_my_own")
-    change_json(
-        folder / "config.json",
-        "auto_map",
-        {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
-    )
+    change_json(folder / "config.json", "auto_map", classes)
     (folder / "mine.py").write_text(f"import os; os.mkdir({str(tmp_path / 'harm')!r})")
     with pytest.raises(EncoderError, match="no dual encoder that can be used"):
         open_encoder(folder)
     assert not (tmp_path / "harm").exists()
 
 
-def damage(name: str, text: str | None) -> Callable[[Path], object]:
+def damage(
+    name: str,
+    text: str | None,
+) -> Callable[[Path], object]:
     return lambda folder: (
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
     )
@@ -695,15 +743,13 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_folder_is_named_in_one_line(
     harm: Callable[[Path], object],
     message: str,
-    folders: Callable[[str], Path],
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
-    shutil.copytree(folders("clip"), tmp_path / "model")
-    harm(tmp_path / "model")
+    harm(folder)
     with pytest.raises(EncoderError, match=message) as caught:
-        open_encoder(tmp_path / "model")
+        open_encoder(folder)
     assert "\n" not in str(caught.value)
-    assert str(tmp_path / "model") in str(caught.value)
+    assert str(folder) in str(caught.value)
 
 
 def test_other_model_type_is_refused(tmp_path: Path) -> None:
@@ -716,7 +762,7 @@ def test_other_model_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_compiling_changes_nothing(
-    folders: Callable[[str], Path],
+    folders: Folders,
     pictures: list[ImageRef],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -743,7 +789,7 @@ def test_compiling_changes_nothing(
 
 
 def test_network_without_concepts(
-    folders: Callable[[str], Path],
+    folders: Folders,
     pictures: list[ImageRef],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -756,18 +802,18 @@ def test_network_without_concepts(
     assert found.concepts is found.boxes is said.concepts is said.words is None
     monkeypatch.undo()
     whole = open_encoder(folders("clip"))
-    assert np.array_equal(
-        found.vectors,
-        whole.encode_images([whole.prepare(each) for each in pictures]).vectors,
-    )
+    seen = whole.encode_images([whole.prepare(each) for each in pictures])
+    assert np.array_equal(found.vectors, seen.vectors)
     assert np.array_equal(said.vectors, whole.encode_texts(TEXTS).vectors)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
-def test_words_of_the_vocabulary_are_one_piece(kind: str, folders: Callable[[str], Path]) -> None:
+def test_words_of_the_vocabulary_are_one_piece(
+    kind: str,
+    folders: Folders,
+) -> None:
     encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
-    known = sorted(
-        word for word in encoder.vocabulary if word.isascii()
-    )  # other bytes stand for parts of letters
+    # Other bytes stand for parts of letters.
+    known = sorted(word for word in encoder.vocabulary if word.isascii())
     assert known
     assert [pieces for pieces in encoder.encode_texts(known).words if len(pieces) > 1] == []

@@ -1,8 +1,6 @@
 """``boc convert``: published files made here, small and with random weights, and what is refused of
 them."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json
@@ -36,7 +34,10 @@ PIECES = 40
 WORDS = 30
 
 
-def transformer(width: int, layers: int) -> nn.Module:
+def transformer(
+    width: int,
+    layers: int,
+) -> nn.Module:
     return nn.TransformerEncoder(
         nn.TransformerEncoderLayer(width, 4, 16),
         layers,
@@ -174,7 +175,11 @@ def convert(
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
+def test_convert_published_files(
+    kind: str,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     status, printed = convert(
         home,
         home / f"{kind}.pth",
@@ -213,12 +218,19 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
     assert kind_of(vsrn_file()) == "vsrn"
 
 
-def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
+def test_teran_pooling_and_stop_words(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     torch.save(
         tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}),
         tmp_path / "a.pth",
     )
-    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    status, printed = convert(
+        home,
+        tmp_path / "a.pth",
+        tmp_path / "model",
+    )
     assert status == 1
     assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
@@ -264,7 +276,10 @@ def test_newer_keys_may_be_missing() -> None:
         ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
     ],
 )
-def test_unsupported_settings(sections: dict[str, Any], named: str) -> None:
+def test_unsupported_settings(
+    sections: dict[str, Any],
+    named: str,
+) -> None:
     with pytest.raises(EncoderError, match=named):
         from_published(tern_file(**sections))
 
@@ -276,7 +291,10 @@ def test_an_option_of_another_vsrn_is_refused() -> None:
         from_published(file)
 
 
-def without(state: dict[str, Any], name: str) -> dict[str, Any]:
+def without(
+    state: dict[str, Any],
+    name: str,
+) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != f"img_txt_enc.{name}"}
 
 
@@ -368,8 +386,16 @@ def test_a_hostile_checkpoint_runs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(PLACES[place](BOMBS[bomb]), "hostile.pth", _use_new_zipfile_serialization=zipped)
-    status, printed = convert(home, Path("hostile.pth"), Path("model"))
+    torch.save(
+        PLACES[place](BOMBS[bomb]),
+        "hostile.pth",
+        _use_new_zipfile_serialization=zipped,
+    )
+    status, printed = convert(
+        home,
+        Path("hostile.pth"),
+        Path("model"),
+    )
     assert status == 1
     assert printed.startswith("Error: hostile.pth: ")
     assert len(printed.splitlines()) == 1
@@ -381,7 +407,11 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
     for kind, make in FILES.items():
         file = make()
         torch.save(file, tmp_path / "new.pth")
-        torch.save(file, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+        torch.save(
+            file,
+            tmp_path / "old.pth",
+            _use_new_zipfile_serialization=False,
+        )
         networks = [
             from_published(read_published(tmp_path / f"{name}.pth"))[1] for name in ("new", "old")
         ]
@@ -391,7 +421,11 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_checkpoint_in_an_archive(mode: Any, home: Path, tmp_path: Path) -> None:
+def test_checkpoint_in_an_archive(
+    mode: Any,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "TERN_model_best_ndcg.pth.tgz"
 
     def pack(*names: str) -> None:
@@ -425,11 +459,19 @@ def refusal(path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kind", ["tern", "vsrn"])
-def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_line(
+    kind: str,
+    zipped: bool,
+    tmp_path: Path,
+) -> None:
     """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no
     other exception."""
     path = tmp_path / "damaged.pth"
-    torch.save(FILES[kind](), path, _use_new_zipfile_serialization=zipped)
+    torch.save(
+        FILES[kind](),
+        path,
+        _use_new_zipfile_serialization=zipped,
+    )
     whole = path.read_bytes()
     chance = random.Random(0)
     versions = [whole[: int(len(whole) * part)] for part in (0, 1e-5, 1e-3, 0.01, 0.3, 0.9, 0.999)]
@@ -463,9 +505,17 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
         pickle.dumps({"model": 1}, 2),
     ],
 )
-def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
+def test_no_checkpoint(
+    content: bytes,
+    home: Path,
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.pth").write_bytes(content)
-    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    status, printed = convert(
+        home,
+        tmp_path / "a.pth",
+        tmp_path / "model",
+    )
     assert status == 1
     assert printed.startswith(f"Error: {tmp_path / 'a.pth'}: ")
     assert len(printed.splitlines()) == 1
@@ -487,14 +537,20 @@ def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
         {"model": tern_state(), "config": []},
     ],
 )
-def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
+def test_other_contents_are_refused(
+    content: Any,
+    tmp_path: Path,
+) -> None:
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(EncoderError):
         from_published(read_published(tmp_path / "a.pth"))
 
 
 @pytest.mark.slow
-def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
+def test_files_of_other_tokens(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     pieces = (home / "vocab.txt").read_text().splitlines()
     for name, lines in {
         "short.txt": pieces[:-1],
@@ -543,8 +599,15 @@ def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
-    status, _ = convert(home, home / "tern.pth", tmp_path / "one")
+def test_tokenizer_json(
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    status, _ = convert(
+        home,
+        home / "tern.pth",
+        tmp_path / "one",
+    )
     assert status == 0
     tokenizer = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
     tokenizer["truncation"] = tokenizer["post_processor"] = None
@@ -563,11 +626,18 @@ def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def test_a_model_is_not_replaced(home: Path, tmp_path: Path) -> None:
+def test_a_model_is_not_replaced(
+    home: Path,
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "model"
     assert convert(home, home / "tern.pth", folder)[0] == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    status, printed = convert(home, home / "teran.pth", folder)
+    status, printed = convert(
+        home,
+        home / "teran.pth",
+        folder,
+    )
     assert status == 1
     assert "delete this one first" in printed
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

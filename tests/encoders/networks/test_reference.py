@@ -1,8 +1,6 @@
 """Every network against the outputs of its authors' own code, and what must break that
 agreement."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -23,9 +21,10 @@ from boc.types import ImageRef, Runtime
 from encoders.conversion.checkpoints import read_published
 from encoders.conversion.convert import from_published
 from encoders.networks.alignment import pool_cosines
+from encoders.runtime.dual_encoder import DualEncoder
 from encoders.runtime.model_config import read_config
 from encoders.runtime.model_folder import load_network
-from encoders.runtime.set_encoder import SetEncoder
+from encoders.runtime.set_encoder import SetTowers
 from encoders.runtime.torch_towers import TorchTowers
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, run
@@ -39,7 +38,11 @@ RAW = 1e-5
 FOLDER = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
 FILES = sorted(FOLDER.glob("*.npz"))
 """Inputs and outputs of one network each, beside the checkpoint that gave them."""
-every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+every_file = pytest.mark.parametrize(
+    "file",
+    FILES,
+    ids=lambda file: file.stem,
+)
 
 
 @cache
@@ -76,10 +79,18 @@ def network_of(file: Path) -> Any:
 
 
 @torch.inference_mode()
-def encode(network: Any, given: Arrays, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def encode(
+    network: Any,
+    given: Arrays,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
     """Global vectors and sets of the pictures, and of the sentences."""
     features, boxes = (torch.from_numpy(given[name]).to(dtype) for name in ("features", "boxes"))
-    images = network.images(features, boxes, torch.from_numpy(given["n_regions"]))
+    images = network.images(
+        features,
+        boxes,
+        torch.from_numpy(given["n_regions"]),
+    )
     return [
         *images,
         *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"])),
@@ -111,11 +122,22 @@ def outputs(
     if modes:
         # In double precision: a score adds up so many cosines that single rounds by as much as the
         # tolerance. What is left is the rounding of the authors' own.
-        _, regions, _, words = encode(network.double(), inputs, torch.float64)
+        _, regions, _, words = encode(
+            network.double(),
+            inputs,
+            torch.float64,
+        )
         network.float()
     for mode in sorted(modes):
         count = given[f"expected_scores_{mode}"].shape[1]
-        scores = scored(network, given, regions, words[:count], mode, pool)
+        scores = scored(
+            network,
+            given,
+            regions,
+            words[:count],
+            mode,
+            pool,
+        )
         found |= {f"expected_scores_{mode}": scores, f"expected_loss_{mode}": loss(scores)}
     return {name: array.numpy() for name, array in found.items()}
 
@@ -153,7 +175,10 @@ def loss(scores: Tensor) -> Tensor:
     return hinge(square, torch.eye(len(square), dtype=torch.bool))
 
 
-def missed(found: Arrays, given: Arrays) -> dict[str, float]:
+def missed(
+    found: Arrays,
+    given: Arrays,
+) -> dict[str, float]:
     """By how much each expected array is missed, in tolerances; padding does not count."""
     by_name = {}
     for name in (name for name in given if name.startswith("expected_")):
@@ -168,7 +193,10 @@ def missed(found: Arrays, given: Arrays) -> dict[str, float]:
     return by_name
 
 
-def is_unit(name: str, expected: NDArray[np.float32]) -> bool:
+def is_unit(
+    name: str,
+    expected: NDArray[np.float32],
+) -> bool:
     """Global vectors are unit vectors, and so are the channels of VSRN's regions and the rows of
     TERAN's sets."""
     if name.endswith("_set") and name != "expected_region_set":
@@ -183,7 +211,10 @@ def test_every_expected_array_is_reproduced(file: Path) -> None:
     assert max(misses.values()) <= 1, misses
 
 
-def strings_of(given: Arrays, size: int) -> list[str]:
+def strings_of(
+    given: Arrays,
+    size: int,
+) -> list[str]:
     """One string an id: the special ones where the sentences show that they are, words
     otherwise."""
     names = [f"t{number}" for number in range(size)]
@@ -196,7 +227,10 @@ def strings_of(given: Arrays, size: int) -> list[str]:
     return names
 
 
-def write_features(folder: Path, given: Arrays) -> list[ImageRef]:
+def write_features(
+    folder: Path,
+    given: Arrays,
+) -> list[ImageRef]:
     """The regions as bottom-up files, boxes in pixels of pictures that are not square."""
     for name in ("bu_att", "bu_box", "images"):
         (folder / name).mkdir(parents=True)
@@ -249,7 +283,10 @@ def converted(
 
 @pytest.mark.slow
 @every_file
-def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> None:
+def test_converted_checkpoint_matches_reference(
+    file: Path,
+    converted: Any,
+) -> None:
     given = arrays(file)
     (spec, images, texts) = converted(file)
     sets = {
@@ -260,12 +297,17 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
-    encoder = SetEncoder(
-        towers.images,
-        towers.texts,
+    encode = SetTowers(
         whole.tokens,
-        lambda: whole.regions,
+        towers,
+        lambda: towers,
+    )
+    encoder = DualEncoder(
         whole.identity,
+        whole.tokens,
+        lambda: whole.preparer,
+        encode.images,
+        encode.texts,
     )
     if spec.startswith("teran"):
         network.config = replace(
@@ -301,27 +343,10 @@ def test_an_image_without_regions_has_a_vector(file: Path) -> None:
             torch.zeros(2, 0, 4),
             torch.tensor([0, 0]),
         )
-        padded, _ = network.images(torch.ones(1, 3, width), torch.ones(1, 3, 4), torch.tensor([0]))
+        padded, _ = network.images(
+            torch.ones(1, 3, width),
+            torch.ones(1, 3, 4),
+            torch.tensor([0]),
+        )
     assert float((vectors.norm(dim=1) - 1).abs().max()) <= UNIT
     assert float((vectors[0] - padded[0]).abs().max()) <= UNIT
-
-
-def slow_hinge(S: NDArray[np.float64], margin: float) -> float:
-    total = 0.0
-    for i in range(len(S)):
-        total += max([0.0, *(margin + S[i, j] - S[i, i] for j in range(len(S)) if j != i)])
-        total += max([0.0, *(margin + S[j, i] - S[i, i] for j in range(len(S)) if j != i)])
-    return total
-
-
-def test_the_loss_is_the_published_one() -> None:
-    for seed in range(20):
-        S = np.random.default_rng(seed).uniform(-1, 1, (6, 6))
-        result = hinge(torch.from_numpy(S), torch.eye(6, dtype=torch.bool), 0.2)
-        assert float(result) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
-
-
-def test_captions_of_one_picture_are_no_negatives() -> None:
-    scores = torch.tensor([[0.9, 0.9, 0.0], [0.0, 0.0, 0.9]])
-    positive = torch.tensor([[True, True, False], [False, False, True]])
-    assert float(hinge(scores, positive)) == 0.0

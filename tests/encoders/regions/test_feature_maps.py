@@ -1,8 +1,6 @@
 """Regions of a network in ONNX: its cells and crops against a slow loop, and networks of another
 form."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -31,43 +29,44 @@ def make_network(
     operator: str = "cells",
 ) -> Path:
     """Write a network whose map is the mean colour of each cell; or one that no source takes."""
-    made_by = {
-        "cells": [
-            helper.make_node(
-                "AveragePool",
-                ["x"],
-                ["y"],
-                kernel_shape=[CELL] * 2,
-                strides=[CELL] * 2,
-            ),
-        ],
-        "vector": [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
-        "same": [helper.make_node("Identity", ["x"], ["y"])],
-        "two": [
-            helper.make_node("Identity", ["x"], ["y"]),
-            helper.make_node("Identity", ["x"], ["z"]),
-        ],
+    node = helper.make_node
+    pooling = {"kernel_shape": [CELL] * 2, "strides": [CELL] * 2}
+    nodes = {
+        "cells": [node("AveragePool", ["x"], ["y"], **pooling)],
+        "vector": [node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
+        "same": [node("Identity", ["x"], ["y"])],
+        "two": [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])],
         "failing": [
-            helper.make_node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
-            helper.make_node("Reshape", ["x", "s"], ["y"]),
+            node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
+            node("Reshape", ["x", "s"], ["y"]),
         ],
     }[operator]
     inputs = [helper.make_tensor_value_info("x", type_, shape)]
-    outputs = [
-        helper.make_tensor_value_info(name, type_, None)
-        for name in ("y", "z")[: 1 + (operator == "two")]
-    ]
-    graph = helper.make_graph(made_by, "network", inputs, outputs)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
-        path,
+    names = "yz" if operator == "two" else "y"
+    outputs = [helper.make_tensor_value_info(name, type_, None) for name in names]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        inputs,
+        outputs,
     )
+    versions = [helper.make_opsetid("", 13)]
+    onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=8), path)
     return path
 
 
-def draw(path: Path, size: tuple[int, int], seed: int = 0) -> ImageRef:
+def draw(
+    path: Path,
+    size: tuple[int, int],
+    seed: int = 0,
+) -> ImageRef:
     """Draw a smooth picture of random colours."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0,
+        256,
+        (6, 6, 3),
+        dtype=np.uint8,
+    )
     Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path, quality=95)
     return ImageRef(path.name, path)
 
@@ -85,15 +84,11 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
     found = source(image)
     with Image.open(image.path) as picture:
         parts = [picture.crop((x, y, x + 60, y + 40)) for y in (0, 20) for x in (0, 30)]
-        expected = np.concatenate(
-            [cell_means(picture), [cell_means(part).mean(axis=0) for part in parts]],
-        )
-    assert np.allclose(found.features[:16], expected[:16], atol=1e-3)
-    assert np.allclose(
-        found.features[16:],
-        expected[16:],
-        atol=0.2,
-    )  # the resized edge reads pixels beside the crop
+        cells = cell_means(picture)
+        crops = [cell_means(part).mean(axis=0) for part in parts]
+    assert np.allclose(found.features[:16], cells, atol=1e-3)
+    # The resized edge reads pixels beside the crop.
+    assert np.allclose(found.features[16:], crops, atol=0.2)
     assert np.allclose(found.boxes[[0, 15]], [[0, 0, 0.25, 0.25], [0.75, 0.75, 1, 1]])
     assert np.allclose(found.boxes[16:], crop_boxes(2))
     assert source.identity.dim == 3
@@ -101,13 +96,20 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crops", [0, 2])
-def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> None:
+def test_large_photographs_keep_their_colours(
+    tmp_path: Path,
+    crops: int,
+) -> None:
     """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of
     255."""
     network = make_network(tmp_path / "n.onnx")
     side = SPARE * SIDE * (crops + 1) // 2 * 8
     for seed in range(3):
-        image = draw(tmp_path / "large.jpg", (side + 64, side), seed)
+        image = draw(
+            tmp_path / "large.jpg",
+            (side + 64, side),
+            seed,
+        )
         with Image.open(image.path) as picture:
             picture.save(tmp_path / "large.png")
         source = plugins.region_source(f"onnx:{network}?crops={crops}")
@@ -117,14 +119,15 @@ def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> Non
 
 @settings(max_examples=50)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
-def test_averages(size: int, count: int, seed: int) -> None:
+def test_averages(
+    size: int,
+    count: int,
+    seed: int,
+) -> None:
     values = np.random.default_rng(seed).random(size, dtype=np.float32)
     bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-    assert np.allclose(
-        _averages(size, count) @ values,
-        [values[a:b].mean() for a, b in bounds],
-        atol=1e-6,
-    )
+    means = [values[first:end].mean() for first, end in bounds]
+    assert np.allclose(_averages(size, count) @ values, means, atol=1e-6)
 
 
 @pytest.mark.parametrize("side", [1, 2, 5])
@@ -142,15 +145,12 @@ def test_the_file_and_the_options_are_the_digest(tmp_path: Path) -> None:
     network = make_network(tmp_path / "n.onnx")
     (tmp_path / "copy.onnx").write_bytes(network.read_bytes())
     other = make_network(tmp_path / "other.onnx", operator="same")
-    specs = [
-        f"onnx:{network}",
-        f"onnx:{network}?cells=2",
-        f"onnx:{network}?crops=1",
-        f"onnx:{other}",
-    ]
-    digests = [plugins.region_source(spec).identity.digest for spec in specs]
-    assert len(set(digests)) == len(specs)
-    assert plugins.region_source(f"onnx:{tmp_path / 'copy.onnx'}").identity.digest == digests[0]
+    copy = tmp_path / "copy.onnx"
+    arguments = (network, copy, f"{network}?cells=2", f"{network}?crops=1", other)
+    sources = [plugins.region_source(f"onnx:{argument}") for argument in arguments]
+    first, same, *others = (source.identity.digest for source in sources)
+    assert first == same
+    assert len({first, *others}) == 4
 
 
 @pytest.mark.parametrize(

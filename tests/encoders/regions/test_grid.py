@@ -1,7 +1,5 @@
 """The regions of a grid against slow loops, and published values of colours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,11 @@ from boc.types import ImageRef
 from encoders.regions import grid
 
 
-def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[float]:
+def part_histogram(
+    pixels: NDArray[np.float64],
+    top: int,
+    left: int,
+) -> list[float]:
     """The oriented gradients of a part (Dalal and Triggs, CVPR 2005), of each pixel in its
     strongest channel."""
     bins = [0.0] * grid.ORIENTATIONS
@@ -32,10 +34,17 @@ def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "colours"), [((1, 1), 256), ((64, 48), 2), ((200, 90), 256)])
-def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) -> None:
-    pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (
-        255 // (colours - 1)
+def test_edge_histograms(
+    tmp_path: Path,
+    size: tuple[int, int],
+    colours: int,
+) -> None:
+    pixels = np.random.default_rng(colours).integers(
+        0,
+        colours,
+        (*size, 3),
     )
+    pixels *= 255 // (colours - 1)
     path = tmp_path / "picture.png"
     Image.fromarray(pixels.astype(np.uint8)).save(path)
     regions = grid.load("")(ImageRef("picture", path))
@@ -45,14 +54,16 @@ def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) ->
         scaled = Image.open(path).resize((side * cell, side * cell), Image.Resampling.BOX)
         values = np.asarray(scaled, dtype=np.float32) / np.float32(255)
         parts = range(0, cell, grid.PIXELS)
-        for top in range(0, side * cell, cell):
-            for left in range(0, side * cell, cell):
-                row = np.array(
-                    [part_histogram(values, top + y, left + x) for y in parts for x in parts],
-                ).ravel()
-                clipped = np.minimum(row / np.sqrt((row**2).sum() + 1e-10), 0.2)
-                expected.append(clipped / np.sqrt((clipped**2).sum() + 1e-10))
-    np.testing.assert_allclose(regions.features[:, : -3 * grid.PARTS**2], expected, atol=1e-5)
+        for top, left in np.ndindex(side, side):
+            places = [(cell * top + y, cell * left + x) for y in parts for x in parts]
+            row = np.array([part_histogram(values, *place) for place in places]).ravel()
+            clipped = np.minimum(row / np.sqrt((row**2).sum() + 1e-10), 0.2)
+            expected.append(clipped / np.sqrt((clipped**2).sum() + 1e-10))
+    np.testing.assert_allclose(
+        regions.features[:, : -3 * grid.PARTS**2],
+        expected,
+        atol=1e-5,
+    )
     assert regions.features.shape == (46, grid.DIM)
 
 
@@ -73,4 +84,8 @@ def test_lab_coordinates(
     expected: tuple[float, float, float],
 ) -> None:
     found = grid.rgb_to_lab(np.array([colour], np.float32))
-    np.testing.assert_allclose(found, [expected], atol=2e-3)
+    np.testing.assert_allclose(
+        found,
+        [expected],
+        atol=2e-3,
+    )

@@ -1,13 +1,12 @@
 """Published features find the pictures of COCO and Flickr30k, and SCAN's arrays are a source of
 their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from boc import plugins
@@ -26,27 +25,41 @@ def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str =
     1."""
     for part in ("att", "box"):
         (folder / f"{layout}_{part}").mkdir(parents=True, exist_ok=True)
+    boxes = np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1))
     for number, name in enumerate(names, 1):
-        features = np.full((REGIONS, WIDTH), number, np.float32)
-        if suffix == "npz":
-            np.savez(folder / f"{layout}_att" / f"{name}.npz", feat=features)
-        else:
-            np.save(folder / f"{layout}_att" / f"{name}.npy", features)
-        np.save(
-            folder / f"{layout}_box" / f"{name}.npy",
-            np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1)),
-        )
+        path = folder / f"{layout}_att" / f"{name}.{suffix}"
+        write_array(path, np.full((REGIONS, WIDTH), number, np.float32))
+        np.save(folder / f"{layout}_box" / f"{name}.npy", boxes)
     return folder
 
 
-def picture(folder: Path, image_id: str) -> ImageRef:
+def write_array(
+    path: Path,
+    features: NDArray[np.float32],
+) -> None:
+    """Write features in either published form."""
+    if path.suffix == ".npz":
+        np.savez(path, feat=features)
+    else:
+        np.save(path, features)
+
+
+def picture(
+    folder: Path,
+    image_id: str,
+) -> ImageRef:
     path = folder / image_id
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", SIZE).save(path)
     return ImageRef(image_id, path)
 
 
-def write_scan(folder: Path, split: str, count: int, ids: list[str] | None = None) -> Path:
+def write_scan(
+    folder: Path,
+    split: str,
+    count: int,
+    ids: list[str] | None = None,
+) -> Path:
     """Arrays of SCAN, the regions of picture i all i; the path of the array."""
     folder.mkdir(parents=True, exist_ok=True)
     array = folder / f"{split}_ims.npy"
@@ -61,7 +74,11 @@ def write_scan(folder: Path, split: str, count: int, ids: list[str] | None = Non
 
 @pytest.mark.parametrize("suffix", ["npz", "npy"])
 @pytest.mark.parametrize("image_id", [COCO_ID, "000000391895.jpg", "391895.jpg"])
-def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
+def test_coco_features(
+    tmp_path: Path,
+    suffix: str,
+    image_id: str,
+) -> None:
     source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
     regions = source(picture(tmp_path, image_id))
     assert (regions.features == 2).all()
@@ -71,21 +88,25 @@ def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
 
 
 def test_flickr30k_features(tmp_path: Path) -> None:
-    listed = ["1000092795.jpg", "10002456.jpg"]
+    listed = [{"filename": "1000092795.jpg", "split": "test"}, {"filename": "10002456.jpg"}]
     index = tmp_path / "dataset_flickr30k.json"
-    index.write_text(
-        json.dumps({"images": [{"filename": name, "split": "test"} for name in listed]}),
+    index.write_text(json.dumps({"images": listed}))
+    folder = write_files(
+        tmp_path,
+        "0",
+        "1",
+        "10002456",
+        layout="bu",
     )
-    folder = write_files(tmp_path, "0", "1", "10002456", layout="bu")
     source = plugins.region_source(f"files:{folder}?index={index}")
-    for place, name in enumerate(listed):
-        assert (source(picture(tmp_path, name)).features == place + 1).all()
+    for place, entry in enumerate(listed, 1):
+        assert (source(picture(tmp_path, entry["filename"])).features == place).all()
     with pytest.raises(ImageError, match="lists no such picture"):
         source(picture(tmp_path, "other.jpg"))
     again = plugins.region_source(source.identity.spec)
     assert again.identity == source.identity
     assert plugins.region_source(f"files:{folder}").identity.digest != source.identity.digest
-    index.write_text(json.dumps({"images": [{"filename": name} for name in reversed(listed)]}))
+    index.write_text(json.dumps({"images": listed[::-1]}))
     assert plugins.region_source(source.identity.spec).identity.digest != source.identity.digest
 
 
@@ -93,14 +114,15 @@ def test_flickr30k_features(tmp_path: Path) -> None:
     "text",
     [None, "no json", '{"annotations": []}', '{"images": [{"id": 1}]}'],
 )
-def test_a_wrong_index_is_refused(tmp_path: Path, text: str | None) -> None:
+def test_a_wrong_index_is_refused(
+    tmp_path: Path,
+    text: str | None,
+) -> None:
     index = tmp_path / "index.json"
     if text is not None:
         index.write_text(text)
-    with pytest.raises(
-        EncoderError,
-        match=r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json",
-    ):
+    words = r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json"
+    with pytest.raises(EncoderError, match=words):
         plugins.region_source(f"files:{write_files(tmp_path, '0')}?index={index}")
 
 
@@ -135,32 +157,22 @@ def test_an_array_of_scan_is_a_source(
 def test_wrong_scan_arrays(tmp_path: Path) -> None:
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
-    with pytest.raises(
-        SourceError,
-        match=r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give",
-    ):
+    words = r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"
+    with pytest.raises(SourceError, match=words):
         open_source(array)
     (tmp_path / "a" / "test_caps.txt").unlink()
-    with pytest.raises(
-        SourceError,
-        match=r"test_caps.txt: cannot be read .*; it belongs beside the array",
-    ):
+    words = r"test_caps.txt: cannot be read .*; it belongs beside the array"
+    with pytest.raises(SourceError, match=words):
         open_source(array)
     array.write_bytes(b"rubbish")
-    for opened in (
-        lambda: open_source(array),
-        lambda: plugins.region_source(f"scan:{tmp_path / 'a'}"),
-    ):
-        with pytest.raises(
-            (SourceError, EncoderError),
-            match=r"not an array of numpy; fetch it again",
-        ):
-            opened()
+    words = "not an array of numpy; fetch it again"
+    with pytest.raises(SourceError, match=words):
+        open_source(array)
+    with pytest.raises(EncoderError, match=words):
+        plugins.region_source(f"scan:{tmp_path / 'a'}")
     np.save(array, np.zeros((3, 4)))
-    with pytest.raises(
-        SourceError,
-        match=r"has the shape \(3, 4\), not \(pictures, regions, numbers\)",
-    ):
+    words = r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"
+    with pytest.raises(SourceError, match=words):
         open_source(array)
     with pytest.raises(EncoderError, match="no arrays of SCAN"):
         plugins.region_source(f"scan:{tmp_path}")

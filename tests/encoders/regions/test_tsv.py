@@ -1,8 +1,6 @@
 """Tables of bottom-up attention: what is written is read, by the id of the picture, and damage
 costs one picture."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -11,6 +9,7 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,32 +25,37 @@ Row = tuple[str, int, int, NDArray[np.float32], NDArray[np.float32]]
 DIM = 5
 
 
-def text(array: NDArray[np.float32]) -> str:
+def text(array: NDArray[Any]) -> str:
     return base64.b64encode(array.astype("<f4").tobytes()).decode()
 
 
-def write_tsv(path: Path, rows: Iterable[Row], wide: bool = False) -> str:
+def write_tsv(
+    path: Path,
+    rows: Iterable[Row],
+    wide: bool = False,
+) -> str:
     """A table as its makers write it; rows are (id, width, height, boxes in pixels (n, 4), features
     (n, d))."""
     with path.open("w", newline="") as handle:
         writer = csv.writer(handle, delimiter="\t")
         for name, width, height, boxes, features in rows:
             n = len(boxes)
-            extra = [text(np.zeros(n, dtype=np.float32))] * 4
+            extra = [text(np.zeros(n))] * 4
             cells = [name, height, width, *extra] if wide else [name, width, height]
             writer.writerow([*cells, n, text(boxes), text(features)])
     return f"tsv:{path}"
 
 
-def row(name: str, n: int, seed: int = 0, size: tuple[int, int] = (40, 30)) -> Row:
+def row(
+    name: str,
+    n: int,
+    seed: int = 0,
+    size: tuple[int, int] = (40, 30),
+) -> Row:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((n, 2, 2)), axis=1) * size
-    return (
-        name,
-        *size,
-        corners.reshape(n, 4).astype(np.float32),
-        rng.random((n, DIM), dtype=np.float32),
-    )
+    boxes = corners.reshape(n, 4).astype(np.float32)
+    return name, *size, boxes, rng.random((n, DIM), dtype=np.float32)
 
 
 def ref(name: str) -> ImageRef:
@@ -64,18 +68,21 @@ def ref(name: str) -> ImageRef:
     wide=st.booleans(),
     size=st.tuples(st.integers(1, 2000), st.integers(1, 2000)),
 )
-def test_table_round_trip(counts: list[int], wide: bool, size: tuple[int, int]) -> None:
+def test_table_round_trip(
+    counts: list[int],
+    wide: bool,
+    size: tuple[int, int],
+) -> None:
     rows = [row(f"picture {i}", n, i, size) for i, n in enumerate(counts)]
     with tempfile.TemporaryDirectory() as folder:
         source = plugins.region_source(write_tsv(Path(folder) / "t.tsv", rows, wide))
         for name, width, height, boxes, features in reversed(rows):
             regions = source(ref(f"some/where/{name}.jpg"))
             assert np.array_equal(regions.features, features)
+            sides = [width, height, width, height]
             for mine, theirs in zip(regions.boxes, boxes, strict=True):
-                assert mine == pytest.approx(
-                    [theirs[0] / width, theirs[1] / height, theirs[2] / width, theirs[3] / height],
-                    abs=1e-6,
-                )
+                fractions = [corner / side for corner, side in zip(theirs, sides, strict=True)]
+                assert mine == pytest.approx(fractions, abs=1e-6)
 
 
 def test_coco_names(tmp_path: Path) -> None:
@@ -107,13 +114,9 @@ def test_coco_names(tmp_path: Path) -> None:
 DAMAGES: list[tuple[int, Callable[[str], str], str]] = [
     (5, lambda cell: "*" + cell[1:], "base64"),
     (5, lambda cell: cell[:-3], "base64"),
-    (
-        5,
-        lambda cell: text(np.zeros(DIM + 1, dtype=np.float32)),
-        "6 numbers for features of 2 boxes",
-    ),
-    (5, lambda cell: text(np.full((2, DIM), np.nan, dtype=np.float32)), "finite"),
-    (4, lambda cell: text(np.zeros(3, dtype=np.float32)), "3 numbers for boxes"),
+    (5, lambda cell: text(np.zeros(DIM + 1)), "6 numbers for features of 2 boxes"),
+    (5, lambda cell: text(np.full((2, DIM), np.nan)), "finite"),
+    (4, lambda cell: text(np.zeros(3)), "3 numbers for boxes"),
     (3, lambda cell: "many", "many"),
     (1, lambda cell: "0", "on 0 x 30 pixels"),
     (0, lambda cell: f"{cell}\t", "7 columns"),
@@ -174,7 +177,10 @@ def test_table_skips_headers_and_repeats(tmp_path: Path) -> None:
     assert [len(source(ref(name))) for name in "ab"] == [1, 3]
 
 
-def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_index_is_cached(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     path = tmp_path / "t.tsv"
@@ -183,7 +189,11 @@ def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first.identity.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
     with monkeypatch.context() as patch:
-        patch.setattr(tsv, "_index_table", lambda path: pytest.fail("scanned again"))
+        patch.setattr(
+            tsv,
+            "_index_table",
+            lambda path: pytest.fail("scanned again"),
+        )
         second = plugins.region_source(spec)
         copy = pickle.loads(pickle.dumps(first))  # noqa: S301
     for source in (second, copy):
@@ -202,7 +212,10 @@ def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         first(ref("a"))
 
 
-def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     def refuse(path: Path) -> None:
@@ -218,7 +231,10 @@ def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     "content",
     [b"", b"\n\n", b"image,caption\na.jpg,hello\n", b"a\tb\nc\td\n", b"\x00\xff\t\x00"],
 )
-def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_table_of_regions_is_refused(
+    tmp_path: Path,
+    content: bytes,
+) -> None:
     (tmp_path / "t.tsv").write_bytes(content)
     with pytest.raises(EncoderError, match="no table of regions"):
         plugins.region_source(f"tsv:{tmp_path / 't.tsv'}")
@@ -226,7 +242,10 @@ def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) 
         plugins.region_source(f"tsv:{tmp_path / 'none.tsv'}")
 
 
-def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from encoders.regions import precomputed as tsv
 
     monkeypatch.setattr(tsv, "LONGEST", 100)

@@ -1,8 +1,6 @@
 """Batches through a network: the results of one item at a time, in order, whatever the batch and
 the memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from boc.errors import EncoderError  # noqa: E402
+from boc.types import Runtime  # noqa: E402
 from encoders.runtime.batching import in_batches  # noqa: E402
 
 DIM = 3
@@ -27,19 +26,30 @@ def encode(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
 class Watched:
     """``encode``, remembering the batches; memory runs out for more than ``room`` items."""
 
-    def __init__(self, room: int = 1000, error: Callable[[], RuntimeError] | None = None) -> None:
+    def __init__(
+        self,
+        room: int = 1000,
+        error: Callable[[], RuntimeError] | None = None,
+    ) -> None:
         self.room = room
         self.error = error or (lambda: torch.OutOfMemoryError("CUDA out of memory"))
         self.seen: list[list[int]] = []
 
-    def __call__(self, batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def __call__(
+        self,
+        batch: Sequence[int],
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         self.seen.append(list(batch))
         if len(batch) > self.room:
             raise self.error()
         return encode(batch)
 
 
-def assert_one_by_one(lengths: Sequence[int], vectors: np.ndarray, sets: object) -> None:
+def assert_one_by_one(
+    lengths: Sequence[int],
+    vectors: np.ndarray,
+    sets: object,
+) -> None:
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(lengths), DIM)
     assert len(sets) == len(lengths)
@@ -53,17 +63,30 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 5))
-def test_batches_keep_input_order(lengths: list[int], size: int) -> None:
+def test_batches_keep_input_order(
+    lengths: list[int],
+    size: int,
+) -> None:
     watched = Watched()
-    assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
+    assert_one_by_one(
+        lengths,
+        *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched),
+    )
     assert [n for batch in watched.seen for n in batch] == sorted(lengths, reverse=True)
     assert all(len(batch) == size for batch in watched.seen[:-1])
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 9), room=st.integers(1, 9))
-def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
+def test_batches_are_halved(
+    lengths: list[int],
+    size: int,
+    room: int,
+) -> None:
     watched = Watched(room)
-    assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
+    assert_one_by_one(
+        lengths,
+        *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched),
+    )
     sizes = [len(batch) for batch in watched.seen]
     assert sizes == sorted(sizes, reverse=True)
     refused = [n for n in sizes if n > room]
@@ -85,7 +108,14 @@ def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
 def test_single_item_out_of_memory(error: Callable[[], RuntimeError]) -> None:
     watched = Watched(0, error)
     with pytest.raises(EncoderError, match=r"on cpu with a single item of length 7; try device="):
-        in_batches("cpu", "float32", DIM, [7, 2, 3], [7, 2, 3], watched, 4)
+        in_batches(
+            "cpu",
+            Runtime(batch=4),
+            DIM,
+            [7, 2, 3],
+            [7, 2, 3],
+            watched,
+        )
     assert watched.seen == [[7, 3, 2], [7]]
 
 
@@ -97,13 +127,20 @@ def test_cpu_allocator_message() -> None:
             torch.empty(1 << 60, dtype=torch.uint8)
         return encode(batch)
 
-    assert_one_by_one([2, 1, 3], *in_batches("cpu", "float32", DIM, [2, 1, 3], [2, 1, 3], greedy))
+    assert_one_by_one([2, 1, 3], *in_batches("cpu", Runtime(), DIM, [2, 1, 3], [2, 1, 3], greedy))
 
 
 def test_other_errors_are_raised() -> None:
     watched = Watched(0, lambda: RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="shapes"):
-        in_batches("cpu", "float32", DIM, [1, 2], [1, 2], watched)
+        in_batches(
+            "cpu",
+            Runtime(),
+            DIM,
+            [1, 2],
+            [1, 2],
+            watched,
+        )
     assert len(watched.seen) == 1
 
 
@@ -119,7 +156,14 @@ def test_precision_of_matrix_products(precision: str) -> None:
         seen.add((made.dtype, torch.is_inference_mode_enabled()))
         return made, list(made[:, None])
 
-    vectors, sets = in_batches("cpu", precision, DIM, inputs, [1] * 5, project, 2)
+    vectors, sets = in_batches(
+        "cpu",
+        Runtime(precision=precision, batch=2),
+        DIM,
+        inputs,
+        [1] * 5,
+        project,
+    )
     assert seen == {(getattr(torch, precision), True)}
     assert vectors.dtype == sets.values.dtype == np.float32
     exact = layer(torch.stack(inputs)).detach().numpy()
@@ -136,4 +180,11 @@ def test_an_unknown_precision_is_refused() -> None:
         EncoderError,
         match="no precision 'float8'; known: float32, bfloat16, float16",
     ):
-        in_batches("cpu", "float8", DIM, [1], [1], encode)
+        in_batches(
+            "cpu",
+            Runtime(precision="float8"),
+            DIM,
+            [1],
+            [1],
+            encode,
+        )

@@ -1,7 +1,5 @@
 """The variant of an encoder whose concepts have no context."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,10 @@ def folder(library: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def pictures(folder: str, library: Path) -> list[Regions]:
+def pictures(
+    folder: str,
+    library: Path,
+) -> list[Regions]:
     encoder = plugins.encoder(folder, "cpu")
     found: list[Any] = [
         encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]
@@ -31,7 +32,10 @@ def pictures(folder: str, library: Path) -> list[Regions]:
 TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 
 
-def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
+def test_alone_regions(
+    folder: str,
+    pictures: list[Regions],
+) -> None:
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_images(pictures)
@@ -41,7 +45,11 @@ def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
     for i, each in enumerate(pictures):
         for j in range(0, len(each), 5):
             one = plain.encode_images([Regions(each.features[j : j + 1], each.boxes[j : j + 1])])
-            np.testing.assert_allclose(found.concepts[i][j], one.concepts[0][0], atol=1e-5)
+            np.testing.assert_allclose(
+                found.concepts[i][j],
+                one.concepts[0][0],
+                atol=1e-5,
+            )
     assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
 
 
@@ -58,9 +66,17 @@ def test_alone_words(folder: str) -> None:
     place: dict[str, NDArray[np.float32]] = {}
     for i, words in enumerate(found.words):
         for piece, vector in zip(words, found.concepts[i], strict=True):
-            np.testing.assert_allclose(vector, place.setdefault(piece, vector), atol=1e-5)
+            np.testing.assert_allclose(
+                vector,
+                place.setdefault(piece, vector),
+                atol=1e-5,
+            )
     single = plain.encode_texts(["red"]).concepts
-    np.testing.assert_allclose(place["red"], single[0][0], atol=1e-5)
+    np.testing.assert_allclose(
+        place["red"],
+        single[0][0],
+        atol=1e-5,
+    )
 
 
 def test_no_input_is_no_output(folder: str) -> None:

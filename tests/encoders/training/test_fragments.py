@@ -1,7 +1,5 @@
 """Fragments of captions, which pictures are their negatives, and captions turned round."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,14 +17,25 @@ ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 
 
-def pairs(count: int, per_picture: int) -> CaptionPairs:
+def pairs(
+    count: int,
+    per_picture: int,
+) -> CaptionPairs:
     numbers = np.arange(count * per_picture).reshape(count, per_picture)
     return CaptionPairs(np.arange(count) + 7, list(numbers))
 
 
 @given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))
-def test_fragment_is_run_with_content(rows: list[list[int]], seed: int) -> None:
-    fragments = Fragments(rows, pairs(len(rows), 1), [STOP], share=1.0)
+def test_fragment_is_run_with_content(
+    rows: list[list[int]],
+    seed: int,
+) -> None:
+    fragments = Fragments(
+        rows,
+        pairs(len(rows), 1),
+        [STOP],
+        share=1.0,
+    )
     for row, cut in zip(
         rows,
         fragments.cut(range(len(rows)), np.random.default_rng(seed)),
@@ -36,20 +45,38 @@ def test_fragment_is_run_with_content(rows: list[list[int]], seed: int) -> None:
         assert (cut[0], cut[-1]) == (START, END)
         assert any(row[i : i + len(inner)] == inner for i in range(1, len(row) - len(inner)))
         assert set(inner) - {STOP} or not set(row[1:-1]) - {STOP}
-    whole = Fragments(rows, pairs(len(rows), 1), [STOP], share=0.0)
+    whole = Fragments(
+        rows,
+        pairs(len(rows), 1),
+        [STOP],
+        share=0.0,
+    )
     assert whole.cut(range(len(rows)), np.random.default_rng(seed)) == rows
 
 
 def test_all_runs_occur() -> None:
-    fragments = Fragments([[START, 4, 5, 6, END]], pairs(1, 1), [], share=1.0)
+    fragments = Fragments(
+        [[START, 4, 5, 6, END]],
+        pairs(1, 1),
+        [],
+        share=1.0,
+    )
     rng = np.random.default_rng(0)
     runs = {tuple(fragments.cut([0], rng)[0][1:-1]) for _ in range(300)}
     assert runs == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
 
 
 @given(rows=st.lists(ROWS, min_size=6, max_size=6), texts=st.lists(ROWS, min_size=1, max_size=4))
-def test_negatives_lack_a_word(rows: list[list[int]], texts: list[list[int]]) -> None:
-    fragments = Fragments(rows, pairs(3, 2), [STOP], share=1.0)
+def test_negatives_lack_a_word(
+    rows: list[list[int]],
+    texts: list[list[int]],
+) -> None:
+    fragments = Fragments(
+        rows,
+        pairs(3, 2),
+        [STOP],
+        share=1.0,
+    )
     negatives = fragments.apart(np.array([7, 8, 9]), texts).tolist()
     for picture, flags in enumerate(negatives):
         own = rows[2 * picture] + rows[2 * picture + 1]
@@ -60,7 +87,10 @@ OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
 
 
 @given(rows=st.lists(ROWS, max_size=6), stops=st.sets(st.integers(STOP, 12), max_size=3))
-def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
+def test_exchange_opposites(
+    rows: list[list[int]],
+    stops: set[int],
+) -> None:
     places, turned = exchange_opposites(rows, OPPOSITES, stops)
     expected = []
     for place, row in enumerate(rows):
@@ -92,6 +122,9 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
         ({"relevance": "x.npy"}, "relevance is for choose=ndcg"),
     ],
 )
-def test_invalid_settings(settings: dict[str, object], words: str) -> None:
+def test_invalid_settings(
+    settings: dict[str, object],
+    words: str,
+) -> None:
     with pytest.raises(EncoderError, match=words):
         TrainConfig(**settings)  # type: ignore[arg-type]

@@ -1,8 +1,6 @@
 """Learning terms: the head is that of the codec, and what is learned finds more than what it began
 with."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -33,12 +31,21 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
     st.integers(1, 9),
     st.integers(0, 999),
 )
-def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, seed: int) -> None:
+def test_head_equals_codec_step(
+    counts: list[int],
+    modality: Modality,
+    z: int,
+    seed: int,
+) -> None:
     sets = Ragged.from_sets(
         [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
         WIDTH,
     )
-    items = Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
+    items = Embeddings(
+        modality,
+        unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)),
+        sets,
+    )
     thresholds = 0.3 * gaussian(2, 2, 7, seed=seed + 1)
     book = Codebook(
         gaussian(7, WIDTH, seed=seed),
@@ -48,21 +55,44 @@ def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, s
         7,
         thresholds=thresholds,
     )
-    step = LearnedTerms.from_codebook(book, z=z, query_z=z)
+    step = LearnedTerms.from_codebook(
+        book,
+        z=z,
+        query_z=z,
+    )
     rows = step.encode_documents(step.read(items), modality).toarray()
     activations = (
         Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
     )
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(activations, rows / np.maximum(lengths, 1e-6), atol=0.01)
+    lengths = np.linalg.norm(
+        rows,
+        axis=1,
+        keepdims=True,
+    )
+    np.testing.assert_allclose(
+        activations,
+        rows / np.maximum(lengths, 1e-6),
+        atol=0.01,
+    )
 
 
-def pairs_of(count: int, seed: int) -> ItemPairs:
+def pairs_of(
+    count: int,
+    seed: int,
+) -> ItemPairs:
     """Pictures and two captions each, which lie apart, and differ in two components that say
     nothing."""
     vectors = gaussian(count, WIDTH, seed=seed)
-    texts = np.repeat(vectors, 2, axis=0)
-    texts[:, :2] = gaussian(2 * count, 2, seed=seed + 1)
+    texts = np.repeat(
+        vectors,
+        2,
+        axis=0,
+    )
+    texts[:, :2] = gaussian(
+        2 * count,
+        2,
+        seed=seed + 1,
+    )
     texts[:, 2] += 1
     rows: dict[Modality, Ragged] = {
         "image": item_rows(Embeddings("image", vectors)),
@@ -71,7 +101,10 @@ def pairs_of(count: int, seed: int) -> ItemPairs:
     return ItemPairs(rows, {i: np.array([2 * i, 2 * i + 1]) for i in range(count)})
 
 
-def first_share(head: Head, pairs: ItemPairs) -> float:
+def first_share(
+    head: Head,
+    pairs: ItemPairs,
+) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
         head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES

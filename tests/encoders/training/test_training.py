@@ -1,8 +1,6 @@
 """The parts of training: word-pieces, the closed-form start, what a batch reads, and the loop that
 can be stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,6 +8,8 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +43,10 @@ from tests.helpers import boc, run
 
 pytestmark = pytest.mark.usefixtures("left_to_torch")
 ROOT = Path(__file__).resolve().parents[3]
+SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
 WORDS = [
-    "dog",
-    "dogs",
-    "runs",
-    "running",
-    "snow",
-    "white",
-    "the",
-    "a",
-    "on",
-    "woman",
-    "bicycle",
-    "red",
-    "stands",
+    *("dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle"),
+    *("red", "stands"),
 ]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
@@ -68,15 +58,9 @@ def test_tokenizer_is_deterministic() -> None:
         "print(hashlib.sha256(learn_tokenizer(sys.argv[1:]).to_str().encode()).hexdigest())"
     )
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
+    command = [sys.executable, "-c", code, *SENTENCES]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    output = subprocess.run(
-        [sys.executable, "-c", code, *SENTENCES],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert output.stdout.strip() == here
+    assert subprocess.check_output(command, env=environment, text=True).strip() == here
 
 
 def test_tokenizer_pieces() -> None:
@@ -96,7 +80,10 @@ def test_tokenizer_pieces() -> None:
     assert [tokenizer.token_to_id(piece) for piece in text_towers.SPECIALS] == [0, 1, 2, 3, 4]
 
 
-def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def paired(
+    seed: int,
+    n: int,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8
     numbers."""
     maps = np.random.default_rng(0)
@@ -112,7 +99,11 @@ def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @torch.inference_mode()
-def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
+def recalls(
+    model: Network,
+    regions: list[torch.Tensor],
+    words: list[torch.Tensor],
+) -> Recalls:
     model.eval()
     images = []
     texts = []
@@ -125,27 +116,23 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "least"), [("tern", 80), ("vsrn", 40), ("vsrnpp", 40)])
-def test_warm_start_recall(kind: str, least: float) -> None:
+def test_warm_start_recall(
+    kind: str,
+    least: float,
+) -> None:
     torch.manual_seed(0)
-    tern = {
-        "visual_width": 32,
-        "visual_layers": 1,
-        "joint_width": 16,
-        "joint_layers": 2,
-        "heads": 2,
-        "feedforward": 32,
-    }
-    sizes = tern if kind == "tern" else {"width": 16, "norm_axis": "row"}
+    sizes = SIZES | {"joint_width": 16}
+    if kind != "tern":
+        sizes = {"width": 16, "norm_axis": "row"}
     text = {"kind": "embedding", "vocabulary": 30, "width": 16}
-    network = checkpoint.make(kind, {"region_dim": 12, **sizes}, text)
-    before = recalls(network, *paired(2, 200))
-    regions, words = paired(1, 500)
-    warm_start(
-        network,
-        torch.stack([r.mean(0) for r in regions]),
-        torch.stack([w.mean(0) for w in words]),
-        8,
+    network = checkpoint.make(
+        kind,
+        {"region_dim": 12, **sizes},
+        text,
     )
+    before = recalls(network, *paired(2, 200))
+    means = [torch.stack([rows.mean(0) for rows in side]) for side in paired(1, 500)]
+    warm_start(network, *means, 8)
     after = recalls(network, *paired(2, 200))
     for side in ("text_to_image", "image_to_text"):
         assert getattr(before, side).r10 < 20  # chance is 5
@@ -156,7 +143,8 @@ def test_warm_start_recall(kind: str, least: float) -> None:
 def test_latent_semantics(known: int) -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
-    counts[:, 0] = 1  # a word of all captions
+    # A word of all captions.
+    counts[:, 0] = 1
     bags = sparse.csr_array(counts / counts.sum(axis=1, keepdims=True))
     embedding = torch.nn.Embedding(12, known + 5)
     if known:
@@ -182,7 +170,11 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     Z = rng.standard_normal((400, 3))
     X = Z @ rng.standard_normal((3, 5)) + rng.standard_normal((400, 5)) + 1
     Y = Z @ rng.standard_normal((3, 4)) + rng.standard_normal((400, 4)) - 2
-    one, other = cca(torch.from_numpy(X), torch.from_numpy(Y), 3)
+    one, other = cca(
+        torch.from_numpy(X),
+        torch.from_numpy(Y),
+        3,
+    )
     assert np.allclose(one.mean, X.mean(0), atol=1e-5)
     assert np.allclose(other.mean, Y.mean(0), atol=1e-5)
     U = (X - X.mean(0)) @ one.matrix.double().numpy()
@@ -207,7 +199,11 @@ def test_cca_ridge() -> None:
     Z = rng.standard_normal((500, 2))
     X = Z * [1, 0.01]
     Y = Z + 0.1 * rng.standard_normal((500, 2))
-    one, _ = cca(torch.from_numpy(X), torch.from_numpy(Y), 2)
+    one, _ = cca(
+        torch.from_numpy(X),
+        torch.from_numpy(Y),
+        2,
+    )
     shares = (torch.from_numpy(X).float() @ one.matrix).std(dim=0)
     assert shares[0] > 20 * shares[1]
 
@@ -218,7 +214,10 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
-def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
+def test_captions_in_order(
+    tmp_path: Path,
+    frozen: bool,
+) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
@@ -226,7 +225,6 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     captions = CaptionTensors(
         items,
         tower.tokens,
-        model.txt_enc.width,
         frozen=frozen,
         folder=tmp_path,
     )
@@ -240,17 +238,18 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
         direct = model.texts(ids, lengths)[0][numbers]
         hidden = model.txt_enc(ids, lengths)
     assert (together - alone).abs().max() <= 1e-5
-    assert (together - direct).abs().max() <= (
-        0.01 if frozen else 1e-5
-    )  # a frozen tower's words are kept as float16
-    means = torch.stack(
-        [row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)],
-    )
+    # A frozen tower's words are kept as float16.
+    assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)
+    rows = zip(hidden, lengths, strict=True)
+    means = torch.stack([row[:length].mean(dim=0) for row, length in rows])
     assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
-def test_region_reader(library: Path, keep: float) -> None:
+def test_region_reader(
+    library: Path,
+    keep: float,
+) -> None:
     torch.manual_seed(0)
     reader = RegionReader(library / "regions.h5")
     numbers = [7, 0, 39, 7, *range(1, 37)]
@@ -263,7 +262,8 @@ def test_region_reader(library: Path, keep: float) -> None:
             assert np.array_equal(whole[i, : total[i]], expected.features)
             assert np.array_equal(boxes[i, : total[i]], expected.boxes)
             rest = iter(whole[i])
-            for row in features[i, : lengths[i]]:  # a subset in the same order
+            # A subset in the same order.
+            for row in features[i, : lengths[i]]:
                 assert any(torch.equal(row, other) for other in rest)
     assert float(lengths.sum() / total.sum()) == pytest.approx(max(keep, 1 / 46), abs=0.05)
     assert (lengths == 1).all() == (keep == 0)
@@ -299,28 +299,22 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "regions.h5"])
-def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> None:
+def test_train_validate_option(
+    library: Path,
+    tmp_path: Path,
+    source: str,
+) -> None:
     names = [f"{i:03d}.png" for i in range(40)]
     for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
-    tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward")]
-    command = (
-        "train",
-        library / source,
-        "--validate",
-        tmp_path / "val.txt",
-        "--set=epochs=1",
-        "--set=batch_size=8",
-        *tiny,
-        "--set=heads=2",
-        "--set=text_layers=1",
-    )
+    sizes = "visual_width=8 joint_width=8 feedforward=8 heads=2 text_layers=1"
+    tiny = [f"--set={size}" for size in f"{sizes} epochs=1 batch_size=8".split()]
+    command = ("train", library / source, *tiny, "--validate", tmp_path / "val.txt")
     run(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
     history = json.loads((tmp_path / "model" / "history.json").read_text())
     assert history["step"] == 24 // 8
-    assert (
-        history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6
-    )  # captions of six pictures
+    # The captions of six pictures.
+    assert history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6
     run(*command, "-o", tmp_path / "rest")
     assert json.loads((tmp_path / "rest" / "history.json").read_text())["step"] == (40 - 6) // 8
     refused = boc(*command, "-o", tmp_path / "model")
@@ -329,14 +323,16 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
     assert (
         "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
     )
-    everything = [str(word).replace("val.txt", "all.txt") for word in command]
-    (tmp_path / "all.txt").write_text("".join(f"{i:03}.png\n" for i in range(40)))
-    refused = boc(*everything, "-o", tmp_path / "other")
+    (tmp_path / "all.txt").write_text("\n".join(names))
+    refused = boc(*command[:-1], tmp_path / "all.txt", "-o", tmp_path / "other")
     assert "40 pictures are too few: 40 of them are held out, and a batch has" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
-def test_cosine_schedule(warmup: int, rest: int) -> None:
+def test_cosine_schedule(
+    warmup: int,
+    rest: int,
+) -> None:
     steps = warmup + rest
     factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
     assert factors[0] == (1 / warmup if warmup else 1)
@@ -350,16 +346,15 @@ def test_cosine_schedule(warmup: int, rest: int) -> None:
     values=st.lists(st.integers(-8, 8), min_size=1, max_size=30),
     decay=st.sampled_from([0.0, 0.5, 0.99]),
 )
-def test_update_average(values: list[int], decay: float) -> None:
+def test_update_average(
+    values: list[int],
+    decay: float,
+) -> None:
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
-        update_average(
-            average,
-            {"w": torch.tensor([float(value)], dtype=torch.float64)},
-            decay,
-            step,
-        )
+        learned = {"w": torch.tensor([value], dtype=torch.float64)}
+        update_average(average, learned, decay, step)
         factor = min(decay, (step + 1) / (step + 10))
         expected = factor * expected + (1 - factor) * value
         assert float(average["w"]) == pytest.approx(expected, abs=1e-9)
@@ -368,36 +363,39 @@ def test_update_average(values: list[int], decay: float) -> None:
 
 
 Make = Callable[..., Trainer]
-SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
 
 
 @pytest.fixture
-def make(library: Path, tmp_path: Path) -> Make:
+def make(
+    library: Path,
+    tmp_path: Path,
+) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some
     settings."""
-    defaults: dict[str, Any] = {
-        "epochs": 3,
-        "batch_size": 8,
-        "held_out": 8,
-        "lr": 1e-2,
-        "warmup": 2,
-    }
+    plain = TrainConfig(
+        epochs=3,
+        batch_size=8,
+        held_out=8,
+        lr=1e-2,
+        warmup=2,
+    )
 
     def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
-        config = TrainConfig(**{**defaults, **settings})
+        config = replace(plain, **settings)
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
         tower = text_towers.load_tower("small", 1, (item.content for item in items))
         sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
-        network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
+        network = checkpoint.make(
+            kind,
+            {"region_dim": 108, **sizes},
+            tower.text,
+        )
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
-        frozen = config.text_lr == 0
-        width = network.txt_enc.width
         captions = CaptionTensors(
             items,
             tower.tokens,
-            width,
-            frozen=frozen,
+            frozen=config.text_lr == 0,
             folder=tmp_path / name / "training",
         )
         list(captions.prepare(network, "cpu"))
@@ -414,7 +412,11 @@ def make(library: Path, tmp_path: Path) -> Make:
     return build
 
 
-def resume_at(stop: int, make: Make, settings: dict[str, Any]) -> Trainer:
+def resume_at(
+    stop: int,
+    make: Make,
+    settings: dict[str, Any],
+) -> Trainer:
     """The trainer that continues a run that was stopped at the end of a step."""
     run = make("wild", **settings).run()
     while next(run).step < stop:
@@ -423,7 +425,10 @@ def resume_at(stop: int, make: Make, settings: dict[str, Any]) -> Trainer:
     return make("wild", **settings)
 
 
-def assert_same_tensors(one: Trainer, other: Trainer) -> None:
+def assert_same_tensors(
+    one: Trainer,
+    other: Trainer,
+) -> None:
     for kind in ("learned", "average", "buffers"):
         for name, tensor in getattr(one, kind).items():
             assert torch.equal(getattr(other, kind)[name], tensor), name
@@ -449,12 +454,12 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+# Within the first epoch, and within the second.
+STOPS = list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "stop"),
-    list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True)),
-    ids=RUNS.keys(),
-)  # within the first epoch, and within the second
+@pytest.mark.parametrize(("settings", "stop"), STOPS, ids=RUNS.keys())
 def test_resumed_run_equals_whole(
     make: Make,
     monkeypatch: pytest.MonkeyPatch,
@@ -466,7 +471,8 @@ def test_resumed_run_equals_whole(
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
     second = resume_at(stop, make, settings)
     steps = [now.step for now in second.run() if now.recalls is None]
-    assert steps == list(range(stop, 13))  # the step at whose end it was stopped is done again
+    # The step at whose end the run was stopped is done again.
+    assert steps == list(range(stop, 13))
     assert second.state == calm.state
     assert_same_tensors(second, calm)
     weights = [load_file(trainer.folder / "model.safetensors") for trainer in (calm, second)]
@@ -477,18 +483,20 @@ def test_recompute(make: Make) -> None:
     gradients = []
     memory = []
     for again in (False, True):
-        trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
+        trainer = make(
+            f"again-{again}",
+            text_lr=1.0,
+            recompute=again,
+            warm_start=False,
+        )
         pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
         sizes: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, s=sizes: (s.append(t.nbytes), t)[1],
-            lambda t: t,
-        ):
-            loss = trainer._forward(pictures, numbers, positive)
+        pack = lambda t, s=sizes: (s.append(t.nbytes), t)[1]  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            loss = trainer.loss(pictures, numbers, positive)
         loss.backward()
-        gradients.append(
-            {name: p.grad for name, p in trainer.learned.items() if p.grad is not None},
-        )
+        learned = trainer.learned.items()
+        gradients.append({name: p.grad for name, p in learned if p.grad is not None})
         memory.append(sum(sizes))
     assert set(gradients[0]) == set(gradients[1])
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
@@ -497,7 +505,12 @@ def test_recompute(make: Make) -> None:
 
 @pytest.mark.slow
 def test_patience(make: Make) -> None:
-    trainer = make("still", epochs=9, lr=0.0, patience=2)
+    trainer = make(
+        "still",
+        epochs=9,
+        lr=0.0,
+        patience=2,
+    )
     assert [now.epoch for now in trainer.run() if now.recalls is not None] == [0, 1, 2]
     assert trainer.state.best_step == 4
 
@@ -505,7 +518,13 @@ def test_patience(make: Make) -> None:
 @pytest.mark.slow
 def test_best_weights_are_saved(make: Make) -> None:
     for seed in range(9):  # until one that learns too fast ends below its best
-        trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)
+        trainer = make(
+            f"best-{seed}",
+            epochs=6,
+            lr=0.1,
+            average=0.0,
+            seed=seed,
+        )
         totals = [now.recalls.total for now in trainer.run() if now.recalls is not None]
         if totals[-1] < max(totals):
             break
@@ -513,21 +532,23 @@ def test_best_weights_are_saved(make: Make) -> None:
     assert trainer.state.best == max(totals)
     assert trainer.state.best_step == 4 * (1 + totals.index(max(totals)))
     trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
-    again = trainer_module.validate(
-        trainer.network,
-        trainer.objective,
-        trainer.held_out,
-        trainer.regions,
-        trainer.captions,
-        "cpu",
-    )
-    assert evaluate_recall(again, trainer.held_out.owners).total == max(totals)
+    assert evaluate_recall(trainer.scores(), trainer.held_out.owners).total == max(totals)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
-def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
-    trainer = make("rouge", epochs=4, lr=0.1, average=0.0, choose=choose)
+def test_choose_by_ndcg(
+    make: Make,
+    tmp_path: Path,
+    choose: str,
+) -> None:
+    trainer = make(
+        "rouge",
+        epochs=4,
+        lr=0.1,
+        average=0.0,
+        choose=choose,
+    )
     ndcgs = [now.ndcg for now in trainer.run() if now.ndcg is not None]
     scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in ndcgs]
     assert len(scores) == 4
@@ -539,35 +560,46 @@ def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
     texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
     own = rouge_l_matrix(texts, trainer.held_out.owners)
     own.tofile(tmp_path / "r.f32")
+    settings = {"choose": choose, "relevance": str(tmp_path / "r.f32")}
     again = make(
         "file",
         epochs=4,
         lr=0.1,
         average=0.0,
-        choose=choose,
-        relevance=str(tmp_path / "r.f32"),
+        **settings,
     )
     assert [now.ndcg for now in again.run() if now.ndcg is not None] == ndcgs
     own[:, :-1].tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
-        make("other", choose=choose, relevance=str(tmp_path / "r.f32"))
+        make("other", **settings)
 
 
 @pytest.mark.slow
 def test_frozen_tower(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
-        trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
-        before = {
-            name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()
-        }
+        trainer = make(
+            f"tower-{same}",
+            text_lr=text_lr,
+            epochs=1,
+        )
+        before = deepcopy(trainer.network.txt_enc.state_dict())
         list(trainer.run())
         after = trainer.network.txt_enc.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before) == same
 
 
 @pytest.mark.parametrize(("first", "last"), [(100, 1), (60, 6), (1, 1), (7, 7)])
-def test_negatives_schedule(make: Make, first: int, last: int) -> None:
-    trainer = make("negatives", epochs=9, negatives_first=first, negatives_last=last)
+def test_negatives_schedule(
+    make: Make,
+    first: int,
+    last: int,
+) -> None:
+    trainer = make(
+        "negatives",
+        epochs=9,
+        negatives_first=first,
+        negatives_last=last,
+    )
     counts = [trainer._negatives(step) for step in range(trainer.steps)]
     assert counts[0] == first
     assert set(counts[-(-2 * trainer.steps // 3) :]) == {last}
@@ -588,10 +620,8 @@ def test_recipe_settings(name: str) -> None:
     plain = Recipe.of(name, {})
     assert plain == Recipe.of(name, RECIPES[name])
     width = "width" if plain.kind.startswith("vsrn") else "joint_width"
-    changed = Recipe.of(
-        name,
-        {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"},
-    )
+    settings = {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"}
+    changed = Recipe.of(name, settings)
     assert (changed.train.lr, changed.train.epochs, changed.sizes[width]) == (0.5, 3, 8)
     assert (changed.text, changed.text_layers) == ("folder", 1)
     assert changed.sizes.keys() == plain.sizes.keys() | {width}
@@ -608,7 +638,10 @@ def test_recipe_settings(name: str) -> None:
         ({"text_layers": ""}, "text_layers must be a number"),
     ],
 )
-def test_invalid_setting(setting: dict[str, str], words: str) -> None:
+def test_invalid_setting(
+    setting: dict[str, str],
+    words: str,
+) -> None:
     with pytest.raises(EncoderError, match=words):
         Recipe.of("small", setting)
 
@@ -622,11 +655,12 @@ def test_invalid_setting(setting: dict[str, str], words: str) -> None:
         ("vsrn", {"objective": "alignment"}),
     ],
 )
-def test_untrained_vector(recipe: str, setting: dict[str, str]) -> None:
-    with pytest.raises(
-        EncoderError,
-        match="leaves its global vector as chance made it; add matching",
-    ):
+def test_untrained_vector(
+    recipe: str,
+    setting: dict[str, str],
+) -> None:
+    words = "leaves its global vector as chance made it; add matching"
+    with pytest.raises(EncoderError, match=words):
         Recipe.of(recipe, setting)
     objective = f"matching+{setting.get('objective', 'alignment')}"
     assert Recipe.of(recipe, {**setting, "objective": objective}).train.objective == objective
