@@ -143,8 +143,9 @@ class Extraction:
             raise FeatureFileError(
                 f"{path}: holds {file.header.kind}; only regions can be encoded, by an encoder",
             )
-        made_for = getattr(self.encoder, "regions", None)
-        if made_for is None or made_for.identity.digest != file.header.digest:
+        # The preparer of an encoder of regions is their source.
+        made_for = getattr(self.encoder.preparer, "identity", None)
+        if made_for is None or made_for.digest != file.header.digest:
             raise FeatureFileError(
                 f"{path}: its regions are not those the encoder was trained on; extract from the "
                 "pictures",
