@@ -133,7 +133,8 @@ def load_index(
         arrays = code
     backend = plugins.backend(at)
     if part is None:
-        mine, every = (1, 1)
+        mine = 1
+        every = 1
         making = backend.create(check_name(name), manifest, arrays)
     else:
         mine, every = shard_of(part)
