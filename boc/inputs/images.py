@@ -124,7 +124,7 @@ def upright_size(image: Image) -> tuple[int, int]:
         width = tags[WIDTH]
         height = tags[HEIGHT]
     if orientation(image) >= 5:
-        width, height = (height, width)
+        return height, width
     return width, height
 
 
