@@ -14,7 +14,7 @@ from boc.errors import BocError
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
 from boc.plan import Plan
-from boc.topk import topk
+from boc.topk import topk, topk_positive
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from indexing.embedded.kernel import Kernel
 from indexing.embedded.postings import Postings
@@ -97,12 +97,18 @@ class Gallery:
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
     """Return the rows (queries, depth) that queries find, the best first; -1 where they find
     fewer."""
+    hits = np.full((queries.shape[0], depth), -1)
     kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
     answer = kernel.best(queries, depth, Plan("terms", depth, depth))
-    assert answer is not None
-    best = answer[0]
-    hits = np.full((queries.shape[0], depth), -1)
-    hits[:, : best.rows.shape[1]][best.there] = best.rows[best.there]
+    if answer is not None:
+        best = answer[0]
+        hits[:, : best.rows.shape[1]][best.there] = best.rows[best.there]
+        return hits
+    # Scores of 2**32 and more are summed by numpy.
+    for i, row in enumerate(hits):
+        span = slice(queries.indptr[i], queries.indptr[i + 1])
+        rows = topk_positive(index.scores(queries.indices[span], queries.data[span]), depth)
+        row[: len(rows)] = rows
     return hits
 
 
