@@ -12,6 +12,7 @@ gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ from bench.paper.sparsity_recall import (
     dictionary_settings,
     rows,
 )
-from bench.report.figures import by_sparsity, pdf, svg
+from bench.report.figures import pdf, svg
 from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
 from bench.report.views import Table
@@ -37,7 +38,6 @@ from boc.manage.foreign_vectors import write_features
 from boc.manage.learn import fit_code
 
 CODES = (("scalar", PLAIN), ("permutation", PLAIN), ("scalar", ROTATED))
-LINES = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
 SHOWN = (
     "code",
     "chain",
@@ -108,9 +108,9 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
     measured = read(out / "rows.csv")
     (out / "table.md").write_text(shown(measured).markdown() + "\n", encoding="utf-8")
     (out / "table.tex").write_text(latex(shown(measured)), encoding="utf-8")
-    plot = by_sparsity(measured, ", ".join(path.stem for path in vectors), LINES, 0.5)
-    (out / "plot.svg").write_text(svg(plot, "plot"), encoding="utf-8")
-    (out / "plot.pdf").write_bytes(pdf(plot))
+    drawn = replace(measured, name=", ".join(path.stem for path in vectors))
+    (out / "plot.svg").write_text(svg(drawn, "own"), encoding="utf-8")
+    (out / "plot.pdf").write_bytes(pdf(drawn, "own"))
     for path in sorted(out.iterdir()):
         click.echo(str(path))
 
