@@ -21,6 +21,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.race.data import BATCH, Matrix, log
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
@@ -114,7 +115,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
 
 
 @click.command()
-@click.argument("captions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("captions", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--gallery", default=100_000, show_default=True, help="Captions to search in.")
 @click.option(

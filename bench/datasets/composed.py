@@ -30,6 +30,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bench.datasets.caption_vectors import write
 from bench.datasets.captions import DataError
+from bench.options import FILE
 from bench.paper.models import variates
 from bench.race.data import K, Matrix, log, unit
 from boc.inputs.features import FeatureFile, Header
@@ -129,8 +130,8 @@ def _report(
 
 
 @click.command()
-@click.argument("regions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("train", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("regions", type=FILE)
+@click.argument("train", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--count", default=200_000, show_default=True, help="Composed pictures.")
 @click.option("--dim", default=256, show_default=True, help="Canonical variates at most.")

@@ -23,6 +23,7 @@ import orjson
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bench.options import PATH
 from boc import plugins
 from boc.atomic_files import replacing
 from boc.codecs import SurrogateCodec
@@ -175,7 +176,7 @@ def _is_ciff(path: Path) -> bool:
     "-o",
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="FILE.jsonl or FILE.ciff.",
 )
 @click.option("--at", default=PLACE, show_default=True, help="Place of the index.")

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
+from bench.options import FILE
 from bench.paper.ranking import (
     Gallery,
     K,
@@ -286,9 +287,6 @@ def codes_to_try(
     yield from ((code, code) for code in (*GLOBAL, *(["late"] if concepts else [])))
     for paths, codes in books:
         yield from ((code.format(path), code.format(path.stem)) for path in paths for code in codes)
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()

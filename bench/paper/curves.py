@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from bench.options import FILE, FOLDER
 from bench.paper.ranking import Gallery
 from bench.paper.sparsity_recall import (
     COLUMNS,
@@ -74,13 +75,13 @@ def shown(rows: Rows) -> Table:
     "vectors",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
 )
 @click.option(
     "-o",
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder to fill.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")

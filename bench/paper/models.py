@@ -28,6 +28,7 @@ from scipy import linalg
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from bench.options import PATH
 from bench.paper.ranking import DIRECTIONS, K, share
 from bench.report.rows import Writer
 from boc.evaluate.metrics import DEPTH, evaluate_ndcg, evaluate_recall, ranks
@@ -172,12 +173,12 @@ def rows(
 @click.option(
     "--floor",
     "regions",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Regions of both splits, for the floor.",
 )
 @click.option(
     "--train",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="With --floor: ids of the training split.",
 )
 @click.option(

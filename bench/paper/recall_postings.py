@@ -26,6 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
@@ -228,15 +229,15 @@ def gini(amounts: NDArray[Any]) -> float:
 
 
 @click.command()
-@click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("features", type=FILE)
 @click.option(
     "--queries",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Feature file that asks.",
 )
 @click.option(
     "--fit",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Feature file to learn from.",
 )
 @click.option(

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import click
 
+from bench.options import FOLDER
 from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
 from bench.paper.table1 import PAPER as TABLE1
 from bench.report.rows import Writer, read
@@ -495,7 +496,7 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     "--out",
     default="reproduced",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
 )
 @click.option(
     "--device",

@@ -34,6 +34,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import PATH
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
@@ -322,28 +323,28 @@ def lines(
 
 
 @click.command()
-@click.argument("dev", type=click.Path(path_type=Path))
+@click.argument("dev", type=PATH)
 @click.option(
     "--fit",
     "train",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Embeddings to learn from.",
 )
 @click.option(
     "--alone-train",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Those, or a part, by the encoder FOLDER?alone.",
 )
 @click.option(
     "--alone-dev",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="DEV by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to keep codebooks in, and find them.",
 )
 def main(

@@ -29,6 +29,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.options import FOLDER
 from bench.race.data import Data, K, Matrix, first, log, nearest
 from bench.race.filtered import ALL, FILE, NAME, SHARES, Ask, Filters, Race
 from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
@@ -337,7 +338,7 @@ class Crowd(Race):
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder for indexes.",
 )
 @click.option(

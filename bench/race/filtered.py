@@ -27,6 +27,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE, FOLDER
 from bench.race import engines
 from bench.race.data import Data, K, Matrix, log, nearest
 from bench.race.engine import folder_of, once, use_threads
@@ -273,9 +274,6 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
     build_index(NAME, data.gallery, at=f"file:{folder}", metadata=filters.metadata(list(data.rows)))
 
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command()
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
@@ -283,7 +281,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder for indexes.",
 )
 @click.option(

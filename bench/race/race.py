@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.datasets import vectors
+from bench.options import FILE, FOLDER
 from bench.race import engines
 from bench.race.data import Data, first, log, synthetic
 from bench.race.engine import (
@@ -261,9 +262,6 @@ def make_data(
     return data
 
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command()
 @click.argument("gallery", required=False, type=FILE)
 @click.argument("queries", required=False, type=FILE)
@@ -285,7 +283,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of all it builds.",
 )
 @click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")

@@ -23,6 +23,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.report.rows import Writer, read
 
 HEAD = (
@@ -144,7 +145,7 @@ def values(cell: str) -> NDArray[np.float64]:
     "races",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
 )
 def main(races: tuple[Path, ...]) -> None:
     """Ratios at equal recall, from files of rows of race.py."""

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import click
 
+from bench.options import PATH
 from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
 from bench.report.views import Table, ViewError, table
@@ -193,7 +194,7 @@ def figure(
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
 @click.option(
     "--paper",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 @click.option(

@@ -18,6 +18,7 @@ import click
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from bench.options import PATH
 from bench.report.docs import ROOT, Marker, markers, pages, show_plot, show_table
 from bench.report.rows import Rows, read
 from bench.report.views import Table
@@ -95,7 +96,7 @@ def inline(cell: str) -> Markup:
 )
 @click.option(
     "--paper",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 def main(out: Path, output: Path | None, paper: Path | None) -> None:

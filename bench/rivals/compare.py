@@ -30,6 +30,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from bench.rivals.base import Code, Largest
@@ -223,9 +224,6 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
                 if getattr(figures, kind) <= limit and value > best.get(key, ((-1.0, 0.0), ""))[0]:
                     best[key] = (value, setting)
     return {key: setting for key, (_, setting) in best.items()}
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
