@@ -219,10 +219,11 @@ def race(
         if isinstance(engine, Local):
             engine.close()  # or they crowd out those whose memory is looked at
     for name, group in groups.items():
-        chosen = max((v for v in group if id(v) in at), key=lambda v: max(at[id(v)]), default=None)
-        memory: Memory = (
-            (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
-        )
+        memory: Memory = (None, None)
+        compared = [variant for variant in group if id(variant) in at]
+        if compared:
+            chosen = max(compared, key=lambda variant: max(at[id(variant)]))
+            memory = places[name].memory(data, name, chosen.setting)
         for variant in group:
             recalls = at.get(id(variant), [])
             shown = memory if recalls else (None, None)

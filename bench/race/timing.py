@@ -80,21 +80,18 @@ class Variant:
 
 def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
     """Return median, minimum and maximum."""
-    return (
-        [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
-        if len(values)
-        else ["", "", ""]
-    )
+    if not len(values):
+        return ["", "", ""]
+    return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
     """Return the share of the exact top 10 among the answers."""
-    answers = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
-    return float(
-        np.mean(
-            [len(best.intersection(rows)) / K for best, rows in zip(top, answers, strict=True)],
-        ),
-    )
+    shares = []
+    for query, best in zip(queries, top, strict=True):
+        rows = engine.rows(engine.ask(query[None]))
+        shares.append(len(best.intersection(rows)) / K)
+    return float(np.mean(shares))
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:

@@ -158,10 +158,11 @@ class Ivf(Faiss):
 
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The K of ``rows`` nearest to the query, by float16."""
-        rows = np.sort(rows[rows >= 0])  # faiss fills up with -1
-        best: NDArray[np.int64] = rows[
-            np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]
-        ]
+        # faiss fills up with -1.
+        rows = np.sort(rows[rows >= 0])
+        scores = dot(query[0], self.data.halves, rows)
+        order = np.argsort(-scores, kind="stable")
+        best: NDArray[np.int64] = rows[order[:K]]
         return best
 
 
