@@ -251,7 +251,8 @@ def front(table: Any, costs: Any, gains: Any) -> Any:
     """Return the rows that no other beats, which costs less or gains more, the least cost first."""
     rows = table.assign(cost=costs, gain=gains)
     rows = rows.sort_values(["cost", "gain"], ascending=[True, False])
-    return rows[rows["gain"] > rows["gain"].cummax().shift(fill_value=-np.inf)]
+    before = rows["gain"].cummax().shift()
+    return rows[~(rows["gain"] <= before)]
 
 
 def growth(axes: Sequence[Axes], table: Any) -> None:
