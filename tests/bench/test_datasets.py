@@ -314,56 +314,48 @@ def test_ann_benchmarks(tmp_path: Path, distance: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distance", "arrays", "message"),
+    ("arrays", "message"),
     [
         (
-            "euclidean",
-            {},
+            {"distance": "euclidean"},
             "its distance is 'euclidean'; only angular, cosine, dot, ip are inner products",
         ),
-        ("angular", {"train": None}, "no matrix of numbers 'train'"),
-        ("angular", {"test": np.zeros((20, 5), np.float32)}, "train has 12 components and test 5"),
+        ({"train": None}, "no matrix of numbers 'train'"),
+        ({"test": np.zeros((20, 5), np.float32)}, "train has 12 components and test 5"),
         (
-            "angular",
             {"test": np.zeros((20, 12), np.float32)},
             "row 0 of test is zero or not finite",
         ),
         (
-            "angular",
             {"train": np.full((400, 12), np.nan, np.float32)},
             "row 0 of train is zero or not finite",
         ),
         (
-            "angular",
             {"neighbors": np.zeros((20, 3), np.int32), "distances": None},
             "at least 10 a query",
         ),
         (
-            "angular",
             {"neighbors": np.zeros((19, 30), np.int32), "distances": None},
             "for 20 queries",
         ),
-        ("angular", {"distances": np.zeros((20, 3))}, "distances is (20, 3), neighbors (20, 30)"),
-        ("angular", {"neighbors": np.full((20, 30), 400)}, "rows that train does not have"),
+        ({"distances": np.zeros((20, 3))}, "distances is (20, 3), neighbors (20, 30)"),
+        ({"neighbors": np.full((20, 30), 400)}, "rows that train does not have"),
         (
-            "angular",
             {"neighbors": np.tile(np.arange(30), (20, 1))},
             "neighbors of query 0 are not the nearest",
         ),
         (
-            "dot",
-            {"neighbors": np.zeros((20, 30), np.int32)},
+            {"distance": "dot", "neighbors": np.zeros((20, 30), np.int32)},
             "neighbors of query 0 are not the nearest",
         ),
     ],
 )
 def test_broken_ann_benchmarks(
     tmp_path: Path,
-    distance: str,
     arrays: dict[str, Any],
     message: str,
 ) -> None:
-    ann(tmp_path / "some.hdf5", distance, **arrays)
+    ann(tmp_path / "some.hdf5", **arrays)
     done = convert(f"ann {tmp_path}/some.hdf5 -o {tmp_path}/out", 1)
     assert message in done.stderr
 

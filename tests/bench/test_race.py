@@ -20,6 +20,7 @@ from bench.race.data import Data, first, synthetic
 from bench.race.engine import Engine, Facts
 from bench.race.race import HEAD
 from bench.race.race import row as row_of
+from bench.race.servers import SCHEMES
 from bench.report.rows import Rows, Writer, read
 from boc import plugins
 from boc.types import Batch, Embeddings, Item
@@ -29,7 +30,6 @@ from tests.servers.fixtures import kinds
 
 GROUPS = 100
 MEMBERS = 10
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
 def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -383,17 +383,15 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for library in (
-        "faiss",
-        "usearch",
-    ):  # faiss crashes in index_factory if usearch was there first
-        pytest.importorskip(library)
-    optional = {
-        name
-        for name, module in (("scann", "scann"), ("symphonyqg", "rabitqlib"))
-        if not find_spec(module)
+    # faiss crashes in index_factory if usearch was there first.
+    pytest.importorskip("faiss")
+    pytest.importorskip("usearch")
+    modules = {"scann": "scann", "symphonyqg": "rabitqlib"}
+    raced = {
+        name: each
+        for name, each in engines.ENGINES.items()
+        if name not in modules or find_spec(modules[name])
     }
-    raced = {name: each for name, each in engines.ENGINES.items() if name not in optional}
     data = Data(tmp_path, *synthetic(tmp_path, 300, 64, 10, 0), None, 0)
     queries = data.query_sets[0]
     top = data.top[0]
@@ -537,20 +535,16 @@ def check_server(
 
 @pytest.mark.slow
 def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
-    from bench.race.filtered import ALL, Filters, exact
+    from bench.race.filtered import Filters, exact
 
     data = Data(tmp_path, *files, None, None, 0)
     filters = Filters.of(data)
     queries = data.query_sets[0]
     assert filters.rows("draw<50").size == 50
     for name, conditions in filters.conditions(queries, [0.005, 0.5]):
-        for query, condition, best in zip(
-            queries,
-            conditions,
-            exact(data, queries, conditions, filters),
-            strict=True,
-        ):
-            rows = np.arange(len(data.vectors)) if condition == ALL else filters.rows(condition)
+        top = exact(data, queries, conditions, filters)
+        for query, condition, best in zip(queries, conditions, top, strict=True):
+            rows = filters.rows(condition)
             scores = data.vectors[rows] @ query
             assert len(best) == min(10, len(rows)), name
             assert sorted(data.vectors[list(best)] @ query) == pytest.approx(np.sort(scores)[-10:])

@@ -89,7 +89,7 @@ def test_exponent_of_power_law(power: float, factor: float) -> None:
     assert figures.exponent(n, [factor * x**power for x in n]) == pytest.approx(power, abs=1e-6)
 
 
-def run_docs(*options: str) -> Result:
+def run_docs(options: str) -> Result:
     return CliRunner().invoke(docs.main, options)
 
 
@@ -168,20 +168,6 @@ def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
     assert pages[0].startswith(b"%PDF")
 
 
-def test_front_of_codes_holds_undominated_codes() -> None:
-    figures = pytest.importorskip("bench.report.figures")
-    rows = read(ROWS / "all-codes.csv")
-    panels = figures.draw(rows, "codes").axes
-    for panel, column in zip(panels, ("R@10 code", "R@10"), strict=True):
-        points = {(float(row["postings"]), float(row[column])) for row in rows.table}
-        front = {
-            p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)
-        }
-        *named, _, steps = panel.lines
-        assert {*map(tuple, steps.get_xydata()[:-1])} == front
-        assert {tuple(line.get_xydata()[0]) for line in named} <= front
-
-
 @given(st.lists(st.lists(st.text("ab1 .%&_#$~^\\{}<>*`±-"), min_size=2, max_size=2), max_size=4))
 def test_latex_plain(lines: list[list[str]]) -> None:
     text = paper.latex(views.Table(["a", "b"], lines))
@@ -232,9 +218,9 @@ def root(tmp_path: Path) -> Path:
 def test_generate_and_check(root: Path) -> None:
     page = root / "docs" / "how-to" / "page.md"
     rows = root / "docs" / "rows" / "growth.csv"
-    assert run_docs("--root", str(root), "--check").exit_code == 1
+    assert run_docs(f"--root {root} --check").exit_code == 1
     assert page.read_text(encoding="utf-8") == PAGE
-    assert run_docs("--root", str(root), "--paper", str(root / "paper")).exit_code == 0
+    assert run_docs(f"--root {root} --paper {root}/paper").exit_code == 0
     names = {path.name for path in (root / "paper").iterdir()}
     assert names == {"growth-growth.pdf", "growth-growth-figure.tex", "growth-growth.tex"}
     text = page.read_text(encoding="utf-8")
@@ -246,9 +232,9 @@ def test_generate_and_check(root: Path) -> None:
         .read_text(encoding="utf-8")
         .startswith("<svg")
     )
-    assert run_docs("--root", str(root), "--check").exit_code == 0
+    assert run_docs(f"--root {root} --check").exit_code == 0
     page.write_text(text.replace("10,000", "10,001"), encoding="utf-8")
-    result = run_docs("--root", str(root), "--check")
+    result = run_docs(f"--root {root} --check")
     assert result.exit_code == 1
     assert "page.md differs from its rows" in result.stderr
     page.write_text(text, encoding="utf-8")
@@ -258,7 +244,7 @@ def test_generate_and_check(root: Path) -> None:
     )
     assert (
         "growth-growth.svg is not drawn of the rows of growth"
-        in run_docs("--root", str(root), "--check").stderr
+        in run_docs(f"--root {root} --check").stderr
     )
 
 
@@ -274,7 +260,7 @@ def test_generate_and_check(root: Path) -> None:
 )
 def test_bad_markers(root: Path, marker: str, message: str) -> None:
     (root / "README.md").write_text(f"<!-- rows: {marker} -->\n<!-- end -->\n", encoding="utf-8")
-    result = run_docs("--root", str(root))
+    result = run_docs(f"--root {root}")
     assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
