@@ -295,34 +295,25 @@ qps_1_rounds: 10.0 30.0 20.0"""
 
 
 RACE = """\
-engine,index,setting,ours,at,recall,p50_rounds,qps_1_rounds,qps_2_rounds,fit_s,encode_s,build_s,cpu_s
-boc,bits:64,z=32,1,0.90 0.95,0.96,2 3 8,10 20 30,,6,2,1,4
-faiss,HNSW32,ef=16,0,0.95 0.98,0.95,1 1 2,20 10 30,,0,0,12,16
-elasticsearch-9,bits:64,,1,0.98,,,,,,,,
+engine,index,setting,ours,at,recall,p50_rounds,qps_1_rounds,qps_2_rounds
+boc,bits:64,z=32,1,0.90 0.95,0.96,2 3 8,10 20 30,
+faiss,HNSW32,ef=16,0,0.95 0.98,0.95,1 1 2,20 10 30,
+elasticsearch-9,bits:64,,1,0.98,,,,
 """
-SIZES = """\
-disk_mb,vectors_mb,anon_mb,file_mb
-10,8,0,10
-20,16,20,5
-,,,
+COSTS = """\
+fit_s,encode_s,build_s,cpu_s,disk_mb,vectors_mb,anon_mb,file_mb
+6,2,1,4,10,8,0,10
+0,0,12,16,20,16,20,5
+,,,,,,,
 """
-OURS, THEIRS, SERVER = (
-    row | sizes
-    for row, sizes in zip(
-        csv.DictReader(RACE.splitlines()),
-        csv.DictReader(SIZES.splitlines()),
-        strict=True,
-    )
-)
+TABLES = (csv.DictReader(text.splitlines()) for text in (RACE, COSTS))
+OURS, THEIRS, SERVER = (row | costs for row, costs in zip(*TABLES, strict=True))
 
 
 def test_ratios_round_by_round() -> None:
     ((recall, one, other),) = ratios.pairs([OURS, THEIRS])
     cells = dict(zip(ratios.HEAD[1:], ratios.compare(recall, one, other), strict=True))
-    shown = "\n".join(f"{name}={cell}" for name, cell in cells.items())
-    assert (
-        shown
-        == """\
+    expected = """\
 at=0.95
 ours=boc bits:64
 setting=z=32
@@ -349,7 +340,7 @@ disk=0.500
 without_vectors=0.100
 anon=0.000
 anon_file=0.400"""
-    )
+    assert [f"{name}={cell}" for name, cell in cells.items()] == expected.splitlines()
 
 
 def test_pairs_reach_the_same_recall() -> None:
