@@ -212,9 +212,11 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
         split = path.stem.removesuffix("_images")
         images = [line.partition("#")[0] for _, line in _lines(path)]
         raw = path.parent.parent / "raw"
-        files = [
-            f for pattern in ("{}.en", "{}.[0-9].en") for f in _either(raw, pattern.format(split))
-        ]
+        files: list[Path] = []
+        for pattern in (f"{split}.en", f"{split}.[0-9].en"):
+            plain = raw.glob(pattern)
+            gzipped = raw.glob(f"{pattern}.gz")
+            files += sorted([*plain, *gzipped])
         if not files:
             raise DataError(
                 f"{raw}: neither {split}.en.gz nor {split}.1.en.gz is in it, the captions of "
@@ -232,10 +234,6 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
                 corpus.add(image, caption)
         corpus.splits[split] = images
     return corpus
-
-
-def _either(folder: Path, pattern: str) -> list[Path]:
-    return sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
 
 
 def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:

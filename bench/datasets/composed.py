@@ -104,7 +104,12 @@ def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, 
     counts = words.transform([item.content for item in captions])
     sentences = latent.transform(counts) - texts.mean(axis=0)
     sentences = unit((sentences @ to_text).astype(np.float32))
-    _report(captions, sentences, means, {key: i for key, i in places.items() if key not in train})
+    _report(
+        captions,
+        sentences,
+        means,
+        {key: i for key, i in places.items() if key not in train},
+    )
     spans = [(offsets[i], offsets[i + 1]) for key, i in places.items() if key in train]
     return Photographs(regions, np.array(spans)), captions, sentences
 

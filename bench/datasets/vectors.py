@@ -59,7 +59,14 @@ def convert(path: Path, out: Path) -> FeatureFiles:
                 "it again",
             )
         digest = _digest(train, test)
-        header = Header("embeddings", f"ann:{path.stem}", digest, train.shape[1], "float32", digest)
+        header = Header(
+            "embeddings",
+            f"ann:{path.stem}",
+            digest,
+            train.shape[1],
+            "float32",
+            digest,
+        )
         for target, data in ((files.gallery, train), (files.queries, test)):
             _write(path, target, data, header, unit)
         if "neighbors" not in file:

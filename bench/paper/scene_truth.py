@@ -232,7 +232,12 @@ def main(
         settings = {**click.get_current_context().params, "metrics": metrics}
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
             for *key, measure in measures:
-                out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
+                out.write(
+                    *key,
+                    f"{measure.value:.4f}",
+                    f"{measure.chance:.4f}",
+                    measure.count,
+                )
 
 
 if __name__ == "__main__":

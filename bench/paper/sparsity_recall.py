@@ -42,7 +42,15 @@ from boc.types import Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
-PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
+PROBES = (
+    (1, 32),
+    (2, 16),
+    (2, 32),
+    (2, 64),
+    (2, 128),
+    (4, 32),
+    (4, 128),
+)
 PLAIN = "plain"
 PRINTED = "printed order"
 OFFSET = "offset"

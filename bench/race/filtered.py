@@ -76,7 +76,12 @@ class Filters:
     @classmethod
     def of(cls, data: Data) -> Filters:
         count, dim = data.shape
-        clusters = faiss.Kmeans(dim, max(4, count // MEMBERS), seed=data.seed, spherical=True)
+        clusters = faiss.Kmeans(
+            dim,
+            max(4, count // MEMBERS),
+            seed=data.seed,
+            spherical=True,
+        )
         clusters.train(data.vectors[:: max(1, count // 50_000)].astype(np.float32))
         found = [clusters.index.search(block, 1)[1] for _, block in data.blocks()]
         return cls(
@@ -267,7 +272,12 @@ class Race:
 
 
 def _build(data: Data, folder: Path, filters: Filters) -> None:
-    build_index(NAME, data.gallery, at=f"file:{folder}", metadata=filters.metadata(list(data.rows)))
+    build_index(
+        NAME,
+        data.gallery,
+        at=f"file:{folder}",
+        metadata=filters.metadata(list(data.rows)),
+    )
 
 
 @click.command()

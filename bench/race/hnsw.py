@@ -95,7 +95,8 @@ def scale_of(data: Data) -> float:
 
 def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
     """Whole numbers to 127."""
-    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    rounded = np.rint(vectors * scale)
+    whole: NDArray[np.int8] = np.clip(rounded, -127, 127).astype(np.int8)
     return whole
 
 

@@ -190,7 +190,11 @@ def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str
     for server in {
         place.label: place for place in places.values() if isinstance(place, Server)
     }.values():
-        server.warm_up(data, [name for name, place in places.items() if place is server], threads)
+        server.warm_up(
+            data,
+            [name for name, place in places.items() if place is server],
+            threads,
+        )
     facts = {}
     for name, place in places.items():
         try:
@@ -258,7 +262,15 @@ def make_data(
             "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
         )
     cut = gallery if limit is None else first(gallery, work, limit)
-    data = Data(work, cut, queries, validation, terms, seed, truth if cut == gallery else None)
+    data = Data(
+        work,
+        cut,
+        queries,
+        validation,
+        terms,
+        seed,
+        truth if cut == gallery else None,
+    )
     data.check()
     return data
 

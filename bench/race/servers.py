@@ -107,7 +107,12 @@ class ServerCode(ServerEngine, CodeEngine):
         self.library = server.label
         self.kind = ""
         self.timed = server.timed
-        CodeEngine.__init__(self, data, code, Searcher(server.backend.open(server.name_of(what))))
+        CodeEngine.__init__(
+            self,
+            data,
+            code,
+            Searcher(server.backend.open(server.name_of(what))),
+        )
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 

@@ -45,14 +45,14 @@ class Variant:
     setting: Setting
     validation: float
     recall: float = 0.0
-    times: NDArray[np.float64] = field(
-        default_factory=lambda: np.empty((0, 0)),
-    )  # milliseconds (rounds, queries)
-    took: float | None = None  # milliseconds, mean, as reported by the server
-    qps: NDArray[np.float64] = field(
-        default_factory=lambda: np.empty((2, 0)),
-    )  # on one processor and two (2, rounds)
-    vectors_read: int | None = None  # at most, of one query
+    # Milliseconds (rounds, queries).
+    times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    # Milliseconds, the mean, as reported by the server.
+    took: float | None = None
+    # On one processor and on two (2, rounds).
+    qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
+    # The most of one query.
+    vectors_read: int | None = None
 
     @property
     def label(self) -> str:

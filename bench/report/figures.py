@@ -119,7 +119,13 @@ def describe(ax: Axes, title: str, x: str, y: str, dense: float | None = None) -
     """Write the title of a panel and the names of its axes; ``dense`` is a dotted line to compare
     with."""
     if dense is not None:
-        ax.axhline(dense, color="#666666", linestyle=":", linewidth=1.4, label="dense vectors")
+        ax.axhline(
+            dense,
+            color="#666666",
+            linestyle=":",
+            linewidth=1.4,
+            label="dense vectors",
+        )
     ax.set_title(title, loc="left", fontweight="bold")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
@@ -535,7 +541,16 @@ def svg(rows: Rows, name: str) -> str:
     """Return a plot as an SVG element that may stand in a page beside others."""
     file = io.StringIO()
     with mpl.rc_context({**STYLE, "svg.hashsalt": f"{rows.name}-{name}"}):
-        draw(rows, name).savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        draw(rows, name).savefig(
+            file,
+            format="svg",
+            metadata={"Date": None, "Creator": None},
+        )
     text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(
+        r"<metadata>.*?</metadata>\s*",
+        "",
+        text[text.index("<svg") :],
+        flags=re.DOTALL,
+    )
     return re.sub(r'<g id="[^"]*"', "<g", text)

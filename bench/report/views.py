@@ -77,7 +77,11 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
     """Return a line per row; ``columns`` maps headings to templates."""
     lines = [[fill(template, row) for template in columns.values()] for row in table]
     shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
-    return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
+    head = list(columns)
+    return Table(
+        [head[i] for i in shown],
+        [[line[i] for i in shown] for line in lines],
+    )
 
 
 def only(rows: Rows, **cells: str) -> Row:
@@ -231,8 +235,10 @@ def race(rows: Rows, at: str = "0.95") -> Table:
 
 def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
     """Show ours beside theirs at equal recall."""
+    key = (at, race_of, ours)
+    chosen = [row for row in rows.table if (row["at"], row["race"], row["ours"]) == key]
     return rows_table(
-        [row for row in rows.table if (row["at"], row["race"], row["ours"]) == (at, race_of, ours)],
+        chosen,
         {
             "ours (recall@10)": "{ours} ({recall:.3s})",
             "theirs (recall@10)": "{theirs} ({their_recall:.3s})",

@@ -142,6 +142,10 @@ def _matrix(columns: NDArray[np.int64], weights: NDArray[Any], width: int) -> Te
     """Return the term matrix (n, width) of columns and weights (n, m), without zeros."""
     order = np.argsort(columns, axis=1)
     columns, weights = (np.take_along_axis(each, order, axis=1) for each in (columns, weights))
-    matrix: sparse.csr_array = terms_of(weights.astype(np.int32), columns.astype(np.int32), width)
+    matrix: sparse.csr_array = terms_of(
+        weights.astype(np.int32),
+        columns.astype(np.int32),
+        width,
+    )
     matrix.eliminate_zeros()
     return matrix

@@ -43,9 +43,7 @@ def ids(out: Path, split: str) -> list[str]:
 def coco(name: str, first: int) -> dict[str, Any]:
     names = {key: f"COCO_{name}_{key:012d}.jpg" for key in (first, first + 1)}
     return {
-        "info": {"year": 2014},
         "images": [{"id": key, "file_name": file, "license": 3} for key, file in names.items()],
-        "licenses": [{"id": 3, "name": "some"}],
         "annotations": [
             {"image_id": first + 1, "id": 2, "caption": "A bicycle, a clock \n"},
             {"image_id": first, "id": 1, "caption": 'A "room" with blue walls'},
@@ -95,7 +93,7 @@ def karpathy(*images: tuple[str, str, list[str]], folder: str = "") -> dict[str,
         }
         for name, split, raws in images
     ]
-    return {"dataset": "some", "images": listed}
+    return {"images": listed}
 
 
 @pytest.mark.parametrize(
