@@ -400,9 +400,9 @@ def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
 
 
 @contextmanager
-def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
-    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``;
-    stopped in the end."""
+def start_server(kind: str, folder: Path, heap: str) -> Iterator[Any]:
+    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``; stopped in the
+    end."""
     sys.path.append(str(ROOT))
     from tests import servers
 
@@ -411,7 +411,7 @@ def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[An
             f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address",
         )
     try:
-        node = servers.Server(kind, folder, heap=heap, optimise=True, **more)
+        node = servers.Server(kind, folder, heap=heap, optimise=True)
         log(f"starting {kind}")
         with node.start():
             yield node
