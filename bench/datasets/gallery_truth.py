@@ -44,12 +44,19 @@ class Sentence:
     @property
     def text(self) -> str:
         """The sentence."""
-        phrases = [_noun_phrase(kind, colour) for kind, colour in self.things]
-        between = f" {RELATION_WORDS[self.relation][0]} " if self.relation else " and "
+        phrases = []
+        for kind, colour in self.things:
+            words = f"{colour} {kind}".strip()
+            article = "an" if words[0] in "aeiou" else "a"
+            phrases.append(f"{article} {words}")
+        between = "and"
+        if self.relation:
+            between = RELATION_WORDS[self.relation][0]
+        text = f" {between} ".join(phrases)
         if not self.background:
-            return between.join(phrases)
+            return text
         where = preposition(self.background, [kind for kind, _ in self.things])
-        return f"{between.join(phrases)} {where} {PLACE_WORDS[self.background][1]}"
+        return f"{text} {where} {PLACE_WORDS[self.background][1]}"
 
     def parts(self, picture: Picture) -> Parts:
         """Return the parts of the sentence that a picture has."""
@@ -60,8 +67,12 @@ class Sentence:
             for kind, colour in self.things
             if colour
         ]
-        place = [picture.scene.background == self.background] if self.background else []
-        relation = [self._has_relation(picture)] if self.relation else []
+        place = []
+        if self.background:
+            place.append(picture.scene.background == self.background)
+        relation = []
+        if self.relation:
+            relation.append(self._has_relation(picture))
         return Parts(kinds, colours, place, relation)
 
     def _has_relation(self, picture: Picture) -> bool:
@@ -188,7 +199,8 @@ def _score_ranking(
     flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
         first = bool(ranking) and flags[ranking[0]][name]
-        yield f"first: {name}", (float(first), float(np.mean([each[name] for each in flags])))
+        share = np.mean([each[name] for each in flags])
+        yield f"first: {name}", (float(first), float(share))
     right = np.array([each["everything"] for each in flags])
     n = len(right)
     wrong = int((~right).sum())
@@ -197,22 +209,21 @@ def _score_ranking(
     yield f"R@{DEPTH}", (float(right[list(ranking[:DEPTH])].any()), 1 - chance_of_none)
     gains = query.relevance
     discounts = 1 / np.log2(np.arange(2, top + 2))
-    ideal = float(np.sort(gains)[::-1][:top] @ discounts)
+    best = np.sort(gains)[::-1][:top]
+    ideal = float(best @ discounts)
     hits = gains[list(ranking[:DEPTH])]
-    yield (
-        f"NDCG@{DEPTH}",
-        (
-            float(hits @ discounts[: len(hits)]) / ideal,
-            float(gains.mean() * discounts.sum()) / ideal,
-        ),
-    )
+    value = float(hits @ discounts[: len(hits)])
+    chance = float(gains.mean() * discounts.sum())
+    yield f"NDCG@{DEPTH}", (value / ideal, chance / ideal)
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:
     """Return whether ``a`` is wholly left of, right of, above or below ``b``."""
     if relation in ("right of", "below"):
         return holds(RELATIONS[relation], b, a)
-    return a[2] <= b[0] if relation == "left of" else a[3] <= b[1]
+    if relation == "left of":
+        return a[2] <= b[0]
+    return a[3] <= b[1]
 
 
 def lies_on(region: Sequence[float], box: Box) -> bool:
@@ -235,11 +246,5 @@ def _sentences(family: str, scene: Scene) -> Iterator[Sentence]:
     elif family == "two":
         yield from map(Sentence, pairs)
     elif scene.relation:
-        yield from (
-            Sentence(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs
-        )
-
-
-def _noun_phrase(kind: str, colour: str) -> str:
-    words = f"{colour} {kind}" if colour else kind
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+        for (kind, _), (other, _) in pairs:
+            yield Sentence(((kind, ""), (other, "")), relation=scene.relation)

@@ -35,6 +35,7 @@ from pathlib import Path
 import click
 
 from bench.datasets.captions import Captions, DataError, read
+from bench.options import FILE, FOLDER
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def corpus_command(name: str) -> click.Command:
         "-o",
         "--out",
         required=True,
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         help="Folder to fill.",
     )
     @click.option(
@@ -227,12 +228,12 @@ for _name in CORPORA:
 
 
 @main.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option(
     "-o",
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder to fill.",
 )
 def ann(file: Path, out: Path) -> None:

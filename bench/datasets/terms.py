@@ -13,7 +13,7 @@ before it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import orjson
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bench.options import PATH
 from boc import plugins
 from boc.atomic_files import replacing
 from boc.codecs import SurrogateCodec
@@ -44,26 +45,31 @@ def write_terms(index: Engine, path: Path) -> list[Path]:
     them. Return the paths that were written. BocError if a file of another kind is there.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-    given = (
-        {}
-        if codec.given is None
-        else {column: name for name, column in codec.given.columns.items()}
-    )
+    given: dict[int, str] = {}
+    if codec.given is not None:
+        given = {column: name for name, column in codec.given.columns.items()}
+    is_lines = begins(b'{"id":')
     written = []
     for modality in MODALITIES:
-        for kind in (
-            ("", ".queries")[: 1 if codec.reads_concepts else 2]
-            if index.manifest.items[modality]
-            else ()
-        ):
-            as_ciff = path.suffix == ".ciff" and not kind
-            place = path.with_suffix(f".{modality}{kind}{'.ciff' if as_ciff else '.jsonl'}")
-            check_output(place, _is_ciff if as_ciff else begins(b'{"id":'))
-            blocks = _blocks(index, modality, codec if kind else None)
-            with replacing(place) as temporary, temporary.open("wb") as file:
-                file.writelines(_ciff(blocks, given) if as_ciff else _lines(blocks, given))
-            written.append(place)
+        if not index.manifest.items[modality]:
+            continue
+        blocks = _blocks(index, modality, None)
+        written.append(path.with_suffix(f".{modality}{path.suffix}"))
+        if path.suffix == ".ciff":
+            _write(written[-1], _ciff(blocks, given), _is_ciff)
+        else:
+            _write(written[-1], _lines(blocks, given), is_lines)
+        if not codec.reads_concepts:
+            queries = _blocks(index, modality, codec)
+            written.append(path.with_suffix(f".{modality}.queries.jsonl"))
+            _write(written[-1], _lines(queries, given), is_lines)
     return written
+
+
+def _write(path: Path, lines: Iterator[bytes], is_ours: Callable[[Path], bool]) -> None:
+    check_output(path, is_ours)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(lines)
 
 
 def _blocks(
@@ -79,10 +85,8 @@ def _blocks(
         if codec is None or codec.given is not None:
             yield some, index.terms(ids)
         else:
-            yield (
-                some,
-                codec.encode_queries(Embeddings(modality, index.vectors(ids).astype(np.float32))),
-            )
+            vectors = index.vectors(ids).astype(np.float32)
+            yield some, codec.encode_queries(Embeddings(modality, vectors))
 
 
 def _lines(
@@ -95,8 +99,10 @@ def _lines(
         ends = terms.indptr.tolist()
         for item, start, end in zip(items, ends, ends[1:], strict=False):
             vector = dict(zip(names[start:end], weights[start:end], strict=True))
-            contents = item.content if item.modality == "text" else ""
-            yield orjson.dumps({"id": item.id, "contents": contents, "vector": vector}) + b"\n"
+            document = {"id": item.id, "contents": "", "vector": vector}
+            if item.modality == "text":
+                document["contents"] = item.content
+            yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _ciff(
@@ -112,11 +118,18 @@ def _ciff(
     lengths = rows.sum(axis=1).tolist()
     lists = rows.tocsc()
     lists.sort_indices()
-    names = {
-        given.get(term, f"t{term}"): term for term in np.flatnonzero(np.diff(lists.indptr)).tolist()
-    }
-    sizes = (len(names), len(ids), len(names), len(ids), sum(lengths), sum(lengths) / len(ids))
-    yield _message(1, *sizes, "impacts of boc; a score is the sum of products")
+    used = np.flatnonzero(np.diff(lists.indptr)).tolist()
+    names = {given.get(term, f"t{term}"): term for term in used}
+    yield _message(
+        1,
+        len(names),
+        len(ids),
+        len(names),
+        len(ids),
+        sum(lengths),
+        sum(lengths) / len(ids),
+        "impacts of boc; a score is the sum of products",
+    )
     for name in sorted(names, key=str.encode):
         span = slice(*lists.indptr[names[name] : names[name] + 2])
         gaps = np.diff(lists.indices[span], prepend=0)
@@ -143,7 +156,9 @@ def _message(*values: int | float | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+    if value < 128:
+        return bytes([value])
+    return bytes([value & 127 | 128]) + _varint(value >> 7)
 
 
 def _postings(*columns: NDArray[np.integer]) -> bytes:
@@ -159,9 +174,11 @@ def _postings(*columns: NDArray[np.integer]) -> bytes:
         cells += [tag, digits & 127 | more << 7]
         used += [np.ones_like(tag, bool), there]
     shown = np.concatenate(used, axis=1)
-    head = np.stack([np.full(len(shown), 4 << 3 | 2), shown.sum(axis=1)], axis=1)
+    tags = np.full(len(shown), 4 << 3 | 2)
+    head = np.stack([tags, shown.sum(axis=1)], axis=1)
     table = np.concatenate([head, *cells], axis=1).astype(np.uint8)
-    return bytes(table[np.concatenate([np.ones_like(head, bool), shown], axis=1)])
+    kept = np.concatenate([np.ones_like(head, bool), shown], axis=1)
+    return bytes(table[kept])
 
 
 def _is_ciff(path: Path) -> bool:
@@ -175,7 +192,7 @@ def _is_ciff(path: Path) -> bool:
     "-o",
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="FILE.jsonl or FILE.ciff.",
 )
 @click.option("--at", default=PLACE, show_default=True, help="Place of the index.")

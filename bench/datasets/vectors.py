@@ -59,7 +59,14 @@ def convert(path: Path, out: Path) -> FeatureFiles:
                 "it again",
             )
         digest = _digest(train, test)
-        header = Header("embeddings", f"ann:{path.stem}", digest, train.shape[1], "float32", digest)
+        header = Header(
+            "embeddings",
+            f"ann:{path.stem}",
+            digest,
+            train.shape[1],
+            "float32",
+            digest,
+        )
         for target, data in ((files.gallery, train), (files.queries, test)):
             _write(path, target, data, header, unit)
         if "neighbors" not in file:
@@ -150,7 +157,9 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
                     f"{path}: row {row} of {data.name.strip('/')} is zero or not finite; leave "
                     "it out",
                 )
-            append(writer, start, rows / lengths if unit else rows)
+            if unit:
+                rows /= lengths
+            append(writer, start, rows)
             log(f"{target.name}: {start + len(rows)} of {len(data)}")
         writer.finish()
 
@@ -166,19 +175,20 @@ def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
             )
         step = max(1, len(rows) // SAMPLED)
         sample = queries.memory_map("image", "dense/vectors")[::step]
-        blocks = (
-            (i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH)
-        )
+        starts = range(0, len(vectors), BATCH)
+        blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in starts)
         exact, _ = nearest(np.ascontiguousarray(sample, np.float32), blocks)
-        scores = np.stack(
-            [vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)],
-        )
-    distinct = np.array([len(set(row)) == len(row) for row in rows[::step].tolist()])
+        pairs = zip(rows[::step], sample, strict=True)
+        scores = np.stack([vectors[row] @ query for row, query in pairs])
+    distinct = [len(set(row)) == len(row) for row in rows[::step].tolist()]
     expected = -np.sort(-scores, axis=1)
-    right = (
-        np.isclose(expected, exact[:, : expected.shape[1]], rtol=SAME, atol=SAME).all(axis=1)
-        & distinct
+    same = np.isclose(
+        expected,
+        exact[:, : expected.shape[1]],
+        rtol=SAME,
+        atol=SAME,
     )
+    right = same.all(axis=1) & distinct
     if not right.all():
         worst = step * int(np.flatnonzero(~right)[0])
         raise DataError(

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
+from bench.options import FILE
 from bench.paper.ranking import (
     Gallery,
     K,
@@ -117,30 +118,31 @@ class Judge:
             words, regions = (self.gallery.of[modality].concepts for modality in ("text", "image"))
             assert words is not None
             assert regions is not None
-            blocks = (range(i, min(i + BLOCK, len(words))) for i in range(0, len(words), BLOCK))
-            self.scores[metric] = np.concatenate(
-                [alignments(words.take(block), regions, metric) for block in blocks],
-            )
+            blocks = []
+            for start in range(0, len(words), BLOCK):
+                block = words.take(range(start, min(start + BLOCK, len(words))))
+                blocks.append(alignments(block, regions, metric))
+            self.scores[metric] = np.concatenate(blocks)
         return self.scores[metric]
 
     def row(self, codec: SurrogateCodec, metric: str) -> list[str]:
         """Return the figures of a fitted code."""
-        pictures, captions = (
-            codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text")
-        )
+        pictures = codec.encode_documents(self.gallery.of["image"])
+        captions = codec.encode_documents(self.gallery.of["text"])
         queries = codec.encode_queries(self.gallery.of["text"])
         index = Postings.from_matrix(pictures)
         exact = self.by(metric)
         candidates = first(index, queries, RM * DEPTH)
         best = rerank(candidates, exact)
-        near = rerank(candidates[:, : RM * K], exact)[:, :K]
-        right = [
-            100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean()
-            for hits in (candidates, near)
-        ]
+        near = rerank(candidates[:, : RM * K], exact)
+        right = []
+        for hits in (candidates, near):
+            own = hits[:, :K] == self.own[:, None]
+            right.append(100 * own.any(axis=1).mean())
         ndcg = float(ndcg_of_hits(best[:, :DEPTH], self.relevance).mean())
         exact_top = topk(exact, K)
-        among = (exact_top[:, :, None] == candidates[:, None, : RM * K]).any(axis=2).mean()
+        equal = exact_top[:, :, None] == candidates[:, None, : RM * K]
+        among = equal.any(axis=2).mean()
         return [
             f"{pictures.nnz / index.n:.1f}",
             f"{item_bytes(index):.0f}",
@@ -155,8 +157,11 @@ class Judge:
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
     """Return the share of the terms that either of two matrices uses that both use."""
-    uses = [document_frequencies(matrix) > 0 for matrix in (one, other)]
-    return float((uses[0] & uses[1]).sum() / max(1, (uses[0] | uses[1]).sum()))
+    uses = document_frequencies(one) > 0
+    others = document_frequencies(other) > 0
+    both = (uses & others).sum()
+    either = (uses | others).sum()
+    return float(both / max(1, either))
 
 
 class Labels(Mapping[int, Label]):
@@ -177,13 +182,11 @@ class Labels(Mapping[int, Label]):
         if term in self.stored and self.stored[term].words:
             return self.stored[term]
         span = slice(*self.columns.indptr[term : term + 2])
-        rows = self.columns.indices[span][
-            np.argsort(-self.columns.data[span], kind="stable")[:CAPTIONS]
-        ]
+        order = np.argsort(-self.columns.data[span], kind="stable")
+        rows = self.columns.indices[span][order[:CAPTIONS]]
         counts = Counter(word for row in rows for word in sorted(self.words[row]))
-        return Label(
-            tuple(distinctive(counts, len(rows), self.background, len(self.words))[:LABEL_WORDS]),
-        )
+        found = distinctive(counts, len(rows), self.background, len(self.words))
+        return Label(tuple(found[:LABEL_WORDS]))
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -212,20 +215,19 @@ def judge(
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
     shares = []
-    for term in (
-        np.random.default_rng(0).choice(used, min(JUDGED, len(used)), replace=False).tolist()
-    ):
+    rng = np.random.default_rng(0)
+    for term in rng.choice(used, min(JUDGED, len(used)), replace=False).tolist():
         chosen = set(labels[term].words)
         span = slice(columns.indptr[term], columns.indptr[term + 1])
-        rows = columns.indices[span][np.argsort(-columns.data[span], kind="stable")[:TOP]]
+        order = np.argsort(-columns.data[span], kind="stable")
+        rows = columns.indices[span][order[:TOP]]
         if chosen:
-            shares.append(
-                [
-                    np.mean([bool(chosen & each) for each in of])
-                    for of in ([words[r] for r in rows], words)
-                ],
-            )
-    return tuple(np.mean(shares, axis=0)) if shares else (np.nan, np.nan)
+            hits = [bool(chosen & each) for each in words]
+            top = [hits[row] for row in rows]
+            shares.append([np.mean(top), np.mean(hits)])
+    if not shares:
+        return np.nan, np.nan
+    return tuple(np.mean(shares, axis=0))
 
 
 class Meaning:
@@ -286,9 +288,6 @@ def codes_to_try(
     yield from ((code, code) for code in (*GLOBAL, *(["late"] if concepts else [])))
     for paths, codes in books:
         yield from ((code.format(path), code.format(path.stem)) for path in paths for code in codes)
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()

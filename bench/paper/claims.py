@@ -131,7 +131,14 @@ def compare_recalls(
         difference, error = table.total(one, other)
         figures = f"{one} {table.total(one)[0]:.1f}; {other} {table.total(other)[0]:.1f}"
         supported = support(difference, table.total(one)[0])
-        return Evidence(difference, error, supported, figures, tolerant, table.paper(one, other))
+        return Evidence(
+            difference,
+            error,
+            supported,
+            figures,
+            tolerant,
+            table.paper(one, other),
+        )
 
     return judge
 

@@ -12,10 +12,12 @@ gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from bench.options import FILE, FOLDER
 from bench.paper.ranking import Gallery
 from bench.paper.sparsity_recall import (
     COLUMNS,
@@ -27,7 +29,7 @@ from bench.paper.sparsity_recall import (
     dictionary_settings,
     rows,
 )
-from bench.report.figures import by_sparsity, pdf, svg
+from bench.report.figures import pdf, svg
 from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
 from bench.report.views import Table
@@ -39,7 +41,6 @@ from boc.manage.vector_items import VectorItems
 from boc.types import MODALITIES
 
 CODES = (("scalar", PLAIN), ("permutation", PLAIN), ("scalar", ROTATED))
-LINES = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
 SHOWN = (
     "code",
     "chain",
@@ -76,13 +77,13 @@ def shown(rows: Rows) -> Table:
     "vectors",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
 )
 @click.option(
     "-o",
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder to fill.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
@@ -118,9 +119,9 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
     measured = read(out / "rows.csv")
     (out / "table.md").write_text(shown(measured).markdown() + "\n", encoding="utf-8")
     (out / "table.tex").write_text(latex(shown(measured)), encoding="utf-8")
-    plot = by_sparsity(measured, ", ".join(path.stem for path in vectors), LINES, 0.5)
-    (out / "plot.svg").write_text(svg(plot, "plot"), encoding="utf-8")
-    (out / "plot.pdf").write_bytes(pdf(plot))
+    drawn = replace(measured, name=", ".join(path.stem for path in vectors))
+    (out / "plot.svg").write_text(svg(drawn, "own"), encoding="utf-8")
+    (out / "plot.pdf").write_bytes(pdf(drawn, "own"))
     for path in sorted(out.iterdir()):
         click.echo(str(path))
 

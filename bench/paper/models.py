@@ -28,6 +28,7 @@ from scipy import linalg
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from bench.options import PATH
 from bench.paper.ranking import DIRECTIONS, K, share
 from bench.report.rows import Writer
 from boc.evaluate.metrics import DEPTH, evaluate_ndcg, evaluate_recall, ranks
@@ -96,9 +97,8 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
         pictures = file.ids("image")
     items = open_source(regions, train).items
     captions = [item for item in items if item.modality == "text"]
-    number = {
-        item.id: i for i, item in enumerate(item for item in items if item.modality == "image")
-    }
+    ids = [item.id for item in items if item.modality == "image"]
+    number = {key: i for i, key in enumerate(ids)}
     with FeatureFile(regions) as file:
         learned = mean_regions(file, list(number))
         unseen = mean_regions(file, pictures)
@@ -109,8 +109,9 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
     queries = reduce.transform(words.transform(gallery.captions))
     images = learned[[number[item.group] for item in captions]]
     to_image, to_text = variates(images, texts)
-    sides = (queries - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
-    one, other = (unit_rows(side.astype(np.float32)) for side in sides)
+    sentences = (queries - texts.mean(axis=0)) @ to_text
+    shown = (unseen - images.mean(axis=0)) @ to_image
+    one, other = (unit_rows(side.astype(np.float32)) for side in (sentences, shown))
     return one @ other.T
 
 
@@ -124,11 +125,12 @@ def variates(
     X = X - X.mean(axis=0)
     Y = Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
-    U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
-    first = slice(0, count)
-    return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[
-        first
-    ]
+    between = X.T @ Y / len(X)
+    U, correlations, Vt = linalg.svd(white_x @ between @ white_y, full_matrices=False)
+    weights = correlations[:count]
+    to_x = white_x @ U[:, :count]
+    to_y = white_y @ Vt.T[:, :count]
+    return to_x * weights, to_y * weights
 
 
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,12 +174,12 @@ def rows(
 @click.option(
     "--floor",
     "regions",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Regions of both splits, for the floor.",
 )
 @click.option(
     "--train",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="With --floor: ids of the training split.",
 )
 @click.option(

@@ -57,4 +57,8 @@ def verdict(measure: str, printed: float, value: float | None) -> str:
         return "not run"
     kind = "R" if "R@" in measure else "N"
     apart = round(abs(value - printed), 6)
-    return "reproduced" if apart <= EQUAL[kind] else "near" if apart <= NEAR[kind] else "differs"
+    if apart <= EQUAL[kind]:
+        return "reproduced"
+    if apart <= NEAR[kind]:
+        return "near"
+    return "differs"

@@ -65,9 +65,18 @@ class Gallery:
         """Return whether one of each query's own is among its ``k`` best by the vectors themselves,
         (queries,)."""
         rows = topk(self.products[asking], k)
-        hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(
-            axis=1,
-        )
+        return self.own(asking, target, rows)
+
+    def own(
+        self,
+        asking: Modality,
+        target: Modality,
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return whether one of each query's own is among its rows (queries, k); rows of -1 are
+        empty places."""
+        same = self.groups[target][rows] == self.groups[asking][:, None]
+        hits: NDArray[np.bool_] = (same & (rows >= 0)).any(axis=1)
         return hits
 
     def search(
@@ -84,14 +93,16 @@ class Gallery:
         queries = codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         rows = first(postings, queries, max(rms) * K)
-        own = self.groups[asking][:, None]
-        best = (rerank(rows[:, : rm * K], self.products[asking])[:, :K] for rm in rms)
-        hits = np.stack(
-            [((self.groups[target][row] == own) & (row >= 0)).any(axis=1) for row in best],
-            axis=1,
+        columns = []
+        for rm in rms:
+            best = rerank(rows[:, : rm * K], self.products[asking])
+            columns.append(self.own(asking, target, best[:, :K]))
+        return Retrieval(
+            hits=np.stack(columns, axis=1),
+            postings=postings_read(document_frequencies(documents), queries),
+            terms=documents.nnz / postings.n,
+            size=item_bytes(postings),
         )
-        read = postings_read(document_frequencies(documents), queries)
-        return Retrieval(hits, read, documents.nnz / postings.n, item_bytes(postings))
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
@@ -114,12 +125,10 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
 
 def rerank(candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
     """Sort the candidates of each query by the exact score, the best first, -1 last."""
-    scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
-    best: NDArray[np.int64] = np.take_along_axis(
-        candidates,
-        np.argsort(-scores, axis=1, kind="stable"),
-        axis=1,
-    )
+    scores = np.take_along_axis(exact, candidates, axis=1)
+    scores[candidates < 0] = -np.inf
+    order = np.argsort(-scores, axis=1, kind="stable")
+    best: NDArray[np.int64] = np.take_along_axis(candidates, order, axis=1)
     return best
 
 
@@ -143,11 +152,14 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
     move (Cochran, Sampling Techniques, 1977, 2.11). So the five captions of a picture do not count
     as five pictures.
     """
-    shifts: NDArray[np.float64] = np.zeros(1 + max(int(groups.max()) for _, groups in columns))
+    count = 1 + max(int(groups.max()) for _, groups in columns)
+    shifts: NDArray[np.float64] = np.zeros(count)
     for values, groups in columns:
         apart = values.astype(np.float64) - values.mean(dtype=np.float64)
-        shifts += np.bincount(groups, apart, minlength=len(shifts)) / len(values)
-    return 100 * float(np.sqrt(len(shifts) / max(1, len(shifts) - 1) * (shifts @ shifts)))
+        sums = np.bincount(groups, apart, minlength=count)
+        shifts += sums / len(values)
+    variance = count / max(1, count - 1) * (shifts @ shifts)
+    return 100 * float(np.sqrt(variance))
 
 
 def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:

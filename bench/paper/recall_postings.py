@@ -26,6 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
@@ -81,7 +82,8 @@ class Truth:
         self.queries = queries
         self.X, self.Q = (np.concatenate([e.vectors for e in side]) for side in (items, queries))
         self.own, self.asking = (np.array(side) for side in groups)
-        self.top = np.stack([self._rerank(i, np.arange(len(self.X))) for i in range(len(self.Q))])
+        everything = np.arange(len(self.X))
+        self.top = np.stack([self._rerank(i, everything) for i in range(len(self.Q))])
         self.dense = self.right(self.top)
 
     def measure(
@@ -92,31 +94,25 @@ class Truth:
     ) -> list[tuple[float, float]]:
         """Return (recall of the dense top 10, percent right) for each depth."""
         candidates = first(Postings.from_matrix(documents), queries, max(depths))
-        orders = [
-            [self._rerank(i, rows[rows >= 0]) for i, rows in enumerate(candidates[:, :depth])]
-            for depth in depths
-        ]
-        recalls = [
-            np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)])
-            for best in orders
-        ]
-        return [
-            (float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)
-        ]
+        measures = []
+        for depth in depths:
+            shortlists = enumerate(candidates[:, :depth])
+            best = [self._rerank(i, rows[rows >= 0]) for i, rows in shortlists]
+            pairs = zip(best, self.top, strict=True)
+            recall = np.mean([len(set(rows) & set(top)) / K for rows, top in pairs])
+            measures.append((float(recall), self.right(best)))
+        return measures
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
         """Return the percentage of the queries with an item of their group among ``best``."""
-        return 100 * float(
-            np.mean(
-                [
-                    (self.own[rows] == group).any()
-                    for rows, group in zip(best, self.asking, strict=True)
-                ],
-            ),
-        )
+        pairs = zip(best, self.asking, strict=True)
+        right = [(self.own[rows] == group).any() for rows, group in pairs]
+        return 100 * float(np.mean(right))
 
     def _rerank(self, query: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows[np.argsort(-(self.X[rows] @ self.Q[query]), kind="stable")[:K]]
+        scores = self.X[rows] @ self.Q[query]
+        order = np.argsort(-scores, kind="stable")
+        return rows[order[:K]]
 
 
 def codes(
@@ -127,7 +123,9 @@ def codes(
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
     """Yield each code at each setting, fitted."""
     most = 2 * sample[0].vectors.shape[1]
-    budgets = ([(most, most)] if unsparsified else []) + [(z, q) for z, q in BUDGETS if q <= most]
+    budgets = [(z, q) for z, q in BUDGETS if q <= most]
+    if unsparsified:
+        budgets.insert(0, (most, most))
     for code in ("scalar", "bits", "permutation"):
         for z, query_z in budgets if only in (None, code) else []:
             yield code, f"{z}/{query_z}", global_code(code, z=z, query_z=query_z).fit(*sample)
@@ -156,22 +154,14 @@ def rows(
 ) -> Iterator[list[object]]:
     """Yield one row per setting and depth."""
     for code, setting, codec in settings:
-        documents, queries = (
-            stack_rows([encode(part) for part in side])
-            for encode, side in (
-                (codec.encode_documents, truth.items),
-                (codec.encode_queries, truth.queries),
-            )
-        )
+        documents = stack_rows([codec.encode_documents(part) for part in truth.items])
+        queries = stack_rows([codec.encode_queries(part) for part in truth.queries])
         lengths = document_frequencies(documents)
         postings = postings_read(lengths, queries)
         stored = 5 * documents.nnz / documents.shape[0]
         learned = sum(array.nbytes for array in codec.arrays().values()) / documents.shape[0]
-        for depth, (recall, right) in zip(
-            DEPTHS,
-            truth.measure(documents, queries, DEPTHS),
-            strict=True,
-        ):
+        measures = truth.measure(documents, queries, DEPTHS)
+        for depth, (recall, right) in zip(DEPTHS, measures, strict=True):
             yield [
                 code,
                 setting,
@@ -224,19 +214,21 @@ def gini(amounts: NDArray[Any]) -> float:
         raise BocError(
             f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}",
         )
-    return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * max(x.sum(), np.finfo(float).tiny)))
+    weights = 2 * np.arange(1, n + 1) - n - 1
+    total = max(x.sum(), np.finfo(float).tiny)
+    return float(weights @ x / (n * total))
 
 
 @click.command()
-@click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("features", type=FILE)
 @click.option(
     "--queries",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Feature file that asks.",
 )
 @click.option(
     "--fit",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Feature file to learn from.",
 )
 @click.option(

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import click
 
+from bench.options import FOLDER
 from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
 from bench.paper.table1 import PAPER as TABLE1
 from bench.report.rows import Writer, read
@@ -147,7 +148,13 @@ class Plan:
             for number in (1, 2):
                 label = f"vsrn-{data}-{number}"
                 checkpoint = f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
-                model = self.convert(label, checkpoint, tokens, f"scan:{array.parent}", array)
+                model = self.convert(
+                    label,
+                    checkpoint,
+                    tokens,
+                    f"scan:{array.parent}",
+                    array,
+                )
                 files.append(self.extract(label, "vsrn", model, array, (array,)))
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
 
@@ -207,7 +214,14 @@ class Plan:
     def boc(self) -> None:
         """Plan Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
         dev = self.encode("tern", "tern", TERN, "coco")
-        train = self.encode("tern-train", "tern", TERN, "coco", "train", ("--shard", self.sample))
+        train = self.encode(
+            "tern-train",
+            "tern",
+            TERN,
+            "coco",
+            "train",
+            ("--shard", self.sample),
+        )
         alone = self.encode(
             "tern-alone",
             "tern",
@@ -495,7 +509,7 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     "--out",
     default="reproduced",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
 )
 @click.option(
     "--device",
@@ -551,17 +565,18 @@ def main(
     ) as rows:
         for group, model, measure, printed, value in plan.cells():
             digits = 1 if "R@" in measure else 3
-            numbers = (
-                (None, None)
-                if value is None
-                else (f"{value:.{digits}f}", f"{value - printed:+.{digits}f}")
-            )
+            found = None
+            difference = None
+            if value is not None:
+                found = f"{value:.{digits}f}"
+                difference = f"{value - printed:+.{digits}f}"
             rows.write(
                 group,
                 model,
                 measure,
                 f"{printed:.{digits}f}",
-                *numbers,
+                found,
+                difference,
                 verdict(measure, printed, value),
             )
     if not fine:

@@ -39,6 +39,7 @@ from bench.datasets.gallery_truth import (
     queries,
     read_gallery,
 )
+from bench.options import PATH
 from bench.report.rows import Writer
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
@@ -177,8 +178,8 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
 
 
 @click.command()
-@click.argument("gallery", type=click.Path(path_type=Path))
-@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("gallery", type=PATH)
+@click.argument("features", type=PATH)
 @click.option(
     "--index",
     "name",
@@ -231,7 +232,12 @@ def main(
         settings = {**click.get_current_context().params, "metrics": metrics}
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
             for *key, measure in measures:
-                out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
+                out.write(
+                    *key,
+                    f"{measure.value:.4f}",
+                    f"{measure.chance:.4f}",
+                    measure.count,
+                )
 
 
 if __name__ == "__main__":

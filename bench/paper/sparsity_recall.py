@@ -30,6 +30,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import PATH
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
@@ -41,7 +42,15 @@ from boc.types import Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
-PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
+PROBES = (
+    (1, 32),
+    (2, 16),
+    (2, 32),
+    (2, 64),
+    (2, 128),
+    (4, 32),
+    (4, 128),
+)
 PLAIN = "plain"
 PRINTED = "printed order"
 OFFSET = "offset"
@@ -253,21 +262,21 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
 
 
 @click.command()
-@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("features", type=PATH)
 @click.option(
     "--fit",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Embeddings to learn from; by default FEATURES.",
 )
 @click.option(
     "--alone",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Those, or a part, by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to keep codebooks in, and find them.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")

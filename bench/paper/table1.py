@@ -34,6 +34,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import PATH
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
@@ -176,9 +177,8 @@ class Table:
 
         def encode(modality: Modality, side: str) -> NDArray[np.float64]:
             terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
-            rows: NDArray[np.float64] = terms.toarray().astype(
-                np.float64,
-            )  # sums of products are not rounded
+            # As float64, sums of products are not rounded.
+            rows: NDArray[np.float64] = terms.toarray().astype(np.float64)
             return rows
 
         return self._line(section, model, encode)
@@ -194,15 +194,17 @@ class Table:
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
         """Return a row of the table, of a line or of its difference to another."""
         groups = self.gallery.groups
-        values = (
-            line.hits()
-            if minus is None
-            else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
-        )
+        values = line.hits()
+        section = line.section
+        other = None
+        if minus is not None:
+            pairs = zip(line.hits(), minus.hits(), strict=True)
+            values = [more - less for more, less in pairs]
+            section = PAIRS
+            other = minus.model
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
         recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
         error = standard_error(list(zip(values, asking, strict=True)))
-        section, other = (line.section, None) if minus is None else (PAIRS, minus.model)
         texts = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
         return [section, line.model, other, *texts, *paper_cells(line.model, other)]
 
@@ -322,28 +324,28 @@ def lines(
 
 
 @click.command()
-@click.argument("dev", type=click.Path(path_type=Path))
+@click.argument("dev", type=PATH)
 @click.option(
     "--fit",
     "train",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Embeddings to learn from.",
 )
 @click.option(
     "--alone-train",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Those, or a part, by the encoder FOLDER?alone.",
 )
 @click.option(
     "--alone-dev",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="DEV by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to keep codebooks in, and find them.",
 )
 def main(
@@ -361,7 +363,10 @@ def main(
             stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train)
         )
         books = Codebooks(fit, alone_fit, codebooks, clusters)
-        sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
+        sample = []
+        for modality in MODALITIES:
+            step = max(1, fit.count(modality) // FIT)
+            sample.append(Embeddings(modality, fit.vectors(modality)[::step]))
         table = Table(gallery)
         out = stack.enter_context(
             Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS),

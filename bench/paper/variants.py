@@ -62,13 +62,13 @@ class ShiftedCReLU(Step):
         return 2 * int(self.n_features_in_)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        return np.maximum(
-            np.concatenate([self.shift_ + X, self.shift_ - X], axis=1, dtype=np.float32),
-            0,
-        )
+        sides = [self.shift_ + X, self.shift_ - X]
+        both = np.concatenate(sides, axis=1, dtype=np.float32)
+        return np.maximum(both, 0)
 
     def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        return np.maximum(np.concatenate([X, -X], axis=1, dtype=np.float32), 0)
+        both = np.concatenate([X, -X], axis=1, dtype=np.float32)
+        return np.maximum(both, 0)
 
 
 class Rotations(Step):
@@ -115,9 +115,8 @@ class PrintedSimilarity(SoftAssignment):
         return np.add if self.aggregate == "sum" else np.minimum
 
     def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:
-        similar: NDArray[np.float32] = np.reciprocal(
-            np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)),
-        )
+        apart = np.abs(1 - np.sqrt(squared))
+        similar: NDArray[np.float32] = np.reciprocal(np.maximum(apart, np.float32(POLE)))
         return similar
 
 
@@ -135,7 +134,9 @@ class WithoutStopwords(HardAssignment):
             )
         keep = [carries_content(pieces) for pieces in embeddings.words]
         flat = np.array([stays for rows in keep for stays in rows], dtype=bool)
-        return Ragged(concepts.values[flat], np.cumsum([0, *map(sum, keep)], dtype=np.int64))
+        lengths = [sum(rows) for rows in keep]
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        return Ragged(concepts.values[flat], offsets)
 
 
 def printed_order(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:

@@ -68,12 +68,9 @@ class CodeEngine(Engine):
         self.searcher = searcher
         self.codec = searcher.codec
         self.z = parsed.z or 1
-        budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms] or [
-            self.codec.n_terms,
-        ]
-        self.grid = list(
-            product(budgets, [depth for depth in DEPTHS if depth < data.shape[0]] or [K]),
-        )
+        budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms]
+        depths = [depth for depth in DEPTHS if depth < data.shape[0]]
+        self.grid = list(product(budgets or [self.codec.n_terms], depths or [K]))
 
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting

@@ -99,8 +99,10 @@ class Data:
     @cached_property
     def query_sets(self) -> tuple[Matrix, Matrix]:
         """Queries that are reported, and those that choose."""
-        first = read(self.queries)
-        return (first, read(self.validation)) if self.validation else (first[::2], first[1::2])
+        queries = read(self.queries)
+        if self.validation:
+            return queries, read(self.validation)
+        return queries[::2], queries[1::2]
 
     @cached_property
     def top(self) -> tuple[list[set[int]], list[set[int]]]:
@@ -196,11 +198,8 @@ class Mixture:
         falling = np.arange(1, self.rank + 1, dtype=np.float32) ** -0.4
         falling /= np.linalg.norm(falling)
         self.seed = seed
-        self.basis = (
-            rng.standard_normal((self.rank, dim), np.float32)
-            * falling[:, None]
-            / np.float32(dim**0.5)
-        )
+        basis = rng.standard_normal((self.rank, dim), np.float32)
+        self.basis = basis * falling[:, None] / np.float32(dim**0.5)
         self.scales = np.exp(0.5 * rng.standard_normal(dim)).astype(np.float32)
         self.mean = rng.standard_normal(dim, np.float32) * np.float32(0.3 / dim**0.5)
         heads = rng.standard_normal((self.groups, 1, self.rank), np.float32)
@@ -212,10 +211,9 @@ class Mixture:
         rng = np.random.default_rng([self.seed, 1, number])
         rows = self.centres[rng.integers(len(self.centres), size=count)]
         rows = rows + np.float32(0.6) * rng.standard_normal((count, self.rank), np.float32)
-        return unit(
-            (rows @ self.basis + self.mean + noise(rng, (count, len(self.scales)), 0.3))
-            * self.scales,
-        )
+        vectors = rows @ self.basis + self.mean
+        vectors = vectors + noise(rng, (count, len(self.scales)), 0.3)
+        return unit(vectors * self.scales)
 
     def perturb(self, rows: Matrix) -> Matrix:
         """Return unit vectors near ``rows``."""

@@ -72,7 +72,7 @@ class Engine(ABC):
         """The answers to queries (n, d); here one a call from several threads, for what has no
         batches."""
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda i: self.ask(queries[i : i + 1]), range(len(queries))))
+            return list(pool.map(self.ask, queries[:, None]))
 
     def vectors_read(self, setting: Setting) -> int | None:
         """Stored vectors that a query is compared with at most; None where that is not known."""

@@ -27,6 +27,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE, FOLDER
 from bench.race import engines
 from bench.race.data import Data, K, Matrix, log, nearest
 from bench.race.engine import folder_of, once, use_threads
@@ -75,13 +76,18 @@ class Filters:
     @classmethod
     def of(cls, data: Data) -> Filters:
         count, dim = data.shape
-        clusters = faiss.Kmeans(dim, max(4, count // MEMBERS), seed=data.seed, spherical=True)
+        clusters = faiss.Kmeans(
+            dim,
+            max(4, count // MEMBERS),
+            seed=data.seed,
+            spherical=True,
+        )
         clusters.train(data.vectors[:: max(1, count // 50_000)].astype(np.float32))
-        cluster = [clusters.index.search(block, 1)[1][:, 0] for _, block in data.blocks()]
+        found = [clusters.index.search(block, 1)[1] for _, block in data.blocks()]
         return cls(
-            np.random.default_rng(data.seed).permutation(count),
-            np.concatenate(cluster),
-            clusters.centroids,
+            draw=np.random.default_rng(data.seed).permutation(count),
+            cluster=np.concatenate(found)[:, 0],
+            centroids=clusters.centroids,
         )
 
     def metadata(self, ids: Sequence[str]) -> Metadata:
@@ -110,6 +116,8 @@ class Filters:
 
     def rows(self, condition: str) -> NDArray[np.int64]:
         """Return the rows that pass."""
+        if condition == ALL:
+            return np.arange(len(self.draw))
         if condition.startswith("draw"):
             return np.flatnonzero(self.draw < int(condition.removeprefix("draw<")))
         return np.flatnonzero(self.cluster == int(condition.removeprefix("cluster=")))
@@ -129,12 +137,9 @@ def exact(
             top = nearest(queries[asking], data.blocks())[1]
         else:
             rows = filters.rows(condition)
-            top = rows[
-                nearest(queries[asking], [(0, data.vectors[rows].astype(np.float32))])[1][
-                    :,
-                    : len(rows),
-                ]
-            ]
+            passing = data.vectors[rows].astype(np.float32)
+            places = nearest(queries[asking], [(0, passing)])[1]
+            top = rows[places[:, : len(rows)]]
         for i, found in zip(asking, top.tolist(), strict=True):
             best[i] = set(found)
     return best
@@ -200,8 +205,9 @@ class Race:
         shares = []
         few = 0
         for i in range(-min(WARM, len(queries)), len(queries)):
+            query = queries[i][None]
             begun = time.perf_counter()
-            answer = ask(queries[i : i + 1] if i >= 0 else queries[i:][:1], conditions[i])
+            answer = ask(query, conditions[i])
             times[i] = 1000 * (time.perf_counter() - begun)
             if i >= 0:
                 rows = self._rows(answer)
@@ -230,13 +236,9 @@ class Race:
         )
         for (name, conditions), (_, others) in pairs:
             self.select([*conditions, *others])
-            top, tuning = (
-                exact(self.data, queries, each, self.filters)
-                for queries, each in ((reported, conditions), (choosing, others))
-            )
-            passing = [
-                len(self.filters.rows(each)) if each else self.data.shape[0] for each in conditions
-            ]
+            top = exact(self.data, reported, conditions, self.filters)
+            tuning = exact(self.data, choosing, others, self.filters)
+            passing = [len(self.filters.rows(each)) for each in conditions]
             tried: dict[str, dict[str, tuple[float, float, float]]] = {
                 index: {} for index in self.asks
             }
@@ -270,10 +272,12 @@ class Race:
 
 
 def _build(data: Data, folder: Path, filters: Filters) -> None:
-    build_index(NAME, data.gallery, at=f"file:{folder}", metadata=filters.metadata(list(data.rows)))
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+    build_index(
+        NAME,
+        data.gallery,
+        at=f"file:{folder}",
+        metadata=filters.metadata(list(data.rows)),
+    )
 
 
 @click.command()
@@ -283,7 +287,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder for indexes.",
 )
 @click.option(

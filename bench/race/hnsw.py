@@ -75,10 +75,10 @@ def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
     }
 
 
-def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:
+def hnsw_document(item: Item, vector: Any) -> bytes:
     """The document of an item, as JSON."""
     shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
-    document = {**shown, "words": item.content, "vector": vector, **fields}
+    document = {**shown, "words": item.content, "vector": vector}
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -95,7 +95,8 @@ def scale_of(data: Data) -> float:
 
 def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
     """Whole numbers to 127."""
-    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    rounded = np.rint(vectors * scale)
+    whole: NDArray[np.int8] = np.clip(rounded, -127, 127).astype(np.int8)
     return whole
 
 

@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.datasets import vectors
+from bench.options import FILE, FOLDER
 from bench.race import engines
 from bench.race.data import Data, first, log, synthetic
 from bench.race.engine import (
@@ -189,7 +190,11 @@ def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str
     for server in {
         place.label: place for place in places.values() if isinstance(place, Server)
     }.values():
-        server.warm_up(data, [name for name, place in places.items() if place is server], threads)
+        server.warm_up(
+            data,
+            [name for name, place in places.items() if place is server],
+            threads,
+        )
     facts = {}
     for name, place in places.items():
         try:
@@ -218,10 +223,11 @@ def race(
         if isinstance(engine, Local):
             engine.close()  # or they crowd out those whose memory is looked at
     for name, group in groups.items():
-        chosen = max((v for v in group if id(v) in at), key=lambda v: max(at[id(v)]), default=None)
-        memory: Memory = (
-            (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
-        )
+        memory: Memory = (None, None)
+        compared = [variant for variant in group if id(variant) in at]
+        if compared:
+            chosen = max(compared, key=lambda variant: max(at[id(variant)]))
+            memory = places[name].memory(data, name, chosen.setting)
         for variant in group:
             recalls = at.get(id(variant), [])
             shown = memory if recalls else (None, None)
@@ -256,12 +262,17 @@ def make_data(
             "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
         )
     cut = gallery if limit is None else first(gallery, work, limit)
-    data = Data(work, cut, queries, validation, terms, seed, truth if cut == gallery else None)
+    data = Data(
+        work,
+        cut,
+        queries,
+        validation,
+        terms,
+        seed,
+        truth if cut == gallery else None,
+    )
     data.check()
     return data
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -285,7 +296,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of all it builds.",
 )
 @click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")

@@ -23,6 +23,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.report.rows import Writer, read
 
 HEAD = (
@@ -75,14 +76,10 @@ def compare(recall: str, one: Cells, other: Cells) -> list[str]:
         for cell in compare_rounds(one, other, f"{name}_rounds", better=1)
     ]
     built = ("encode_s", "build_s")
-    disk = number(one, "disk_mb")
-    vectors = number(one, "vectors_mb")
-    theirs = number(other, "disk_mb")
-    without = (
-        ""
-        if disk is None or vectors is None or theirs is None
-        else quotient(disk - vectors, theirs)
-    )
+    without = ""
+    if one["disk_mb"] and one["vectors_mb"] and other["disk_mb"]:
+        rest = float(one["disk_mb"]) - float(one["vectors_mb"])
+        without = quotient(rest, float(other["disk_mb"]))
     return [
         recall,
         name_of(one),
@@ -107,16 +104,11 @@ def name_of(row: Cells) -> str:
     return f"{row['engine']} {row['index']}"
 
 
-def number(row: Cells, name: str) -> float | None:
-    return float(row[name]) if row[name] else None
-
-
 def ratio(one: Cells, other: Cells, *names: str) -> str:
     """Return the ratio of the sums of some columns."""
-    values = [[number(row, name) for name in names] for row in (one, other)]
-    if any(value is None for side in values for value in side):
+    if not all(row[name] for row in (one, other) for name in names):
         return ""
-    ours, theirs = (sum(value for value in side if value is not None) for side in values)
+    ours, theirs = (sum(float(row[name]) for name in names) for row in (one, other))
     return quotient(ours, theirs)
 
 
@@ -131,7 +123,11 @@ def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str
         return [""] * 4
     ratios = values(one[name]) / values(other[name])
     ahead = better * np.sign(ratios - 1)
-    verdict = "ours" if (ahead > 0).all() else "theirs" if (ahead < 0).all() else "even"
+    verdict = "even"
+    if (ahead > 0).all():
+        verdict = "ours"
+    elif (ahead < 0).all():
+        verdict = "theirs"
     return [f"{f(ratios):.3f}" for f in (np.median, np.min, np.max)] + [verdict]
 
 
@@ -144,7 +140,7 @@ def values(cell: str) -> NDArray[np.float64]:
     "races",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
 )
 def main(races: tuple[Path, ...]) -> None:
     """Ratios at equal recall, from files of rows of race.py."""

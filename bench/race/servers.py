@@ -107,7 +107,12 @@ class ServerCode(ServerEngine, CodeEngine):
         self.library = server.label
         self.kind = ""
         self.timed = server.timed
-        CodeEngine.__init__(self, data, code, Searcher(server.backend.open(server.name_of(what))))
+        CodeEngine.__init__(
+            self,
+            data,
+            code,
+            Searcher(server.backend.open(server.name_of(what))),
+        )
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
@@ -395,9 +400,9 @@ def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
 
 
 @contextmanager
-def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
-    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``;
-    stopped in the end."""
+def start_server(kind: str, folder: Path, heap: str) -> Iterator[Any]:
+    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``; stopped in the
+    end."""
     sys.path.append(str(ROOT))
     from tests import servers
 
@@ -406,7 +411,7 @@ def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[An
             f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address",
         )
     try:
-        node = servers.Server(kind, folder, heap=heap, optimise=True, **more)
+        node = servers.Server(kind, folder, heap=heap, optimise=True)
         log(f"starting {kind}")
         with node.start():
             yield node

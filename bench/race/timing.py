@@ -45,14 +45,14 @@ class Variant:
     setting: Setting
     validation: float
     recall: float = 0.0
-    times: NDArray[np.float64] = field(
-        default_factory=lambda: np.empty((0, 0)),
-    )  # milliseconds (rounds, queries)
-    took: float | None = None  # milliseconds, mean, as reported by the server
-    qps: NDArray[np.float64] = field(
-        default_factory=lambda: np.empty((2, 0)),
-    )  # on one processor and two (2, rounds)
-    vectors_read: int | None = None  # at most, of one query
+    # Milliseconds (rounds, queries).
+    times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    # Milliseconds, the mean, as reported by the server.
+    took: float | None = None
+    # On one processor and on two (2, rounds).
+    qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
+    # The most of one query.
+    vectors_read: int | None = None
 
     @property
     def label(self) -> str:
@@ -80,21 +80,18 @@ class Variant:
 
 def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
     """Return median, minimum and maximum."""
-    return (
-        [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
-        if len(values)
-        else ["", "", ""]
-    )
+    if not len(values):
+        return ["", "", ""]
+    return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
     """Return the share of the exact top 10 among the answers."""
-    answers = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
-    return float(
-        np.mean(
-            [len(best.intersection(rows)) / K for best, rows in zip(top, answers, strict=True)],
-        ),
-    )
+    shares = []
+    for query, best in zip(queries, top, strict=True):
+        rows = engine.rows(engine.ask(query[None]))
+        shares.append(len(best.intersection(rows)) / K)
+    return float(np.mean(shares))
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:

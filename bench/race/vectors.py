@@ -149,19 +149,18 @@ class Ivf(Faiss):
     def batch(self, queries: Matrix, threads: int) -> Any:
         rows = self.index.search(queries, self.depth)[1]
         with ThreadPoolExecutor(threads) as pool:
-            return list(
-                pool.map(lambda i: self.best(queries[i : i + 1], rows[i]), range(len(queries))),
-            )
+            return list(pool.map(self.best, queries[:, None], rows))
 
     def vectors_read(self, setting: Setting) -> int:
         return setting[1]
 
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The K of ``rows`` nearest to the query, by float16."""
-        rows = np.sort(rows[rows >= 0])  # faiss fills up with -1
-        best: NDArray[np.int64] = rows[
-            np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]
-        ]
+        # faiss fills up with -1.
+        rows = np.sort(rows[rows >= 0])
+        scores = dot(query[0], self.data.halves, rows)
+        order = np.argsort(-scores, kind="stable")
+        best: NDArray[np.int64] = rows[order[:K]]
         return best
 
 
@@ -174,13 +173,11 @@ class IvfPq(Ivf):
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        return f"IVF{cells},PQ{_parts(dim)}x4fs"
-
-
-def _parts(dim: int) -> int:
-    """Parts of a vector of product quantization: of four components, or as near as divides the
-    vector."""
-    return next(parts for parts in range(max(1, dim // 4), 0, -1) if dim % parts == 0)
+        # Parts have four components, or as near to four as divides the vector.
+        parts = max(1, dim // 4)
+        while dim % parts:
+            parts -= 1
+        return f"IVF{cells},PQ{parts}x4fs"
 
 
 class Usearch(Local):

@@ -9,8 +9,7 @@ README.md and every page below docs/ may have markers, and everything between th
     <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as
     docs/figures/NAME-PLOT.svg <!-- end -->
 
-With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF. A plot is
-of all runs of the same rows, NAME.csv and such as NAME.1.csv.
+With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF.
 
 A plot has the digest of its rows, which is compared, since pixels depend on the version of
 matplotlib. Below a table or plot stands the commit of a script that is not in the tree.
@@ -23,17 +22,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
+from bench.options import PATH
 from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
 from bench.report.views import Table, ViewError, table
 from boc.atomic_files import sha256
-
-if TYPE_CHECKING:
-    from bench.report.figures import Plot
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = re.compile(
@@ -106,22 +103,14 @@ def generate(
 
     def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
-        paths = runs_of(root / "docs" / "rows" / f"{what.name}.csv")
-        runs = [read_finished(path) for path in paths]
-        shown = show(runs, what, paper)
-        body = (
-            shown.markdown()
-            if isinstance(shown, Table)
-            else figure(shown, what, page, root, paths, write)
-        )
-        return f"{match[1]}\n\n{body}{origin(runs[0])}\n\n{match['end']}"
+        rows = read_finished(root / "docs" / "rows" / f"{what.name}.csv")
+        if what.view == "plot":
+            body = figure(rows, what, page, root, write, paper)
+        else:
+            body = show_table(rows, what, paper).markdown()
+        return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
-
-
-def runs_of(path: Path) -> list[Path]:
-    """Return the files of the runs of the rows NAME.csv: it, and those such as NAME.1.csv."""
-    return [path, *sorted(path.parent.glob(f"{path.stem}.*.csv"))]
 
 
 def read_finished(path: Path) -> Rows:
@@ -150,57 +139,62 @@ def origin(rows: Rows) -> str:
     return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
 
-def show(runs: list[Rows], what: Marker, paper: Path | None) -> Table | Plot:
-    """Return the table or the plot of rows, or of several runs of them, and write it for a
-    ``paper``. ViewError if there is none."""
-    if what.view != "plot":
-        shown = table(runs[0], what.view, what.words)
-        if paper is not None:
-            save_table(paper, *what, shown)
-        return shown
-    from bench.report.figures import PLOTS, pdf, plot  # matplotlib, for those pages that have plots
+def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:
+    """Return the table of rows, and write it for a ``paper``. ViewError if there is none."""
+    shown = table(rows, what.view, what.words)
+    if paper is not None:
+        save_table(paper, *what, shown)
+    return shown
 
+
+def show_plot(rows: Rows, what: Marker, paper: Path | None) -> str:
+    """Return the plot of rows as SVG, and write it for a ``paper``. ViewError if there is none."""
+    from bench.report import figures  # matplotlib, for those pages that have plots
+
+    (name,) = what.words
     try:
-        drawing = plot(runs, what.words[0])
+        drawing = figures.svg(rows, name)
     except KeyError as error:
         raise ViewError(
-            f"{what.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}",
+            f"{what.name}: no plot {name!r} ({error}); known: {', '.join(figures.PLOTS)}",
         ) from error
     if paper is not None:
-        save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
+        title = figures.title(rows, name)
+        save_figure(paper, what.name, what.words, title, figures.pdf(rows, name))
     return drawing
 
 
 def figure(
-    drawing: Plot,
+    rows: Rows,
     what: Marker,
     page: Path,
     root: Path,
-    rows: list[Path],
     write: bool,
+    paper: Path | None,
 ) -> str:
     """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn
     from other rows."""
-    name = f"{what.name}-{what.words[0]}"
-    path = root / "docs" / "figures" / f"{name}.svg"
-    mark = f"<!-- drawn of rows {sha256(*rows)[:16]} -->"
+    path = root / "docs" / "figures" / f"{what.name}-{what.words[0]}.svg"
+    digest = sha256(root / "docs" / "rows" / f"{what.name}.csv")
+    mark = f"<!-- drawn of rows {digest[:16]} -->"
     if write:
-        from bench.report.figures import svg
-
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f"{svg(drawing, name).rstrip()}\n{mark}\n", encoding="utf-8")
+        drawing = show_plot(rows, what, paper)
+        path.write_text(f"{drawing.rstrip()}\n{mark}\n", encoding="utf-8")
     elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
         raise ViewError(
             f"{path} is not drawn of the rows of {what.name}; run python -m bench.report.docs",
         )
-    return f"![{drawing.title}]({os.path.relpath(path, page.parent)})"
+    from bench.report.figures import title
+
+    return f"![{title(rows, what.words[0])}]({os.path.relpath(path, page.parent)})"
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
 @click.option(
     "--paper",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 @click.option(

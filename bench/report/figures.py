@@ -1,31 +1,32 @@
-"""Figures of rows as SVG and PDF, by matplotlib. Each can be read without its caption: titles,
-units, names of lines.
+"""Figures of rows as SVG and PDF, by pandas and matplotlib. Each can be read without its caption:
+titles, units, names of lines.
 
-A figure is panels side by side, a panel is named lines, eight at most; what else there is is grey.
-Colours are those of Okabe and Ito; each has a marker. Several runs of the same rows make one
-figure, with their medians, and bands from the least to the most.
+A figure is panels side by side, a panel is named lines, eight at most; all others are grey. Colours
+are those of Okabe and Ito; each has a marker.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from bench.report.rows import Row, Rows
+from bench.report.rows import Rows
 from bench.report.views import DIRECTIONS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6A00")
 MARKERS = "os^DvPX*"
+GREY: dict[str, Any] = {"color": "#aaaaaa", "zorder": 1}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": ["DejaVu Sans"],
@@ -41,15 +42,7 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "pdf.fonttype": 42,
 }
-SPARSITIES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
-RMS = (1, 2, 5, 10, 20, 50)
-LABELLED = 8  # lines that have a name in a panel; with the dense vectors, one more
-GREY = "#aaaaaa"
-EQUAL = 0.95  # recall at which engines are put in order
-RECALLS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
-RECALL_TICKS = (0, 20, 40, 50, 60, 65, 68, 70, 71, 80, 90, 95, 98, 99, 99.5)
-NEAREST = 1.003  # recall 1 has a place on an axis that spreads what is near to it
-PARETO_LEAST = 0.7  # recall that is drawn at least
+LABELLED = 8  # lines that have a name in a panel
 MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev",
     "codebook-size": "TERN, Flickr8k dev",
@@ -64,69 +57,10 @@ MEASURED_ON = {
 }
 
 
-@dataclass
-class Line:
-    """A named line; ``style`` is its place among the colours and markers.
-
-    ``error`` are half lengths of bars, ``low`` and ``high`` the band of several runs. A ``grey``
-    one is in the background: "points", a "line", or "steps".
-    """
-
-    name: str
-    x: list[float]
-    y: list[float]
-    style: int
-    dashed: bool = False
-    error: list[float] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-    grey: str = ""
-
-
-@dataclass
-class Panel:
-    """Lines under a title, with names and units of the axes; ``scale`` is for axes that are not
-    linear, ``level`` a dotted line to compare with."""
-
-    title: str
-    x: str
-    y: str
-    lines: list[Line]
-    scale: Callable[[Axes], object] = lambda ax: None
-    level: float | None = None
-
-
-@dataclass
-class Plot:
-    """Panels under a title; ``numbered`` marks each point by the number of its line."""
-
-    title: str
-    panels: list[Panel]
-    numbered: bool = False
-    size: tuple[float, float] = (12.5, 4.3)
-
-
-def log_x(
-    ticks: Sequence[float],
-    text: Callable[[float], str] | None = None,
-) -> Callable[[Axes], None]:
-    """Return a logarithmic horizontal axis with these ticks."""
-
-    def scale(ax: Axes) -> None:
-        ax.set_xscale("log")
-        marks(ax.xaxis, ticks, text)
-
-    return scale
-
-
-def log_both(ticks: Sequence[float]) -> Callable[[Axes], None]:
-    """Return two logarithmic axes, the horizontal one with these ticks."""
-
-    def scale(ax: Axes) -> None:
-        log_x(ticks)(ax)
-        log_y(ax)
-
-    return scale
+def log_x(ax: Axes, ticks: Sequence[float], text: Callable[[float], str] | None = None) -> None:
+    """Make the horizontal axis logarithmic, with these ticks."""
+    ax.set_xscale("log")
+    marks(ax.xaxis, ticks, text)
 
 
 def log_y(ax: Axes) -> None:
@@ -151,101 +85,50 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def draw(plot: Plot, titled: bool = True) -> Figure:
-    """Draw a plot. One legend stands for all panels if they have the same lines."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=plot.size, layout="constrained")
-        if titled:
-            figure.suptitle(plot.title, fontsize=12, x=0.01, ha="left")
-        axes: list[Axes] = list(np.ravel(figure.subplots(1, len(plot.panels))))
-        for ax, panel in zip(axes, plot.panels, strict=True):
-            panel.scale(ax)
-            for number, line in enumerate(panel.lines, 1):
-                draw_line(ax, line, number if plot.numbered else 0)
-            if panel.level is not None:
-                ax.axhline(
-                    panel.level,
-                    color="#666666",
-                    linestyle=":",
-                    linewidth=1.4,
-                    label="dense vectors",
-                )
-            ax.set_title(panel.title, loc="left", fontweight="bold")
-            ax.set_xlabel(panel.x)
-            ax.set_ylabel(panel.y)
-        names = [ax.get_legend_handles_labels()[1] for ax in axes]
-        if len(names) > 1 and all(each == names[0] for each in names):
-            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-        else:
-            for ax in axes:
-                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-        return figure
+def draw_line(
+    ax: Axes,
+    name: str,
+    x: Any,
+    y: Any,
+    style: int,
+    dashed: bool = False,
+    error: Any = None,
+) -> None:
+    """Draw a named line; ``style`` is its place among the colours and markers, ``error`` half
+    lengths of bars, or their lower and upper lengths."""
+    ax.errorbar(
+        x,
+        y,
+        error,
+        label=name,
+        elinewidth=0.8,
+        color=COLOURS[style % len(COLOURS)],
+        # The marker is another one where colours repeat.
+        marker=MARKERS[(style + style // len(COLOURS)) % len(MARKERS)],
+        linestyle="--" if dashed else "-",
+    )
 
 
-GREYS: dict[str, dict[str, Any]] = {
-    "points": {"marker": ".", "linestyle": ""},
-    "line": {"marker": ".", "linewidth": 0.9},
-    "steps": {"drawstyle": "steps-post", "linewidth": 1.2},
-}
+def draw_other(ax: Axes, rank: int, x: Any, y: Any) -> None:
+    """Draw a line that has no name of its own; the first of them has the name of all."""
+    label = "others" if rank == LABELLED else "_others"
+    ax.plot(x, y, label=label, marker=".", linewidth=0.9, **GREY)
 
 
-def draw_line(ax: Axes, line: Line, number: int) -> None:
-    """Draw one line, with its number beside its first point unless that is 0."""
-    if line.grey:
-        ax.plot(line.x, line.y, color=GREY, label=line.name, zorder=1, **GREYS[line.grey])
-        return
-    colour = COLOURS[line.style % len(COLOURS)]
-    mark = MARKERS[
-        (line.style + line.style // len(COLOURS)) % len(MARKERS)
-    ]  # another where colours repeat
-    bars: Any = line.error or None
-    if line.low and len(line.x) > 1:
-        ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
-    elif line.low:
-        bars = [[line.y[0] - line.low[0]], [line.high[0] - line.y[0]]]
-    label = f"{number}  {line.name}" if number else line.name
-    style: dict[str, Any] = {
-        "color": colour,
-        "marker": mark,
-        "linestyle": "--" if line.dashed else "-",
-    }
-    ax.errorbar(line.x, line.y, bars, label=label, elinewidth=0.8, **style)
-    if number:
-        ax.annotate(
-            str(number),
-            (line.x[0], line.y[0]),
-            (5, 3),
-            textcoords="offset points",
-            fontsize=8,
+def describe(ax: Axes, title: str, x: str, y: str, dense: float | None = None) -> None:
+    """Write the title of a panel and the names of its axes; ``dense`` is a dotted line to compare
+    with."""
+    if dense is not None:
+        ax.axhline(
+            dense,
+            color="#666666",
+            linestyle=":",
+            linewidth=1.4,
+            label="dense vectors",
         )
-
-
-def pdf(plot: Plot) -> bytes:
-    """Return the figure as a page of a PDF, without a title, which is the caption's in a paper."""
-    file = io.BytesIO()
-    figure = draw(plot, titled=False)
-    with mpl.rc_context(STYLE):
-        figure.savefig(
-            file,
-            format="pdf",
-            metadata={"CreationDate": None, "Creator": None, "Producer": None},
-        )
-    return file.getvalue()
-
-
-def svg(plot: Plot, name: str) -> str:
-    """Return the figure as an SVG element that may stand in a page beside others."""
-    file = io.StringIO()
-    figure = draw(plot)
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
-    return re.sub(r'<g id="[^"]*"', "<g", text)
-
-
-def numbers(rows: Sequence[Row], column: str) -> list[float]:
-    return [float(row[column]) for row in rows]
+    ax.set_title(title, loc="left", fontweight="bold")
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
 
 
 CURVES = {  # line: code, chain ("" for any), style, dashed
@@ -261,439 +144,302 @@ CURVES = {  # line: code, chain ("" for any), style, dashed
 }
 
 
-def curve(rows: Rows, name: str, direction: str) -> list[Row]:
+def curve(table: Any, name: str, direction: str) -> Any:
     """Return the rows of ``sparsity_recall.py`` that make a line, the least sparse first."""
     code, chain, *_ = CURVES[name]
-    mine = [
-        r
-        for r in rows.table
-        if (r["code"], r["direction"]) == (code, direction) and chain in ("", r["chain"])
-    ]
-    return sorted(mine, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
+    mine = table[(table["code"] == code) & (table["direction"] == direction)]
+    if chain:
+        mine = mine[mine["chain"] == chain]
+    return mine.sort_values(["sparsity", "query z"], ascending=[True, False])
 
 
-def by_sparsity(rows: Rows, what: str, names: Sequence[str], least: float = 0) -> Plot:
-    """Plot R@10 against sparsity from ``least`` on, not re-ranked (Fig. 3a and 3b).
+def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: float = 0) -> None:
+    """Draw R@10 against sparsity from ``least`` on, not re-ranked (Fig. 3a and 3b).
 
     c-ReLU makes half of the components zero, so that a code of components drops nothing at a
     sparsity below .5.
     """
-    panels = []
-
-    def scale(ax: Axes) -> None:
-        log_x([1 - s for s in SPARSITIES if s >= least], lambda share: f"{1 - share:.2g}")(ax)
+    table = table[table["sparsity"] >= least]
+    sparsities = [s for s in (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99) if s >= least]
+    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
+        log_x(ax, [1 - s for s in sparsities], lambda share: f"{1 - share:.2g}")
         ax.invert_xaxis()
-
-    for direction, side in DIRECTIONS.items():
-        curves = {
-            n: [r for r in curve(rows, n, direction) if float(r["sparsity"]) >= least]
-            for n in names
-        }
-        lines = [
-            Line(
-                name,
-                [max(1 - s, 1e-3) for s in numbers(mine, "sparsity")],
-                numbers(mine, "Rm=1"),
-                *CURVES[name][2:],
-                numbers(mine, "Rm=1 +-"),
-            )
-            for name, mine in curves.items()
-            if mine
-        ]
-        dense = next((float(mine[0]["dense"]) for mine in curves.values() if mine), None)
-        panels.append(
-            Panel(
-                side,
-                "sparsity (share of components that are zero)",
-                "R@10, %, not re-ranked",
-                lines,
-                scale,
-                dense,
-            ),
-        )
-    return Plot(f"R@10 against sparsity: {what}", panels)
+        for name in names:
+            mine = curve(table, name, direction)
+            if len(mine):
+                x = (1 - mine["sparsity"]).clip(lower=1e-3)
+                draw_line(ax, name, x, mine["Rm=1"], *CURVES[name][2:], mine["Rm=1 +-"])
+        dense = table[table["direction"] == direction]["dense"].max()
+        unit = "sparsity (share of components that are zero)"
+        describe(ax, side, unit, "R@10, %, not re-ranked", dense)
 
 
-def by_candidates(rows: Rows) -> Plot:
-    """Plot R@10 against Rm where codes are sparsest (Fig. 3c)."""
-    panels = []
-    for direction, side in DIRECTIONS.items():
-        sparse = {
-            n: [r for r in curve(rows, n, direction) if float(r["sparsity"]) > 0.98] for n in CURVES
-        }
-        lines = [
-            Line(
-                name,
-                list(RMS),
-                [float(mine[0][f"Rm={rm}"]) for rm in RMS],
-                *CURVES[name][2:],
-                [float(mine[0][f"Rm={rm} +-"]) for rm in RMS],
-            )
-            for name, mine in sparse.items()
-            if mine and "rotated" not in name
-        ]
-        dense = next((float(mine[0]["dense"]) for mine in sparse.values() if mine), None)
-        panels.append(
-            Panel(
-                side,
-                "Rm (candidates re-ranked for each hit)",
-                "R@10, %",
-                lines,
-                log_x(RMS),
-                dense,
-            ),
-        )
-    return Plot("R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c)", panels)
+def by_candidates(axes: Sequence[Axes], table: Any) -> None:
+    """Draw R@10 against Rm where codes are sparsest (Fig. 3c)."""
+    table = table[table["sparsity"] > 0.98]
+    rms = (1, 2, 5, 10, 20, 50)
+    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
+        log_x(ax, rms)
+        for name in CURVES:
+            mine = curve(table, name, direction)
+            if len(mine) and "rotated" not in name:
+                row = mine.iloc[0]
+                y = [row[f"Rm={rm}"] for rm in rms]
+                error = [row[f"Rm={rm} +-"] for rm in rms]
+                draw_line(ax, name, rms, y, *CURVES[name][2:], error)
+        dense = table[table["direction"] == direction]["dense"].max()
+        describe(ax, side, "Rm (candidates re-ranked for each hit)", "R@10, %", dense)
 
 
-def codebook_size(rows: Rows) -> Plot:
-    """Plot R@10 against the number of centroids, learned from the largest sample."""
-    largest = max(numbers(rows.table, "sample"))
-    panels = []
-    for direction, side in DIRECTIONS.items():
-        mine = [
-            r for r in rows.table if r["direction"] == direction and float(r["sample"]) == largest
-        ]
-        kinds: dict[str, list[Row]] = {}
-        for row in sorted(mine, key=lambda row: int(row["clusters"])):
-            budget = (
-                ""
-                if row["assignment"] == "hard"
-                else ", 8 kept"
-                if row["z"] == "8"
-                else ", 1 % kept"
-            )
-            kinds.setdefault(row["assignment"] + budget, []).append(row)
-        lines = [
-            Line(
-                kind,
-                numbers(group, "clusters"),
-                numbers(group, "R@10"),
-                i,
-                error=numbers(group, "R@10 +-"),
-            )
-            for i, (kind, group) in enumerate(sorted(kinds.items()))
-        ]
-        panels.append(
-            Panel(
-                side,
-                "centroids of the codebook (log)",
-                "R@10, %, not re-ranked",
-                lines,
-                log_x(numbers(mine, "clusters")),
-                float(mine[0]["dense"]),
-            ),
-        )
-    return Plot("R@10 against centroids of the codebook", panels)
+def codebook_size(axes: Sequence[Axes], table: Any) -> None:
+    """Draw R@10 against the number of centroids, learned from the largest sample."""
+    kept = table["z"].map({8: ", 8 kept"}).fillna(", 1 % kept")
+    kept[table["assignment"] == "hard"] = ""
+    table["kind"] = table["assignment"] + kept
+    table = table[table["sample"] == table["sample"].max()].sort_values("clusters")
+    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
+        mine = table[table["direction"] == direction]
+        log_x(ax, mine["clusters"])
+        for style, (kind, line) in enumerate(mine.groupby("kind")):
+            draw_line(ax, kind, line["clusters"], line["R@10"], style, error=line["R@10 +-"])
+        unit = "centroids of the codebook (log)"
+        describe(ax, side, unit, "R@10, %, not re-ranked", mine["dense"].max())
 
 
-def pareto(rows: Rows) -> Plot:
-    """Plot latency and throughput against recall, of settings that no other of the same index
+EQUAL = 0.95  # recall at which engines are put in order
+PARETO_LEAST = 0.7  # recall that is drawn at least
+
+
+def pareto(axes: Sequence[Axes], table: Any) -> None:
+    """Draw latency and throughput against recall, of settings that no other of the same index
     beats."""
-    ours = {(row["engine"], row["index"]): row["ours"] == "1" for row in rows.table}
-    times = {
-        name: [
-            float(r["p50_ms"])
-            for r in rows.table
-            if (r["engine"], r["index"]) == name and r["p50_ms"] and float(r["recall"]) >= EQUAL
-        ]
-        for name in ours
-    }
-    order = sorted(ours, key=lambda name: (not ours[name], min(times[name], default=np.inf)))
-    panels = []
-    for column, title, unit in (
-        ("p50_ms", "down and right is better", "milliseconds per query, median (log)"),
-        ("qps_1", "up and right is better", "queries per second in batches, one thread (log)"),
+    table["name"] = (table["engine"] + " " + table["index"]).str.strip()
+    ours = table.groupby("name")["ours"].first() == 1
+    times = table[table["recall"] >= EQUAL].groupby("name")["p50_ms"].min()
+    order = sorted(
+        table["name"].unique(),
+        key=lambda name: (not ours[name], times.get(name, np.inf)),
+    )
+    for ax, column, sign, title, unit in zip(
+        axes,
+        ("p50_ms", "qps_1"),
+        (-1, 1),
+        ("down and right is better", "up and right is better"),
+        (
+            "milliseconds per query, median (log)",
+            "queries per second in batches, one thread (log)",
+        ),
+        strict=True,
     ):
-        lines = []
-        for style, name in enumerate(order):
-            mine = [
-                r
-                for r in rows.table
-                if (r["engine"], r["index"]) == name and float(r[column] or 0) > 0
-            ]
-            best = pareto_rows(mine, column, -1 if column == "p50_ms" else 1)
-            if best:
-                label = " ".join(filter(None, name))
-                lines.append(
-                    Line(
-                        label,
-                        numbers(best, "recall"),
-                        numbers(best, column),
-                        style,
-                        not ours[name],
-                    ),
-                )
-                if style >= LABELLED:  # the first of them has the name of all
-                    lines[-1].name = "others" if style == LABELLED else "_others"
-                    lines[-1].grey = "line"
-        if lines:
-            panels.append(
-                Panel(title, "recall of the exact top ten (share)", unit, lines, near_one),
-            )
-    title = f"Speed at equal recall; solid: ours, dashed: others, named where fast at {EQUAL}"
-    return Plot(title, panels, size=(14, 5.6))
+        near_one(ax)
+        for rank, name in enumerate(order):
+            mine = table[(table["name"] == name) & (table[column] > 0)]
+            best = front(mine, -mine["recall"], sign * mine[column])[::-1]
+            best = best[best["recall"] >= PARETO_LEAST]
+            if rank >= LABELLED:
+                draw_other(ax, rank, best["recall"], best[column])
+            elif len(best):
+                draw_line(ax, name, best["recall"], best[column], rank, not ours[name])
+        describe(ax, title, "recall of the exact top ten (share)", unit)
 
 
 def near_one(ax: Axes) -> None:
     """Show recall on an axis that spreads what is near to 1, beside a logarithmic one."""
+    # Recall 1 has a place on the axis, too.
+    edge = 1.003
     log_y(ax)
-    ax.set_xscale(
-        "function",
-        functions=(lambda r: -np.log10(NEAREST - r), lambda t: NEAREST - 10.0**-t),
-    )
+    ax.set_xscale("function", functions=(lambda r: -np.log10(edge - r), lambda t: edge - 10.0**-t))
     ax.set_xlim(PARETO_LEAST, 1.0002)
-    marks(ax.xaxis, RECALLS, str)
+    marks(ax.xaxis, (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1), str)
 
 
-def pareto_rows(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
-    """Return the rows that no other beats in recall and in the column, where ``sign`` 1 means that
-    more is better."""
-    best: list[Row] = []
-    for row in sorted(rows, key=lambda r: (-float(r["recall"]), -sign * float(r[column]))):
-        if not best or sign * float(row[column]) > sign * float(best[-1][column]):
-            best.append(row)
-    return [row for row in best[::-1] if float(row["recall"]) >= PARETO_LEAST]
+def front(table: Any, costs: Any, gains: Any) -> Any:
+    """Return the rows that no other beats, which costs less or gains more, the least cost first."""
+    rows = table.assign(cost=costs, gain=gains)
+    rows = rows.sort_values(["cost", "gain"], ascending=[True, False])
+    before = rows["gain"].cummax().shift()
+    return rows[~(rows["gain"] <= before)]
 
 
-def growth(rows: Rows) -> Plot:
-    """Plot time, bytes and memory against the number of items, with exponents of power laws."""
-    panels = []
-    for title, unit, columns in (
-        (
-            "a query",
-            "milliseconds (log)",
-            {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th"},
-        ),
-        ("indexing", "seconds (log)", {"index_s": "all", "cpu_s": "processor"}),
-        (
-            "bytes and memory",
-            "MB (log)",
-            {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"},
-        ),
+def growth(axes: Sequence[Axes], table: Any) -> None:
+    """Draw time, bytes and memory against the number of items, with exponents of power laws."""
+    times = {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th"}
+    sizes = {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}
+    for ax, title, unit, columns in zip(
+        axes,
+        ("a query", "indexing", "bytes and memory"),
+        ("milliseconds (log)", "seconds (log)", "MB (log)"),
+        (times, {"index_s": "all", "cpu_s": "processor"}, sizes),
+        strict=True,
     ):
-        lines = []
+        log_x(ax, table["n"])
+        log_y(ax)
         for style, (column, name) in enumerate(columns.items()):
-            points = [row for row in rows.table if float(row.get(column) or 0) > 0]
-            if points:
-                n = numbers(points, "n")
-                y = numbers(points, column)
-                lines.append(
-                    Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style),
-                )
-        panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(rows.table, "n"))))
-    return Plot("Growth of the embedded engine", panels, size=(14, 4.8))
+            points = table[table[column] > 0]
+            power = exponent(points["n"], points[column])
+            draw_line(ax, f"{name}: n^{power:.2f}", points["n"], points[column], style)
+        describe(ax, title, "items (log)", unit)
 
 
-def exponent(n: Sequence[float], y: Sequence[float]) -> float:
+def exponent(n: Any, y: Any) -> float:
     """Fit the exponent of the power law through the points, by least squares of logarithms."""
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
 
 
-def memory(rows: Rows) -> Plot:
-    """Plot a server's indexes against the memory that is left for their files."""
-    names = list(dict.fromkeys(row["index"] for row in rows.table))
-    panels = []
-    for title, state, column, unit in (
-        ("first pass, nothing in memory", "cold", "p95_ms", "95th percentile, milliseconds (log)"),
-        ("after as many other queries", "warm", "p95_ms", "95th percentile, milliseconds (log)"),
-        ("after as many other queries", "warm", "read_kb", "kB read per query (log)"),
+def memory(axes: Sequence[Axes], table: Any) -> None:
+    """Draw a server's indexes against the memory that is left for their files."""
+    table["share"] = table["memory"].replace("all", "1").astype(float)
+    for ax, state, column, unit in zip(
+        axes,
+        ("cold", "warm", "warm"),
+        ("p95_ms", "p95_ms", "read_kb"),
+        (
+            "95th percentile, milliseconds (log)",
+            "95th percentile, milliseconds (log)",
+            "kB read per query (log)",
+        ),
+        strict=True,
     ):
-        lines = []
-        shares = {1.0}
-        for style, name in enumerate(names):
-            mine = [
-                r
-                for r in rows.table
-                if (r["index"], r["state"]) == (name, state) and float(r[column] or 0) > 0
-            ]
-            points = sorted(
-                (1.0 if r["memory"] == "all" else float(r["memory"]), float(r[column]))
-                for r in mine
-            )
-            if points:
-                x, y = ([point[i] for point in points] for i in (0, 1))
-                shares.update(x)
-                lines.append(Line(name, x, y, style, dashed=":" not in name))
-
-        def scale(ax: Axes, ticks: Sequence[float] = tuple(shares)) -> None:
-            log_both([])(ax)
-            marks(ax.xaxis, ticks, lambda share: "all" if share == 1 else f"{share:g}")
-            ax.invert_xaxis()
-
-        panels.append(
-            Panel(title, "memory for files, of the bytes of the vectors", unit, lines, scale),
-        )
-    title = "A server with less memory than its vectors; solid: ours, dashed: the server's own"
-    return Plot(title, panels, size=(15, 5.2))
+        points = table[(table["state"] == state) & (table[column] > 0)]
+        log_y(ax)
+        log_x(ax, [*points["share"], 1], lambda share: "all" if share == 1 else f"{share:g}")
+        ax.invert_xaxis()
+        for style, name in enumerate(table["index"].unique()):
+            line = points[points["index"] == name].sort_values("share")
+            if len(line):
+                draw_line(ax, name, line["share"], line[column], style, ":" not in name)
+        titles = {"cold": "first pass, nothing in memory", "warm": "after as many other queries"}
+        describe(ax, titles[state], "memory for files, of the bytes of the vectors", unit)
 
 
-def training(rows: Rows) -> Plot:
-    """Plot recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
-    names = list(dict.fromkeys(row["model"] for row in rows.table))
-    panels = []
-    for what, unit in (("R@10", "R@10, %"), ("NDCG", "NDCG@25")):
-        lines = []
-        for style, name in enumerate(names):
+def training(axes: Sequence[Axes], table: Any) -> None:
+    """Draw recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
+    for ax, (what, unit) in zip(axes, {"R@10": "R@10, %", "NDCG": "NDCG@25"}.items(), strict=True):
+        for style, (name, mine) in enumerate(table.groupby("model", sort=False)):
             for side in DIRECTIONS.values():
-                mine = [row for row in rows.table if row["model"] == name and row[f"{side} {what}"]]
-                if mine:
-                    line = Line(
-                        f"{name}, {side}",
-                        numbers(mine, "step"),
-                        numbers(mine, f"{side} {what}"),
-                        style,
-                    )
-                    line.dashed = side == "picture to sentence"
-                    lines.append(line)
-        panels.append(Panel(f"{what} on pictures held out", "steps", unit, lines))
-    return Plot("Validation while training", panels)
+                line = mine.dropna(subset=f"{side} {what}")
+                dashed = side == "picture to sentence"
+                if len(line):
+                    y = line[f"{side} {what}"]
+                    draw_line(ax, f"{name}, {side}", line["step"], y, style, dashed)
+        describe(ax, f"{what} on pictures held out", "steps", unit)
 
 
-def all_codes(rows: Rows) -> Plot:
-    """Plot recall of each code against the postings that it reads, with the front that no code is
+def all_codes(axes: Sequence[Axes], table: Any) -> None:
+    """Draw recall of each code against the postings that it reads, with the front that no code is
     beyond; some of it have names. Several rows of a code, by other seeds, are one point with a bar
     from the least to the most."""
-    codes: dict[str, list[Row]] = {}
-    for row in rows.table:
-        if float(row["postings"]) >= 1:  # the axis is logarithmic
-            codes.setdefault(row["code"], []).append(row)
-    costs = {code: float(np.median(numbers(mine, "postings"))) for code, mine in codes.items()}
-    ticks = [
-        t
-        for t in (10.0**p for p in range(8))
-        if min(costs.values()) / 10 < t < max(costs.values()) * 10
-    ]
-    panels = []
-    for column, how in (
-        ("R@10 code", "by the code alone"),
-        ("R@10", "10 candidates re-ranked per hit"),
+    # The axis is logarithmic.
+    codes = table[table["postings"] >= 1].groupby("code", sort=False)
+    costs = codes["postings"].median()
+    ticks = [t for t in 10.0 ** np.arange(8) if costs.min() / 10 < t < costs.max() * 10]
+    for ax, column, title in zip(
+        axes,
+        ("R@10 code", "R@10"),
+        ("by the code alone", "10 candidates re-ranked per hit"),
+        strict=True,
     ):
-        values = {code: numbers(mine, column) for code, mine in codes.items()}
-        middle = {code: float(np.median(each)) for code, each in values.items()}
-        front: list[str] = []
-        for code in sorted(codes, key=lambda code: (costs[code], -middle[code])):
-            if not front or middle[code] > middle[front[-1]]:
-                front.append(code)
-        scale, place = near_top(ticks, list(middle.values()))
-        spread = [place(middle[code]) for code in front]
-        named = [
-            front[i]
-            for i in far_apart([math.log10(costs[code]) for code in front], spread, LABELLED - 1)
-        ]
-        lines = [
-            Line(brief(code), [costs[code]], [middle[code]], i) for i, code in enumerate(named)
-        ]
-        for line, code in zip(lines, named, strict=True):
-            if len(values[code]) > 1:
-                line.low = [min(values[code])]
-                line.high = [max(values[code])]
-        rest = [code for code in codes if code not in named]
-        lines.append(
-            Line("others", [costs[c] for c in rest], [middle[c] for c in rest], 0, grey="points"),
+        recalls = codes[column].agg(["min", "median", "max"])
+        best = front(recalls, costs, recalls["median"])
+        log_x(ax, ticks)
+        place = near_top(ax, recalls["median"])
+        chosen = far_apart(np.log10(best["cost"]), place(best["gain"]), LABELLED - 1)
+        named = best.iloc[chosen]
+        for style, (code, row) in enumerate(named.iterrows()):
+            number = str(style + 1)
+            error = [[row["gain"] - row["min"]], [row["max"] - row["gain"]]]
+            draw_line(
+                ax,
+                f"{number}  {brief(code)}",
+                row["cost"],
+                row["gain"],
+                style,
+                error=error if row["max"] > row["min"] else None,
+            )
+            ax.annotate(
+                number,
+                (row["cost"], row["gain"]),
+                (5, 3),
+                textcoords="offset points",
+                fontsize=8,
+            )
+        rest = recalls.index.difference(named.index, sort=False)
+        medians = recalls["median"][rest]
+        ax.plot(costs[rest], medians, label="others", marker=".", linestyle="", **GREY)
+        ax.plot(
+            [*best["cost"], costs.max()],
+            [*best["gain"], best["gain"].max()],
+            label="Pareto front",
+            drawstyle="steps-post",
+            linewidth=1.2,
+            **GREY,
         )
-        steps = [*front, max(costs, key=lambda code: costs[code])]
-        heights = [middle[code] for code in (*front, front[-1])]
-        lines.append(
-            Line("Pareto front", [costs[code] for code in steps], heights, 0, grey="steps"),
-        )
-        panels.append(Panel(how, "postings read per query (log)", "R@10, %", lines, scale))
-    return Plot("Codes by the postings that they read", panels, numbered=True, size=(12.5, 5))
+        describe(ax, title, "postings read per query (log)", "R@10, %")
 
 
-OURS = ("scalar", "dictionary", "late", "learned", "words")
-
-
-def rivals(rows: Rows) -> Plot:
-    """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those
+def rivals(axes: Sequence[Axes], table: Any) -> None:
+    """Draw what codes find at equal postings and bytes, medians and bands of seeds; in grey those
     that most others beat."""
-    panels = []
-    styles = dict[str, int]()
-    for kind, unit in (
-        ("postings", "postings read per query and picture (log)"),
-        ("bytes", "bytes per picture (log)"),
+    ours = ("scalar", "dictionary", "late", "learned", "words")
+    styles: dict[str, int] = {}
+    for ax, kind, unit in zip(
+        axes,
+        ("postings", "bytes"),
+        ("postings read per query and picture (log)", "bytes per picture (log)"),
+        strict=True,
     ):
-        runs: dict[str, dict[float, list[float]]] = {}
-        for row in rows.table:
-            if row["kind"] == kind:
-                runs.setdefault(row["code"], {}).setdefault(float(row["limit"]), []).append(
-                    float(row["near"]),
-                )
-        limits = sorted({limit for run in runs.values() for limit in run})
-        middle = {
-            code: {limit: float(np.median(run[limit])) for limit in run}
-            for code, run in runs.items()
-        }
-
-        def places(code: str, middle: dict[str, dict[float, float]] = middle) -> float:
-            return float(
-                np.mean(
-                    [
-                        sum(other.get(limit, 0) > value for other in middle.values())
-                        for limit, value in middle[code].items()
-                    ],
-                ),
+        mine = table[table["kind"] == kind]
+        log_x(ax, mine["limit"])
+        found = mine.groupby(["code", "limit"])["near"].agg(["min", "median", "max"])
+        # A code's place is the mean number of codes that find more at the same limit.
+        places = found["median"].groupby("limit").rank(ascending=False, method="min")
+        order = places.groupby("code").mean()[mine["code"].unique()].sort_values(kind="stable")
+        for rank, code in enumerate(order.index):
+            line = found.loc[code]
+            if rank >= LABELLED:
+                draw_other(ax, rank, line.index, line["median"])
+                continue
+            style = styles.setdefault(code, len(styles))
+            colour = COLOURS[style % len(COLOURS)]
+            ax.fill_between(
+                line.index,
+                line["min"],
+                line["max"],
+                color=colour,
+                alpha=0.18,
+                linewidth=0,
             )
-
-        lines = []
-        for style, code in enumerate(sorted(middle, key=places)):
-            x = sorted(middle[code])
-            colour = styles.setdefault(code, len(styles)) if style < LABELLED else 0
-            line = Line(
-                code,
-                x,
-                [middle[code][limit] for limit in x],
-                colour,
-                dashed=code not in OURS,
-            )
-            line.low, line.high = ([end(runs[code][limit]) for limit in x] for end in (min, max))
-            if style >= LABELLED:
-                line.name = "others" if style == LABELLED else "_others"
-                line.grey = "line"
-            lines.append(line)
-        panels.append(
-            Panel(f"at equal {kind}", unit, "share of the exact top ten", lines, log_x(limits)),
-        )
-    return Plot(
-        "Exact top ten among the first tenth; solid: ours, dashed: others",
-        panels,
-        size=(12.5, 5.2),
-    )
+            draw_line(ax, code, line.index, line["median"], style, code not in ours)
+        describe(ax, f"at equal {kind}", unit, "share of the exact top ten")
 
 
-def near_top(
-    ticks: Sequence[float],
-    values: Sequence[float],
-) -> tuple[Callable[[Axes], None], Callable[[Any], Any]]:
-    """Return a logarithmic horizontal axis beside a vertical one that spreads what is near to the
-    largest value, the more the nearer half of the values are to it; and the scale of the latter."""
-    least = min(values)
-    top = max(values)
-    edge = top + max(0.1, (top - float(np.median(values))) / 4)
+def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
+    """Make the vertical axis one that spreads what is near to the largest value, the more the
+    nearer half of the values are to it; return its scale."""
+    least = values.min()
+    top = values.max()
+    edge = top + max(0.1, (top - values.median()) / 4)
 
     def place(y: Any) -> Any:
         return -np.log10(np.maximum(edge - y, 1e-9))
 
     apart = (place(top) - place(least)) / 18
     shown = [top]
-    for tick in sorted(RECALL_TICKS, reverse=True):
+    for tick in (99.5, 99, 98, 95, 90, 80, 71, 70, 68, 65, 60, 50, 40, 20, 0):
         if least - 5 < tick < top and place(shown[-1]) - place(tick) > apart:
             shown.append(tick)
-
-    def scale(ax: Axes) -> None:
-        log_x(ticks)(ax)
-        ax.set_yscale("function", functions=(place, lambda t: edge - 10.0**-t))
-        ax.set_ylim(edge - 10.0 ** -(place(least) - apart), edge - 10.0 ** -(place(top) + apart))
-        marks(ax.yaxis, shown, lambda value: f"{value:.4g}")
-
-    return scale, place
+    ax.set_yscale("function", functions=(place, lambda t: edge - 10.0**-t))
+    ax.set_ylim(edge - 10.0 ** -(place(least) - apart), edge - 10.0 ** -(place(top) + apart))
+    marks(ax.yaxis, shown, lambda value: f"{value:.4g}")
+    return place
 
 
-def far_apart(x: Sequence[float], y: Sequence[float], count: int) -> list[int]:
+def far_apart(x: Any, y: Any, count: int) -> list[int]:
     """Return the places of ``count`` points at most, in their order: the first, and each time the
     farthest from those chosen, both axes scaled to one. Points nearer than a fortieth to others are
     left out."""
-    points = np.stack([np.asarray(each) / max(np.ptp(each), 1e-9) for each in (x, y)], axis=1)
+    points = np.stack([x, y], axis=1)
+    points /= np.maximum(np.ptp(points, axis=0), 1e-9)
     chosen = [0]
     apart = np.linalg.norm(points - points[0], axis=1)
     while len(chosen) < count and apart.max() > 1 / 40:
@@ -709,56 +455,102 @@ def brief(code: str) -> str:
     return re.sub(r"[(), ]+", " ", re.sub(r"similarity=excess|\w+=|:64/128", "", name)).strip()
 
 
-PLOTS: dict[str, Callable[[Rows], Plot]] = {
-    "fig3a": lambda rows: by_sparsity(
-        rows,
-        "codes of the global vector (the paper's Fig. 3a)",
-        list(CURVES)[:4],
-        0.5,
+class Plot(NamedTuple):
+    """A title, the function that draws rows into panels, their number, and inches."""
+
+    title: str
+    draw: Callable[..., None]
+    panels: int = 2
+    size: tuple[float, float] = (12.5, 4.3)
+
+
+OWN = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
+PLOTS = {
+    "fig3a": Plot(
+        "R@10 against sparsity: codes of the global vector (the paper's Fig. 3a)",
+        partial(by_sparsity, names=list(CURVES)[:4], least=0.5),
     ),
-    "fig3b": lambda rows: by_sparsity(
-        rows,
-        "soft Bag of Concepts (the paper's Fig. 3b)",
-        list(CURVES)[4:8],
+    "fig3b": Plot(
+        "R@10 against sparsity: soft Bag of Concepts (the paper's Fig. 3b)",
+        partial(by_sparsity, names=list(CURVES)[4:8]),
     ),
-    "fig3c": by_candidates,
-    "clusters": codebook_size,
-    "pareto": pareto,
-    "growth": growth,
-    "memory": memory,
-    "training": training,
-    "codes": all_codes,
-    "rivals": rivals,
+    "fig3c": Plot("R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c)", by_candidates),
+    "own": Plot("R@10 against sparsity", partial(by_sparsity, names=OWN, least=0.5)),
+    "clusters": Plot("R@10 against centroids of the codebook", codebook_size),
+    "pareto": Plot(
+        f"Speed at equal recall; solid: ours, dashed: others, named where fast at {EQUAL}",
+        pareto,
+        size=(14, 5.6),
+    ),
+    "growth": Plot("Growth of the embedded engine", growth, 3, (14, 4.8)),
+    "memory": Plot(
+        "A server with less memory than its vectors; solid: ours, dashed: the server's own",
+        memory,
+        3,
+        (15, 5.2),
+    ),
+    "training": Plot("Validation while training", training),
+    "codes": Plot("Codes by the postings that they read", all_codes, size=(12.5, 5)),
+    "rivals": Plot(
+        "Exact top ten among the first tenth; solid: ours, dashed: others",
+        rivals,
+        size=(12.5, 5.2),
+    ),
 }
 
 
-def plot(runs: Rows | Sequence[Rows], name: str) -> Plot:
-    """Return a plot by its name, of rows or of several runs of them; KeyError if there is none, or
-    the rows lack a column of it."""
-    runs = [runs] if isinstance(runs, Rows) else runs
-    drawing = merge([PLOTS[name](rows) for rows in runs])
-    drawing.title += f". {MEASURED_ON.get(runs[0].name, runs[0].name)}"
-    if len(runs) > 1:
-        drawing.title += f"; medians of {len(runs)} runs, bands from the least to the most"
-    return drawing
+def title(rows: Rows, name: str) -> str:
+    """Return the title of a plot of rows; KeyError if there is no plot of this name."""
+    return f"{PLOTS[name].title}. {MEASURED_ON.get(rows.name, rows.name)}"
 
 
-def merge(plots: Sequence[Plot]) -> Plot:
-    """Merge plots of several runs into the first of them: a line has the medians of those lines of
-    its name that have as many points, and a band from the least to the most in the place of
-    errors."""
-    first, *others = plots
-    for number, panel in enumerate(first.panels if others else []):
-        for line in panel.lines:
-            same = [
-                each
-                for plot in plots
-                for each in plot.panels[number].lines
-                if each.name == line.name and len(each.x) == len(line.x)
-            ]
-            x, y = (np.array([getattr(each, axis) for each in same]) for axis in "xy")
-            line.x, line.y = (np.median(values, axis=0).tolist() for values in (x, y))
-            line.low = y.min(axis=0).tolist()
-            line.high = y.max(axis=0).tolist()
-            line.error = []
-    return first
+def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
+    """Draw a plot of rows; KeyError if there is none, or the rows lack a column of it. One legend
+    stands for all panels if they have the same lines."""
+    table = pd.DataFrame(rows.table)
+    for column in table:
+        # Columns of numbers become numbers, empty cells among them NaN.
+        with suppress(ValueError):
+            table[column] = pd.to_numeric(table[column])
+    plot = PLOTS[name]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=plot.size, layout="constrained")
+        if titled:
+            figure.suptitle(title(rows, name), fontsize=12, x=0.01, ha="left")
+        axes: Sequence[Axes] = figure.subplots(1, plot.panels)
+        plot.draw(axes, table)
+        names = [ax.get_legend_handles_labels()[1] for ax in axes]
+        if all(each == names[0] for each in names):
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+        else:
+            for ax in axes:
+                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    return figure
+
+
+def pdf(rows: Rows, name: str) -> bytes:
+    """Return a plot as a page of a PDF, without a title, which is the caption's in a paper."""
+    file = io.BytesIO()
+    nothing = {"CreationDate": None, "Creator": None, "Producer": None}
+    with mpl.rc_context(STYLE):
+        draw(rows, name, titled=False).savefig(file, format="pdf", metadata=nothing)
+    return file.getvalue()
+
+
+def svg(rows: Rows, name: str) -> str:
+    """Return a plot as an SVG element that may stand in a page beside others."""
+    file = io.StringIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": f"{rows.name}-{name}"}):
+        draw(rows, name).savefig(
+            file,
+            format="svg",
+            metadata={"Date": None, "Creator": None},
+        )
+    text = file.getvalue()
+    text = re.sub(
+        r"<metadata>.*?</metadata>\s*",
+        "",
+        text[text.index("<svg") :],
+        flags=re.DOTALL,
+    )
+    return re.sub(r'<g id="[^"]*"', "<g", text)

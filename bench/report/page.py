@@ -2,92 +2,87 @@
 bench-out/report.html``.
 
 The tables and figures are those that the documentation shows of rows of the same name; rows that it
-does not show are there as they are. Runs of the same rows, such as NAME.csv and NAME.1.csv, are
-bands of one figure. Each section ends with the head of its rows. Unfinished rows are named, and not
-shown. The page is self-contained. With ``--paper FOLDER`` tables are written there as LaTeX, too,
-and figures as PDF.
+does not show are there as they are. Each section ends with the head of its rows. Unfinished rows
+are named, and not shown. The page is self-contained. With ``--paper FOLDER`` tables are written
+there as LaTeX, too, and figures as PDF.
 """
 
 from __future__ import annotations
 
 import html
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import click
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from bench.report.docs import ROOT, Marker, markers, pages, show
-from bench.report.figures import svg
+from bench.options import PATH
+from bench.report.docs import ROOT, Marker, markers, pages, show_plot, show_table
 from bench.report.rows import Rows, read
 from bench.report.views import Table
 
 SHEET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>boc: rows</title><style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:1200px;margin:0 auto;padding:1rem}svg{max-width:100%;height:auto}
+body{font:16px/1.5 system-ui,sans-serif;max-width:1200px;margin:0 auto;padding:1rem}
+svg{max-width:100%;height:auto}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 </style></head><body>
 <h1>Rows</h1>
-{% if trial %}<p>These are rows of a trial on painted scenes: they say that all scripts run, and nothing else.</p>{% endif %}
+{% if trial %}
+<p>These are rows of a trial on painted scenes: they say that all scripts run, and nothing else.</p>
+{% endif %}
 {% if unfinished %}<p>Unfinished, and not shown: {{ unfinished | join(', ') }}.</p>{% endif %}
 {% for rows, parts in sections %}
 <section id="{{ rows.name }}"><h2>{{ rows.name }}</h2>
 {% for part in parts %}
 {% if part is string %}<figure>{{ part | safe }}</figure>
 {% else %}
-<div class="wide"><table><thead><tr>{% for cell in part.head %}<th>{{ cell | inline }}</th>{% endfor %}</tr></thead>
+<div class="wide"><table><thead>
+<tr>{% for cell in part.head %}<th>{{ cell | inline }}</th>{% endfor %}</tr></thead>
 <tbody>{% for line in part.lines %}
 <tr>{% for cell in line %}<td>{{ cell | inline }}</td>{% endfor %}</tr>{% endfor %}
 </tbody></table></div>
 {% endif %}{% endfor %}
-<p>{% for key, value in rows.head.items() %}{{ key }}: {{ value }}<br>{% endfor %}seconds: {{ rows.seconds }}</p></section>
+<p>{% for key, value in rows.head.items() %}{{ key }}: {{ value }}<br>{% endfor %}
+seconds: {{ rows.seconds }}</p></section>
 {% endfor %}
 </body></html>
-"""  # noqa: E501
+"""
 
 
 def page(out: Path, paper: Path | None = None) -> str:
     """Return the page of a folder of rows; what it shows is written for a ``paper`` into that
     folder, too."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
-    runs: dict[str, list[Rows]] = {}
-    for rows in files:
-        if rows.is_complete:
-            runs.setdefault(rows.name, []).append(rows)
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
     sheet = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     sheet.filters["inline"] = inline
     return sheet.from_string(SHEET).render(
         trial=(out / "data").is_dir(),
         unfinished=[f"{rows.name}.csv" for rows in files if not rows.is_complete],
-        sections=[(same[0], parts(same, shown, paper)) for same in runs.values()],
+        sections=[(rows, parts(rows, shown, paper)) for rows in files if rows.is_complete],
     )
 
 
-def parts(runs: list[Rows], shown: list[Marker], paper: Path | None) -> list[object]:
+def parts(rows: Rows, shown: list[Marker], paper: Path | None) -> list[str | Table]:
     """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all
     rows where it shows none, and where these have not what it needs."""
-    name = runs[0].name
-    everything = Marker(name, "all", [])
-    try:
-        return [part(runs, each, paper) for each in shown if each.name == name] or [
-            part(runs, everything, paper),
-        ]
-    except (ValueError, LookupError):  # a trial has fewer settings
-        return [part(runs, everything, paper)]
-
-
-def part(runs: list[Rows], what: Marker, paper: Path | None) -> str | Table:
-    """Return a table, or a figure as SVG, and write it for a paper."""
-    shown = show(runs, what, paper)
-    return shown if isinstance(shown, Table) else svg(shown, f"{what.name}-{what.words[0]}")
+    made: list[str | Table] = []
+    for what in (each for each in shown if each.name == rows.name):
+        show = show_plot if what.view == "plot" else show_table
+        # A trial has fewer settings.
+        with suppress(ValueError, LookupError):
+            made.append(show(rows, what, paper))
+    return made or [show_table(rows, Marker(rows.name, "all", []), paper)]
 
 
 def inline(cell: str) -> Markup:
     """Return the Markdown of a cell as HTML."""
-    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell, quote=False).replace("+-", "±"))
+    text = html.escape(cell, quote=False).replace("+-", "±")
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text))
 
 
@@ -101,7 +96,7 @@ def inline(cell: str) -> Markup:
 )
 @click.option(
     "--paper",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 def main(out: Path, output: Path | None, paper: Path | None) -> None:

@@ -147,7 +147,9 @@ def read(path: str | Path) -> Rows:
             f"{path}: no line '# script: NAME' at its beginning, so no rows of ours; make it again",
         )
     lines = rest.split("\n")[:-1]
-    seconds = float(lines.pop()[len(DONE) :]) if lines and lines[-1].startswith(DONE) else None
+    seconds = None
+    if lines and lines[-1].startswith(DONE):
+        seconds = float(lines.pop().removeprefix(DONE))
     reader = csv.DictReader(lines)
     return Rows(
         head,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
+from string import Formatter
+from typing import Any
 
 from bench.report.rows import Row, Rows
 
@@ -39,26 +41,26 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
 
 
-class Cell(str):
-    """A cell of a row, which formats as a number if it is one."""
+class CellFormatter(Formatter):
+    """Formats the cells of a row by column, those that are numbers as numbers; a column that the
+    rows lack is empty."""
 
-    __slots__ = ()
+    def get_value(self, key: int | str, args: object, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key), "")
 
-    def __format__(self, form: str) -> str:
+    def format_field(self, value: Any, format_spec: str) -> str:
         try:
-            value = float(self)
+            number = float(value)
         except ValueError:
-            return str(self)
-        if form.endswith("s"):
-            return re.sub(r"^(-?)0\.", r"\1.", f"{value:{form[:-1]}f}")
-        return f"{value:{form}}" if form else str(self)
+            return str(value)
+        if format_spec.endswith("s"):
+            return share(number, f"{format_spec[:-1]}f")
+        return format(number, format_spec) if format_spec else str(value)
 
 
-class Fields(dict[str, Cell]):
-    """The cells of a row by column; a column that the rows lack is empty."""
-
-    def __missing__(self, column: str) -> Cell:
-        return Cell()
+def share(value: float, form: str) -> str:
+    """Write a share without the zero before its point."""
+    return re.sub(r"^(-?)0\.", r"\1.", format(value, form))
 
 
 def fill(template: Template, row: Row) -> str:
@@ -66,16 +68,20 @@ def fill(template: Template, row: Row) -> str:
     empty."""
     if callable(template):
         return template(row)
-    cells = Fields({column: Cell(cell) for column, cell in row.items()})
-    text = template.format_map(cells)
-    return "" if text == template.format_map(Fields()) else text
+    form = CellFormatter()
+    text = form.vformat(template, (), row)
+    return "" if text == form.vformat(template, (), {}) else text
 
 
 def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
     """Return a line per row; ``columns`` maps headings to templates."""
     lines = [[fill(template, row) for template in columns.values()] for row in table]
     shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
-    return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
+    head = list(columns)
+    return Table(
+        [head[i] for i in shown],
+        [[line[i] for i in shown] for line in lines],
+    )
 
 
 def only(rows: Rows, **cells: str) -> Row:
@@ -93,11 +99,6 @@ def only(rows: Rows, **cells: str) -> Row:
 def unique(table: Iterable[Row], *columns: str) -> list[tuple[str, ...]]:
     """Return the different cells of these columns, in the order of the rows."""
     return list(dict.fromkeys(tuple(row[column] for column in columns) for row in table))
-
-
-def loading(row: Row) -> float:
-    """Return seconds of encoding and of writing, together."""
-    return sum(float(row.get(column) or 0) for column in ("encode_s", "build_s"))
 
 
 def everything(rows: Rows) -> Table:
@@ -200,19 +201,21 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
 def race(rows: Rows, at: str = "0.95") -> Table:
     """Show every index at its fastest setting that reached a recall where settings were chosen;
     ours in bold."""
-    parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
+
+    def loading(row: Row) -> str:
+        seconds = float(row["encode_s"] or 0) + float(row["build_s"] or 0)
+        return fill("{fit_s:,.0f}", row) + f" + {seconds:,.0f}"
 
     def sizes(row: Row) -> str:
-        parts_mb = [float(row[part] or 0) for part in parts]
-        return f"{sum(parts_mb):,.0f}: {' + '.join(f'{size:,.0f}' for size in parts_mb)}"
+        parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
+        megabytes = [float(row[part] or 0) for part in parts]
+        return f"{sum(megabytes):,.0f}: {' + '.join(f'{size:,.0f}' for size in megabytes)}"
 
+    marks = {"1": "**", "0": ""}
     return rows_table(
-        [row for row in rows.table if at in row["at"].split()],
+        [{**row, "mark": marks[row["ours"]]} for row in rows.table if at in row["at"].split()],
         {
-            "index": lambda row: fill(
-                "**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}",
-                row,
-            ),
+            "index": "{mark}{engine} {index}{mark}",
             "setting": "{setting}",
             "vectors read": "{vectors_read:,.0f}",
             "recall@10": "{recall:.3s}",
@@ -221,9 +224,7 @@ def race(rows: Rows, at: str = "0.95") -> Table:
             "p95": "{p95_ms:,.2f}",
             "p99": "{p99_ms:,.2f}",
             "queries/s, 1 / 2 threads": "{qps_1:,.0f} / {qps_2:,.0f}",
-            "learning + loading, s": lambda row: (
-                fill("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}"
-            ),
+            "learning + loading, s": loading,
             "disk MB: index + vectors + code + rest": sizes,
             "memory MB, own / mapped": lambda row: " / ".join(
                 fill(f"{{{key}:,.0f}}", row) or "-" for key in ("anon_mb", "file_mb")
@@ -232,47 +233,47 @@ def race(rows: Rows, at: str = "0.95") -> Table:
     )
 
 
-MEASURES = (  # heading, column of the rows, words for a ratio below one and above
-    ("one query", "p50", ("faster", "slower")),
-    ("batches, one thread", "qps_1", ("fewer per second", "more per second")),
-    ("loading", "build", ("sooner", "later")),
-    ("with learning", "with_fit", ("sooner", "later")),
-    ("disk", "disk", ("smaller", "larger")),
-    ("own memory", "anon", ("less", "more")),
-)
-SEVERAL = 1.05  # times; a smaller factor counts as even
-
-
-def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
+def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
     """Show ours beside theirs at equal recall."""
-    chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
+    key = (at, race_of, ours)
+    chosen = [row for row in rows.table if (row["at"], row["race"], row["ours"]) == key]
     return rows_table(
-        [row for row in rows.table if all(row[key] == word for key, word in chosen.items())],
+        chosen,
         {
             "ours (recall@10)": "{ours} ({recall:.3s})",
             "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
-            **{
-                name: partial(ratio, column=column, words=words) for name, column, words in MEASURES
-            },
+            "one query": partial(ratio, "p50", "faster", "slower"),
+            "batches, one thread": partial(ratio, "qps_1", "fewer per second", "more per second"),
+            "loading": partial(ratio, "build", "sooner", "later"),
+            "with learning": partial(ratio, "with_fit", "sooner", "later"),
+            "disk": partial(ratio, "disk", "smaller", "larger"),
+            "own memory": partial(ratio, "anon", "less", "more"),
         },
     )
 
 
-def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
-    """Write a ratio as so many times faster or slower, with the least and the most of the
-    rounds."""
+def ratio(column: str, below: str, above: str, row: Row) -> str:
+    """Write a ratio as so many times faster or slower, with the least and the most of the rounds;
+    ``below`` and ``above`` are the words for a ratio below one and above."""
     if not row[column]:
         return ""
     value = float(row[column])
     if value == 0:
-        return f"none, {words[0]}"
-    times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
-    text = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
+        return f"none, {below}"
+    word = above
+    power = 1
+    if value <= 1:
+        word = below
+        power = -1
+    times = value**power
+    text = "even"
+    if times >= 100:
+        text = f"{times:.0f} x {word}"
+    elif times >= 1.05:
+        text = f"{times:.1f} x {word}"
     if row.get(f"{column}_least"):
-        ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
-        text += " ({:.1f}-{:.1f})".format(
-            *(ends if value > 1 else [1 / end for end in reversed(ends)]),
-        )
+        least, most = sorted(float(row[column + end]) ** power for end in ("_least", "_most"))
+        text += f" ({least:.1f}-{most:.1f})"
     return text
 
 
@@ -286,7 +287,7 @@ def growth(rows: Rows) -> Table:
                 "index MB": "{index_mb:,.0f}",
                 "limit MB": "{limit_mb:,.0f}",
                 "build s": "{build_s:,.0f}",
-                "builder used MB": lambda row: fill("{build_used_mb:,.0f}", row),
+                "builder used MB": "{build_used_mb:,.0f}",
                 "recall": "{recall:.3f}",
                 "p50 ms": "{p50_ms:,.2f}",
                 "p95": "{p95_ms:,.2f}",
@@ -315,32 +316,30 @@ def growth(rows: Rows) -> Table:
     )
 
 
-def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
-    """Show re-ranking by an alignment beside that by the dot product."""
+def alignment(rows: Rows) -> Table:
+    """Show re-ranking by MrSw beside that by the dot product, of vectors stored as float16."""
     head = ["Rm"]
     lines = []
     for side in DIRECTIONS.values():
-        head += [f"{side}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
+        head += [f"{side}, `dot` R@1 / 10", "`mrsw`", "added ms"]
     for (rm,) in unique(rows.table, "Rm"):
         line = [rm]
         for direction in DIRECTIONS:
-            same = {"direction": direction, "Rm": rm, "stored as": stored}
-            dot, other = (only(rows, metric=name, **same) for name in ("dot", metric))
-            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [
-                fill("{ms:.1f}", other),
-            ]
+            same = {"direction": direction, "Rm": rm, "stored as": "float16"}
+            dot = only(rows, metric="dot", **same)
+            mrsw = only(rows, metric="mrsw", **same)
+            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, mrsw)]
+            line.append(fill("{ms:.1f}", mrsw))
         lines.append(line)
     return Table(head, lines)
 
 
-def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
-    """Show a line per metric of re-ranking."""
+def metrics(rows: Rows) -> Table:
+    """Show a line per metric of re-ranking, at Rm = 10."""
     lines = []
+    same = {"Rm": "10", "stored as": "float16"}
     for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
-        sides = [
-            only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored})
-            for d in DIRECTIONS
-        ]
+        sides = [only(rows, metric=metric, direction=side, **same) for side in DIRECTIONS]
         lines.append([f"`{metric}`", *(fill("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
     return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
 
@@ -351,9 +350,7 @@ def learning(rows: Rows) -> Table:
     return rows_table(
         rows.table,
         {
-            "learner": lambda row: (
-                row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"]
-            ),
+            "learner": lambda row: re.sub("^boc,.*", "boc", row["learner"]),
             "vectors": "{rows:,.0f}",
             "centroids": "{terms:,.0f}",
             "processor s": "{processor_s:,.1f}",
@@ -364,28 +361,28 @@ def learning(rows: Rows) -> Table:
     )
 
 
-def rivals(rows: Rows, kind: str, measure: str = "near") -> Table:
+def rivals(rows: Rows, kind: str) -> Table:
     """Show a line per code, and a column per limit of a kind: the median of all seeds, and the
     least and the most."""
-    limits = [limit for name, limit in unique(rows.table, "kind", "limit") if name == kind]
-    lines = []
-    for (code,) in unique(rows.table, "code"):
-        cells = []
-        for limit in sorted(limits, key=float):
-            key = (code, kind, limit)
-            values = sorted(
-                float(r[measure]) for r in rows.table if (r["code"], r["kind"], r["limit"]) == key
-            )
-            form = ".3s" if measure == "near" else ".1f"
-            low, middle, high = (
-                (f"{Cell(values[i]):{form}}" for i in (0, len(values) // 2, -1))
-                if values
-                else [""] * 3
-            )
-            cells.append(middle if low == high else f"{middle} ({low}-{high})")
-        if any(cells):
-            lines.append([code, *cells])
-    return Table(["code", *(f"{kind} <= {limit}" for limit in sorted(limits, key=float))], lines)
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows.table:
+        if row["kind"] == kind:
+            cells = values.setdefault(row["code"], {})
+            cells.setdefault(row["limit"], []).append(float(row["near"]))
+    limits = sorted({limit for cells in values.values() for limit in cells}, key=float)
+
+    def cell(near: Sequence[float]) -> str:
+        if not near:
+            return ""
+        near = sorted(near)
+        middle = near[len(near) // 2]
+        low, median, high = (share(value, ".3f") for value in (near[0], middle, near[-1]))
+        return median if low == high else f"{median} ({low}-{high})"
+
+    lines = [
+        [code, *(cell(cells.get(limit, ())) for limit in limits)] for code, cells in values.items()
+    ]
+    return Table(["code", *(f"{kind} <= {limit}" for limit in limits)], lines)
 
 
 def truth(rows: Rows) -> Table:

@@ -76,9 +76,13 @@ class CellScalar(Cells):
         values = np.take_along_axis(rows, columns, axis=1)
         columns += np.where(values < 0, rows.shape[1], 0)
         cells, _ = nearest(rows, self.centres, probes)
-        spread = (cells[:, :, None] * width + columns[:, None, :]).reshape(len(rows), -1)
-        weights = np.tile(np.fix(SCALE * np.abs(values).astype(np.float64)), probes)
-        return _matrix(spread, weights, width * len(self.centres))
+        spread = cells[:, :, None] * width + columns[:, None, :]
+        scaled = np.fix(SCALE * np.abs(values).astype(np.float64))
+        return _matrix(
+            spread.reshape(len(rows), -1),
+            np.tile(scaled, probes),
+            width * len(self.centres),
+        )
 
 
 class CellRanks(Cells):
@@ -122,8 +126,9 @@ class CellRanks(Cells):
         columns = []
         first = cells[:, None] * (self.pieces * self.fine)
         for number, (piece, centroids) in enumerate(zip(pieces, self.centroids, strict=True)):
-            order = np.argsort(squared_distances(piece, centroids), axis=1, kind="stable")[:, :z]
-            columns.append(first + number * self.fine + order)
+            distances = squared_distances(piece, centroids)
+            order = np.argsort(distances, axis=1, kind="stable")
+            columns.append(first + number * self.fine + order[:, :z])
         ranks = np.concatenate([np.arange(part.shape[1], 0, -1) for part in columns])
         weights = np.broadcast_to(ranks, (len(rows), len(ranks)))
         return _matrix(
@@ -137,6 +142,10 @@ def _matrix(columns: NDArray[np.int64], weights: NDArray[Any], width: int) -> Te
     """Return the term matrix (n, width) of columns and weights (n, m), without zeros."""
     order = np.argsort(columns, axis=1)
     columns, weights = (np.take_along_axis(each, order, axis=1) for each in (columns, weights))
-    matrix: sparse.csr_array = terms_of(weights.astype(np.int32), columns.astype(np.int32), width)
+    matrix: sparse.csr_array = terms_of(
+        weights.astype(np.int32),
+        columns.astype(np.int32),
+        width,
+    )
     matrix.eliminate_zeros()
     return matrix

@@ -30,6 +30,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FILE
 from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from bench.rivals.base import Code, Largest
@@ -46,7 +47,6 @@ from boc.topk import topk
 from indexing.embedded.postings import Postings
 
 LIMITS = {"postings": (0.1, 0.3, 1.0, 3.0, 10.0), "bytes": (16, 32, 64, 128, 256)}
-TENTH = 10
 FEW = (4, 8, 16, 32, 64)
 COLUMNS = ("code", "kind", "limit", "setting", "seed", "postings", "bytes", "near", "R@10")
 
@@ -73,12 +73,11 @@ class Family:
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
         """Yield the settings that are wanted, and their codes; nothing is learned for none."""
-        names = [
-            f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip() for z, query_z in self.budgets
-        ]
-        base = self.make(seed=seed) if any(wanted(self.code, name) for name in names) else None
-        for name, (z, query_z) in zip(names, self.budgets, strict=True):
+        base = None
+        for z, query_z in self.budgets:
+            name = f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip()
             if wanted(self.code, name):
+                base = base or self.make(seed=seed)
                 yield name, at(base, z, query_z)
 
 
@@ -111,33 +110,34 @@ class Scenes:
                 [item.id for item in file.items("image")],
                 [item.group for item in file.items("text")],
             )
-        chosen = list(range(0, len(texts), max(1, len(texts) // queries) if queries else 1))
+        step = 1
+        if queries is not None:
+            step = max(1, len(texts) // queries)
+        chosen = list(range(0, len(texts), step))
         self.pairs = Pairs(images, texts.take(chosen), owners[chosen])
-        assert images.concepts is not None
-        assert self.pairs.text.concepts is not None
-        exact = (
-            alignments(self.pairs.text.concepts, images.concepts, "mrsw")
-            if queries
-            else np.zeros((1, 1), np.float32)
-        )
-        self.top = topk(exact, min(K, exact.shape[1]))
+        if queries is not None:
+            assert images.concepts is not None
+            assert self.pairs.text.concepts is not None
+            exact = alignments(self.pairs.text.concepts, images.concepts, "mrsw")
+            self.top = topk(exact, min(K, exact.shape[1]))
 
     def measure(self, code: Code) -> Figures:
         """Measure a fitted code."""
         documents = code.encode_documents(self.pairs.image)
         queries = code.encode_queries(self.pairs.text)
         index = Postings.from_matrix(documents)
-        hits = first(index, queries, max(K, index.n // TENTH))
-        near = (
-            (self.top[:, :, None] == hits[:, None, : max(K, index.n // TENTH)]).any(axis=2).mean()
-        )
+        hits = first(index, queries, max(K, index.n // 10))
+        near = self.top[:, :, None] == hits[:, None, :]
+        found = near.any(axis=2)
         postings = postings_read(document_frequencies(documents), queries) / index.n
         size = (index.rows.nbytes + index.frequencies.nbytes) / index.n
-        return Figures(postings, size, float(near), self.right(hits))
+        return Figures(postings, size, float(found.mean()), self.right(hits))
 
     def right(self, hits: NDArray[np.int64]) -> float:
         """Return R@10 of the own picture, in percent."""
-        return 100 * float((hits[:, :K] == self.pairs.owners[:, None]).any(axis=1).mean())
+        own = hits[:, :K] == self.pairs.owners[:, None]
+        found = own.any(axis=1)
+        return 100 * float(found.mean())
 
 
 def ours(spec: str, sample: Sequence[Any], seed: int) -> Code:
@@ -159,11 +159,29 @@ def families(
     budgets: Sequence[tuple[Any, Any]]
     sample = [pairs.image, pairs.text]
     dim = pairs.image.vectors.shape[1]
-    few, epochs, width = (FEW[:2], 2, 32) if small else (FEW, 20, 512)
+    few: Sequence[int] = FEW
+    epochs = 20
+    width = 512
+    dictionaries: Sequence[int] = (256, 1024)
+    late: Sequence[tuple[int, int]] = (
+        (64, 5),
+        (64, 20),
+        (256, 5),
+        (256, 20),
+        (1024, 20),
+    )
+    encodings: Sequence[tuple[int, int, int]] = ((3, 10, 16), (4, 10, 16))
+    if small:
+        few = FEW[:2]
+        epochs = 2
+        width = 32
+        dictionaries = few
+        late = [(9, 50)]
+        encodings = [(2, 4, 8)]
     equal = [(z, z) for z in few]
     doubled = [(z, q) for z in few for q in (z, 2 * z)]
     yield Family("scalar", "", partial(ours, "scalar:8/8", sample), doubled)
-    for terms in few[:2] if small else (256, 1024):
+    for terms in dictionaries:
         spec = f"dictionary:2/64(terms={terms})"
         yield Family(
             "dictionary",
@@ -171,9 +189,7 @@ def families(
             partial(ours, spec, sample),
             list(product((1, 2, 4, 8), few)),
         )
-    for terms, density in (
-        ((9, 50),) if small else ((64, 5), (64, 20), (256, 5), (256, 20), (1024, 20))
-    ):
+    for terms, density in late:
         spec = f"late(terms={terms}, density={density})"
         yield Family(
             "late",
@@ -205,27 +221,33 @@ def families(
     for flops in (0.0, 0.1, 1.0):
         make = partial(WordPieces, pairs, None, None, flops, epochs=epochs)
         yield Family("word-pieces, D2S", f"penalty {flops},", make, doubled)
-    for bits, repetitions, projected in ((2, 4, 8),) if small else ((3, 10, 16), (4, 10, 16)):
+    for bits, repetitions, projected in encodings:
         make = partial(FixedEncoding, dim, bits, repetitions, min(projected, dim))
-        budgets = [(16, 64), (64, 64), (64, 256), (256, 256), (None, None)]
+        budgets = [
+            (16, 64),
+            (64, 64),
+            (64, 256),
+            (256, 256),
+            (None, None),
+        ]
         yield Family("MUVERA", f"{bits} bits x {repetitions},", make, budgets)
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:
     """Return for each code, kind of limit and limit the setting within it that has most of the
     exact top among its first; of equal ones that of larger R@10."""
-    best: dict[tuple[str, str, float], tuple[tuple[float, float], str]] = {}
+    best: dict[tuple[str, str, float], tuple[float, float]] = {}
+    settings: dict[tuple[str, str, float], str] = {}
     for code, setting, figures in measured:
         value = (figures.near, figures.right)
         for kind, limits in LIMITS.items():
             for limit in limits:
                 key = (code, kind, limit)
-                if getattr(figures, kind) <= limit and value > best.get(key, ((-1.0, 0.0), ""))[0]:
-                    best[key] = (value, setting)
-    return {key: setting for key, (_, setting) in best.items()}
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+                within = getattr(figures, kind) <= limit
+                if within and (key not in best or value > best[key]):
+                    best[key] = value
+                    settings[key] = setting
+    return settings
 
 
 @click.command()

@@ -34,11 +34,12 @@ class FixedEncoding(Largest):
         super().__init__(2 * repetitions * 2**bits * width, z, query_z, SCALE)
         rng = np.random.default_rng(seed)
         self.planes = rng.standard_normal((repetitions, dim, bits)).astype(np.float32)
-        signs = rng.choice(np.array([-1, 1], np.float32), (repetitions, dim, width)) / np.float32(
-            np.sqrt(width),
-        )
-        whole = np.broadcast_to(np.eye(dim, dtype=np.float32), (repetitions, dim, dim))
-        self.projections = signs if width < dim else whole
+        if width < dim:
+            signs = rng.choice(np.array([-1, 1], np.float32), (repetitions, dim, width))
+            self.projections = signs / np.float32(np.sqrt(width))
+        else:
+            whole = np.eye(dim, dtype=np.float32)
+            self.projections = np.broadcast_to(whole, (repetitions, dim, dim))
 
     def weights(self, embeddings: Embeddings) -> Floats:
         """Return c-ReLU of the encodings, float32 (n, 2 * repetitions * 2 ** bits * width)."""
@@ -57,7 +58,8 @@ class FixedEncoding(Largest):
 
     def _repetition(self, sets: Ragged, number: int, mean: bool) -> Floats:
         bits = self.planes.shape[2]
-        parts = (sets.values @ self.planes[number] > 0) @ (1 << np.arange(bits))
+        sides = sets.values @ self.planes[number] > 0
+        parts = sides @ (1 << np.arange(bits))
         numbers = np.arange(1 << bits)
         values = sets.values @ self.projections[number]
         owners = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
@@ -71,5 +73,6 @@ class FixedEncoding(Largest):
             for place in np.flatnonzero(np.diff(sets.offsets)):
                 members = slice(*sets.offsets[place : place + 2])
                 empty = np.flatnonzero(counts[place] == 0)
-                rows[place, empty] = values[members][differing[members, empty].argmin(axis=0)]
+                closest = differing[members, empty].argmin(axis=0)
+                rows[place, empty] = values[members][closest]
         return rows.reshape(len(sets), -1)

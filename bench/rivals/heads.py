@@ -151,17 +151,15 @@ class Autoencoder(Head):
 
         def loss(images: Tensor, texts: Tensor, numbers: NDArray[np.int64], over: float) -> Tensor:
             latents = [self.latents(images, "image"), self.latents(texts, "text")]
-            total = (
-                weight * matching(*(kept(each, trained_z) for each in latents))
-                if weight
-                else images.new_zeros(())
-            )
+            total = images.new_zeros(())
+            if weight:
+                largest = [kept(each, trained_z) for each in latents]
+                total = weight * matching(*largest)
             for rows, each in zip((images, texts), latents, strict=True):
                 for z, share in ((trained_z, 1.0), (4 * trained_z, 0.125)):
-                    total = (
-                        total
-                        + share * (rows - self.decode(kept(each, z))).square().sum(dim=1).mean()
-                    )
+                    apart = rows - self.decode(kept(each, z))
+                    squares = apart.square().sum(dim=1)
+                    total = total + share * squares.mean()
             return total
 
         self.learn(pairs, loss, epochs, seed, 1e-3)
@@ -192,9 +190,8 @@ class WordPieces(Head):
             terms = [self.latents(images, "image"), self.latents(texts, "text")]
             free = torch.rand(len(numbers), 1) < over
             terms[1] = terms[1] * (own[numbers] | free)
-            return matching(*terms) + flops * sum(
-                normalize(each).mean(dim=0).square().sum() for each in terms
-            )
+            means = [normalize(each).mean(dim=0) for each in terms]
+            return matching(*terms) + flops * sum(mean.square().sum() for mean in means)
 
         self.learn(pairs, loss, epochs, seed, 3e-3)
 

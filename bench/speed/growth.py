@@ -29,6 +29,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import FOLDER
 from bench.race.data import Data, K, synthetic
 from bench.race.engine import child, use_threads
 from bench.race.engine import status as memory_of
@@ -138,7 +139,7 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
 @click.option(
     "--work",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of all it makes.",
 )
 @click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")

@@ -1,18 +1,21 @@
-"""Small files of exactly the layout and the names that the authors published, with random weights and features.
+"""Small files of exactly the layout and the names that the authors published, with random weights
+and features.
 
-| layout | described in |
-|---|---|
-| ``dataset_NAME.json`` | Karpathy and Fei-Fei, CVPR 2015, caption_datasets.zip |
-| ``features_36/cocobu_att/ID.npz`` (``feat``), ``cocobu_box/ID.npy``; ``bu_att``, ``bu_box`` by place | TERN, TERAN: README and data.py |
-| ``relevances/NAME-test-spice.npy``, float32 without a header | TERN, TERAN: README; TERAN: evaluate_utils/dcg.py |
-| ``model_best_ndcg.pth``, ``teran/*.pth``: ``model``, ``config``, ``epoch`` | TERN, TERAN: README, test.py and configs |
-| ``NAME_precomp/SPLIT_ims.npy``, ``SPLIT_caps.txt`` | SCAN: README |
-| ``pretrain_model/*/model_*.pth.tar``: two sets of tensors, ``opt`` | VSRN: README and evaluation_models.py |
-| ``vocab/NAME_precomp_vocab.pkl``: pickle of Python 2 | VSRN: repository |
+- ``dataset_NAME.json``: Karpathy and Fei-Fei, CVPR 2015, caption_datasets.zip
+- ``features_36/cocobu_att/ID.npz`` (``feat``), ``cocobu_box/ID.npy``; ``bu_att``, ``bu_box`` by
+  place: TERN, TERAN: README and data.py
+- ``relevances/NAME-test-spice.npy``, float32 without a header: TERN, TERAN: README; TERAN:
+  evaluate_utils/dcg.py
+- ``model_best_ndcg.pth``, ``teran/*.pth``: ``model``, ``config``, ``epoch``: TERN, TERAN: README,
+  test.py and configs
+- ``NAME_precomp/SPLIT_ims.npy``, ``SPLIT_caps.txt``: SCAN: README
+- ``pretrain_model/*/model_*.pth.tar``: two sets of tensors, ``opt``: VSRN: README and
+  evaluation_models.py
+- ``vocab/NAME_precomp_vocab.pkl``, a pickle of Python 2: VSRN: repository
 
-The authors of TERN and TERAN read COCO's splits from ``annotations/coco_SPLIT_ids.npy``, which list the first five
-sentences of each picture of Karpathy's file.
-"""  # noqa: E501
+The authors of TERN and TERAN read COCO's splits from ``annotations/coco_SPLIT_ids.npy``, which list
+the first five sentences of each picture of Karpathy's file.
+"""
 
 import json
 from collections.abc import Sequence
@@ -36,43 +39,12 @@ from tests.encoders.networks.test_vsrn import python2_pickle
 SPLITS = ("train",) * 8 + ("restval",) * 4 + ("val",) * 4 + ("test",) * 12
 REGIONS = 5
 SIZE = (24, 16)
-ENGLISH = (
-    "the",
-    "a",
-    "of",
-    "on",
-    "dog",
-    "cat",
-    "horse",
-    "boat",
-    "train",
-    "bird",
-    "ball",
-    "tree",
-    "house",
-    "beach",
-    "river",
-    "car",
-    "bike",
-    "chair",
-    "table",
-    "snow",
-    "street",
-    "child",
-    "bottle",
-    "bench",
-    "red",
-    "blue",
-    "green",
-    "man",
-    "woman",
-    "water",
-    "grass",
-    "road",
-    "small",
-    "big",
-    "white",
+NOUNS = (
+    "dog cat horse boat train bird ball tree house beach river car bike chair table snow street "
+    "child bottle bench"
 )
+MORE = "red blue green man woman water grass road small big white"
+ENGLISH = f"the a of on {NOUNS} {MORE}".split()
 SENTENCES = [" ".join(np.random.default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(200)]
 
 

@@ -2,6 +2,7 @@
 root."""
 
 import csv
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +15,16 @@ MODULES = {
 }
 
 
-def run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script as a process; return its output and exit status."""
-    command = [sys.executable, "-m", MODULES[script], *map(str, arguments)]
+def run_script(script: str, arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a process, with arguments as in a shell; return its output and exit
+    status."""
+    command = [sys.executable, "-m", MODULES[script], *shlex.split(arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def run_rows(script: str, *arguments: object) -> list[dict[str, str]]:
+def run_rows(script: str, arguments: str) -> list[dict[str, str]]:
     """Return the rows that a script prints, by column; it prints them to their end."""
-    process = run_script(script, *arguments)
+    process = run_script(script, arguments)
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith(f"# script: {script}\n")
     return read_rows(process.stdout)

@@ -1,11 +1,11 @@
 """The race on miniatures whose answers and bytes are known beforehand, and on tiny random data."""
 
+import csv
 import io
 import pickle
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.race.data import Data
+from bench.race import engines, ratios, timing
+from bench.race.codes import fit
+from bench.race.data import Data, first, synthetic
+from bench.race.engine import Engine, Facts
+from bench.race.race import HEAD
+from bench.race.race import row as row_of
+from bench.race.servers import SCHEMES
+from bench.report.rows import Rows, Writer, read
 from boc import plugins
 from boc.types import Batch, Embeddings, Item
 from tests.bench.scripts import run_rows, run_script
@@ -23,25 +30,6 @@ from tests.servers.fixtures import kinds
 
 GROUPS = 100
 MEMBERS = 10
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
-
-
-@pytest.fixture
-def bench() -> SimpleNamespace:
-    """The modules of the race."""
-    from bench.race import codes, data, engine, engines, race, ratios, timing
-    from bench.report import rows
-
-    return SimpleNamespace(
-        race=race,
-        codes=codes,
-        data=data,
-        engine=engine,
-        engines=engines,
-        ratios=ratios,
-        timing=timing,
-        rows=rows,
-    )
 
 
 def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -78,59 +66,43 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "gallery.h5", tmp_path / "queries.h5"
 
 
-def run(bench: SimpleNamespace, folder: Path, script: str, *arguments: object) -> Any:
+def run(folder: Path, script: str, arguments: str) -> Rows:
     """The rows that a script prints, kept in ``folder``/rows.csv; they are all there."""
-    result = run_script(script, *arguments)
+    result = run_script(script, arguments)
     assert result.returncode == 0, result.stderr
     path = folder / "rows.csv"
     path.write_text(result.stdout, encoding="utf-8")
-    found = bench.rows.read(path)
+    found = read(path)
     assert found.is_complete
     return found
 
 
 def test_exact_answers_of_the_miniature(
-    bench: SimpleNamespace,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    data = bench.data.Data(tmp_path, *files, None, None, 0)
+    data = Data(tmp_path, *files, None, None, 0)
     expected = [set(range(10 * g, 10 * g + 10)) for g in range(40)]
     assert data.top == (expected[::2], expected[1::2])  # every other query chooses settings
     rows = np.array([sorted(rows) for rows in expected])[:, ::-1]
     np.save(tmp_path / "given.npy", rows)
     (tmp_path / "other").mkdir()
-    assert (
-        bench.data.Data(tmp_path / "other", *files, None, None, 0, tmp_path / "given.npy").top
-        == data.top
-    )
+    assert Data(tmp_path / "other", *files, None, None, 0, tmp_path / "given.npy").top == data.top
 
 
 @pytest.mark.slow
 def test_rows_of_the_miniature(
-    bench: SimpleNamespace,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    names = ("boc dictionary:2", "boc dictionary:2 int8", "flat", "hnsw32")
-    options = [part for name in names for part in ("--index", name)]
     work = tmp_path / "work"
     result = run(
-        bench,
         tmp_path,
         "race.py",
-        *files,
-        "--work",
-        work,
-        "--terms",
-        100,
-        "--rounds",
-        3,
-        "--threads",
-        1,
-        *options,
+        f"{files[0]} {files[1]} --work {work} --terms 100 --rounds 3 --threads 1 "
+        "--index 'boc dictionary:2' --index 'boc dictionary:2 int8' --index flat --index hnsw32",
     )
-    assert result.columns == bench.race.HEAD
+    assert result.columns == HEAD
     settings = {
         "gallery": "gallery.h5",
         "items": 1000,
@@ -141,9 +113,9 @@ def test_rows_of_the_miniature(
     }
     assert settings.items() <= result.head["settings"].items()
     libraries = ("faiss Flat", "faiss HNSW32")
-    engines = ("boc dictionary:2", "boc dictionary:2 int8", *libraries)
     by_name = {
-        kind: [r for r in result.table if f"{r['engine']} {r['index']}" == kind] for kind in engines
+        kind: [r for r in result.table if f"{r['engine']} {r['index']}" == kind]
+        for kind in ("boc dictionary:2", "boc dictionary:2 int8", *libraries)
     }
     assert sum(map(len, by_name.values())) == len(result.table)
     ours, narrow, exact, graph = by_name.values()
@@ -179,13 +151,13 @@ def test_rows_of_the_miniature(
         assert float(row["p50_least"]) == pytest.approx(min(rounds), abs=0.001)
         assert float(row["p50_least"]) <= float(row["p50_ms"]) <= float(row["p50_most"])
         assert bool(row["at"]) == bool(row["qps_1"]) == bool(row["anon_mb"])
-    table = run(bench, work, "ratios.py", tmp_path / "rows.csv").table
+    table = run(work, "ratios.py", f"{tmp_path}/rows.csv").table
     assert {row["ours"] for row in table} == {"boc dictionary:2", "boc dictionary:2 int8"}
     assert {row["theirs"] for row in table} == {*libraries}
 
 
 @pytest.mark.slow
-def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_ann_benchmarks_file_brings_its_truth(tmp_path: Path) -> None:
     gallery, queries = miniature()
     with h5py.File(tmp_path / "some.hdf5", "w") as file:
         file.attrs["distance"] = "angular"
@@ -193,18 +165,8 @@ def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: 
         file["test"] = 2 * queries
         file["neighbors"] = np.argsort(-(queries @ gallery.T), axis=1, kind="stable")[:, :10]
     work = tmp_path / "work"
-    result = run(
-        bench,
-        tmp_path,
-        "race.py",
-        tmp_path / "some.hdf5",
-        "--work",
-        work,
-        "--index",
-        "flat",
-        "--rounds",
-        2,
-    )
+    options = f"--work {work} --index flat --rounds 2"
+    result = run(tmp_path, "race.py", f"{tmp_path}/some.hdf5 {options}")
     (only,) = result.table
     assert (only["recall"], only["vectors_mb"]) == ("1.0000", "0.400")
     truth = np.load(work / "data" / "truth.npy")
@@ -212,14 +174,12 @@ def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: 
     np.testing.assert_array_equal(np.load(work / "truth.npy"), truth[order])
 
 
-class ExactTop:
+class ExactTop(Engine):
     """Answers with the first rows of the exact top ten, as many as its setting says."""
 
     library = "some"
     kind = "graph"
     knobs = ("rows",)
-    ours = False
-    took = None
     grid = ((2,), (5,), (10,))
 
     def __init__(self, top: dict[bytes, list[int]]) -> None:
@@ -231,43 +191,33 @@ class ExactTop:
         (self.count,) = setting
         self.chosen.append(setting)
 
-    def ask(self, query: NDArray[np.float32]) -> list[int]:
+    def ask(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
         self.query_count += 1
-        return self.top[query.tobytes()][: self.count]
-
-    def vectors_read(self, setting: tuple[int, ...]) -> int:
-        return 10 * setting[0]
-
-    def rows(self, answer: list[int]) -> list[int]:
-        return answer
-
-    def batch(self, queries: NDArray[np.float32], threads: int) -> list[list[int]]:
-        return [self.ask(query[None]) for query in queries]
+        return np.array(self.top[query.tobytes()][: self.count])
 
 
 @pytest.mark.slow
 def test_every_round_times_all_queries_in_turns(
-    bench: SimpleNamespace,
     files: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench.timing, "CLEAR", 0.0)  # no setting beats another by time
-    data = bench.data.Data(tmp_path, *files, None, None, 0)
+    monkeypatch.setattr(timing, "CLEAR", 0.0)  # no setting beats another by time
+    data = Data(tmp_path, *files, None, None, 0)
     engine = ExactTop(
         {q[None].tobytes(): list(range(10 * g, 10 * g + 10)) for g, q in enumerate(miniature()[1])},
     )
-    variants = bench.timing.variants_of(data, "some graph", engine)
+    variants = timing.variants_of(data, "some graph", engine)
     assert [v.setting for v in variants] == [(2,), (5,), (10,)]
     assert [v.validation for v in variants] == pytest.approx([0.2, 0.5, 1.0])
-    assert engine.chosen == bench.timing.PASSES * [
+    assert engine.chosen == timing.PASSES * [
         *engine.grid,
     ]  # in turns, so that none pays alone for warming up
     engine.query_count = 0
     engine.chosen = []
-    monkeypatch.setattr(bench.timing, "WARM", 5)
-    monkeypatch.setattr(bench.timing, "PART", 8)
-    bench.timing.measure(variants, data, 4, seed=0)
+    monkeypatch.setattr(timing, "WARM", 5)
+    monkeypatch.setattr(timing, "PART", 8)
+    timing.measure(variants, data, 4, seed=0)
     # In each round all queries, and five before each of three parts; then all for the recall.
     assert engine.query_count == 3 * (4 * (20 + 3 * 5) + 20)
     turns = [set(engine.chosen[i : i + 3]) for i in range(0, len(engine.chosen), 3)]
@@ -279,205 +229,166 @@ def test_every_round_times_all_queries_in_turns(
     assert [v.label for v in variants] == ["rows=2", "rows=5", "rows=10"]
 
 
-def test_fastest_setting_at_each_recall(bench: SimpleNamespace) -> None:
+def test_fastest_setting_at_each_recall() -> None:
     def variant(validation: float, *rounds: float) -> Any:
-        return bench.timing.Variant("x", None, (), validation, times=np.array(rounds)[:, None])
+        return timing.Variant("x", None, (), validation, times=np.array(rounds)[:, None])
 
     slow = variant(0.99, 3, 4, 5)
     quick = variant(0.96, 1, 9, 2)
     low = variant(0.91, 1, 1, 1)
     none = variant(0.5, 0, 0, 0)
-    at = bench.timing.best_at({"one": [slow, quick, low], "other": [none]})
+    at = timing.best_at({"one": [slow, quick, low], "other": [none]})
     assert at == {id(low): [0.90], id(quick): [0.95], id(slow): [0.98, 0.99]}
 
 
-def test_cells_of_a_row(bench: SimpleNamespace) -> None:
+def test_cells_of_a_row() -> None:
     engine = ExactTop({})
     times = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0], [3.0, 4.0, 5.0]])
     rates = np.array([[10, 30, 20]] * 2)
-    variant = bench.timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, rates, 50)
+    variant = timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, rates, 50)
     sizes = {"index": 1_000_000, "vectors": 2_000_000, "codec": 500_000, "rest": 500_000}
-    facts = bench.engine.Facts(1.0, 2.0, 3.0, 7.2, 8_000_000, sizes)
+    facts = Facts(1.0, 2.0, 3.0, 7.2, 8_000_000, sizes)
     row = dict(
         zip(
-            bench.race.HEAD,
-            bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000),
+            HEAD,
+            row_of(variant, facts, (1_000_000, 3_000_000), [0.9], 2000),
             strict=True,
         ),
     )
-    expected = {
-        "engine": "some",
-        "index": "graph",
-        "setting": "rows=5",
-        "ours": "0",
-        "at": "0.90",
-        "recall": "0.9400",
-        "validation": "0.9500",
-        "took_ms": "1.25",
-        "vectors_read": "50",
-        "p50_ms": "3.000",
-        "p50_least": "2.000",
-        "p50_most": "4.000",
-        "p95_ms": "3.900",
-        "qps_1": "20",
-        "qps_1_least": "10",
-        "qps_1_most": "30",
-        "fit_s": "1.00",
-        "encode_s": "2.00",
-        "build_s": "3.00",
-        "cpu_s": "7.20",
-        "build_peak_mb": "8.000",
-        "disk_mb": "4.000",
-        "index_mb": "1.000",
-        "vectors_mb": "2.000",
-        "codec_mb": "0.500",
-        "rest_mb": "0.500",
-        "anon_mb": "1.000",
-        "file_mb": "3.000",
-        # 2,000 bytes an item on disk and in memory are 2 GB a million; 3.6 ms an item are one hour
-        "million_disk_gb": "2.0000",
-        "million_memory_gb": "2.0000",
-        "million_core_h": "1.0000",
-        "p50_rounds": "2.0000 3.0000 4.0000",
-        "qps_1_rounds": "10.0 30.0 20.0",
-    }
-    assert expected.items() <= row.items()
+    # 2,000 bytes an item on disk and in memory are 2 GB a million; 3.6 ms an item are one hour.
+    expected = """\
+engine: some
+index: graph
+setting: rows=5
+ours: 0
+at: 0.90
+recall: 0.9400
+validation: 0.9500
+took_ms: 1.25
+vectors_read: 50
+p50_ms: 3.000
+p50_least: 2.000
+p50_most: 4.000
+p95_ms: 3.900
+qps_1: 20
+qps_1_least: 10
+qps_1_most: 30
+fit_s: 1.00
+encode_s: 2.00
+build_s: 3.00
+cpu_s: 7.20
+build_peak_mb: 8.000
+disk_mb: 4.000
+index_mb: 1.000
+vectors_mb: 2.000
+codec_mb: 0.500
+rest_mb: 0.500
+anon_mb: 1.000
+file_mb: 3.000
+million_disk_gb: 2.0000
+million_memory_gb: 2.0000
+million_core_h: 1.0000
+p50_rounds: 2.0000 3.0000 4.0000
+qps_1_rounds: 10.0 30.0 20.0"""
+    cells = {f"{name}: {cell}" for name, cell in row.items()}
+    assert {*expected.splitlines()} <= cells
 
 
-def race_row(**cells: object) -> dict[str, str]:
-    """Cells of a row of a race, the rest empty."""
-    names = (
-        "engine index setting ours at recall p50_rounds qps_1_rounds qps_2_rounds fit_s encode_s "
-        "build_s cpu_s disk_mb "
-        "vectors_mb anon_mb file_mb"
-    )
-    return dict.fromkeys(names.split(), "") | {name: str(value) for name, value in cells.items()}
+RACE = """\
+engine,index,setting,ours,at,recall,p50_rounds,qps_1_rounds,qps_2_rounds
+boc,bits:64,z=32,1,0.90 0.95,0.96,2 3 8,10 20 30,
+faiss,HNSW32,ef=16,0,0.95 0.98,0.95,1 1 2,20 10 30,
+elasticsearch-9,bits:64,,1,0.98,,,,
+"""
+COSTS = """\
+fit_s,encode_s,build_s,cpu_s,disk_mb,vectors_mb,anon_mb,file_mb
+6,2,1,4,10,8,0,10
+0,0,12,16,20,16,20,5
+,,,,,,,
+"""
+TABLES = (csv.DictReader(text.splitlines()) for text in (RACE, COSTS))
+OURS, THEIRS, SERVER = (row | costs for row, costs in zip(*TABLES, strict=True))
 
 
-OURS = race_row(
-    engine="boc",
-    index="bits:64",
-    setting="z=32",
-    ours=1,
-    at="0.90 0.95",
-    recall=0.96,
-    p50_rounds="2 3 8",
-    qps_1_rounds="10 20 30",
-    fit_s=6,
-    encode_s=2,
-    build_s=1,
-    cpu_s=4,
-    disk_mb=10,
-    vectors_mb=8,
-    anon_mb=0,
-    file_mb=10,
-)
-THEIRS = race_row(
-    engine="faiss",
-    index="HNSW32",
-    setting="ef=16",
-    ours=0,
-    at="0.95 0.98",
-    recall=0.95,
-    p50_rounds="1 1 2",
-    qps_1_rounds="20 10 30",
-    fit_s=0,
-    encode_s=0,
-    build_s=12,
-    cpu_s=16,
-    disk_mb=20,
-    vectors_mb=16,
-    anon_mb=20,
-    file_mb=5,
-)
+def test_ratios_round_by_round() -> None:
+    ((recall, one, other),) = ratios.pairs([OURS, THEIRS])
+    cells = dict(zip(ratios.HEAD[1:], ratios.compare(recall, one, other), strict=True))
+    expected = """\
+at=0.95
+ours=boc bits:64
+setting=z=32
+recall=0.96
+theirs=faiss HNSW32
+their_setting=ef=16
+their_recall=0.95
+p50=3.000
+p50_least=2.000
+p50_most=4.000
+p50_verdict=theirs
+qps_1=1.000
+qps_1_least=0.500
+qps_1_most=2.000
+qps_1_verdict=even
+qps_2=
+qps_2_least=
+qps_2_most=
+qps_2_verdict=
+build=0.250
+with_fit=0.750
+cpu=0.250
+disk=0.500
+without_vectors=0.100
+anon=0.000
+anon_file=0.400"""
+    assert [f"{name}={cell}" for name, cell in cells.items()] == expected.splitlines()
 
 
-def test_ratios_round_by_round(bench: SimpleNamespace) -> None:
-    ((recall, one, other),) = bench.ratios.pairs([OURS, THEIRS])
-    cells = dict(zip(bench.ratios.HEAD[1:], bench.ratios.compare(recall, one, other), strict=True))
-    assert cells == {
-        "at": "0.95",
-        "ours": "boc bits:64",
-        "setting": "z=32",
-        "recall": "0.96",
-        "theirs": "faiss HNSW32",
-        "their_setting": "ef=16",
-        "their_recall": "0.95",
-        "p50": "3.000",
-        "p50_least": "2.000",
-        "p50_most": "4.000",
-        "p50_verdict": "theirs",
-        "qps_1": "1.000",
-        "qps_1_least": "0.500",
-        "qps_1_most": "2.000",
-        "qps_1_verdict": "even",
-        "qps_2": "",
-        "qps_2_least": "",
-        "qps_2_most": "",
-        "qps_2_verdict": "",
-        "build": "0.250",
-        "with_fit": "0.750",
-        "cpu": "0.250",
-        "disk": "0.500",
-        "without_vectors": "0.100",
-        "anon": "0.000",
-        "anon_file": "0.400",
-    }
-
-
-def test_pairs_reach_the_same_recall(bench: SimpleNamespace) -> None:
-    server = race_row(engine="elasticsearch-9", index="bits:64", ours=1, at="0.98")
-    pairs = [
-        (at, a["engine"], b["engine"]) for at, a, b in bench.ratios.pairs([OURS, THEIRS, server])
-    ]
+def test_pairs_reach_the_same_recall() -> None:
+    table = [OURS, THEIRS, SERVER]
+    pairs = [(at, one["engine"], other["engine"]) for at, one, other in ratios.pairs(table)]
     assert pairs == [("0.95", "boc", "faiss"), ("0.98", "elasticsearch-9", "faiss")]
 
 
 @pytest.mark.slow
-def test_unfinished_rows_are_refused(bench: SimpleNamespace, tmp_path: Path) -> None:
-    with bench.rows.Writer(out := io.StringIO(), "race.py", {}, bench.race.HEAD):
+def test_unfinished_rows_are_refused(tmp_path: Path) -> None:
+    with Writer(out := io.StringIO(), "race.py", {}, HEAD):
         pass
     text = out.getvalue()
     (tmp_path / "cut.csv").write_text(text[: text.index("# done")])
-    result = run_script("ratios.py", tmp_path / "cut.csv")
+    result = run_script("ratios.py", f"{tmp_path}/cut.csv")
     assert result.returncode == 2
     assert "cut.csv: not all rows of a race" in result.stderr
 
 
-def test_too_few_synthetic_items_are_refused(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_too_few_synthetic_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         click.UsageError,
         match="20 queries are drawn of 19 items; ask for more items",
     ):
-        bench.data.synthetic(tmp_path, 19, 16, 10, 0)
+        synthetic(tmp_path, 19, 16, 10, 0)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_every_engine_builds_once_and_is_exact_at_its_widest(
-    bench: SimpleNamespace,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for library in (
-        "faiss",
-        "usearch",
-    ):  # faiss crashes in index_factory if usearch was there first
-        pytest.importorskip(library)
-    optional = {
-        name
-        for name, module in (("scann", "scann"), ("symphonyqg", "rabitqlib"))
-        if not find_spec(module)
+    # faiss crashes in index_factory if usearch was there first.
+    pytest.importorskip("faiss")
+    pytest.importorskip("usearch")
+    modules = {"scann": "scann", "symphonyqg": "rabitqlib"}
+    raced = {
+        name: each
+        for name, each in engines.ENGINES.items()
+        if name not in modules or find_spec(modules[name])
     }
-    engines = {
-        name: engine for name, engine in bench.engines.ENGINES.items() if name not in optional
-    }
-    data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 64, 10, 0), None, 0)
+    data = Data(tmp_path, *synthetic(tmp_path, 300, 64, 10, 0), None, 0)
     queries = data.query_sets[0]
     top = data.top[0]
     cosines = queries.astype(np.float64) @ data.vectors.astype(np.float64).T
     assert top == [set(row) for row in np.argsort(-cosines, axis=1)[:, :10].tolist()]
-    names = ["boc bits:16" if name == "boc" else name for name in engines]
+    names = ["boc bits:16" if name == "boc" else name for name in raced]
     tasks = []
 
     def here(
@@ -490,16 +401,16 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
         task(*arguments)
         return {"seconds": 1.0, "cpu": 2.0, "peak": 1.0}
 
-    monkeypatch.setattr(bench.engine, "child", here)
+    monkeypatch.setattr("bench.race.engine.child", here)
     for _ in range(2):
-        facts = {name: bench.engines.build(data, name, 1) for name in names}
-        assert tasks == [bench.codes.fit, *(engine.build for engine in engines.values())]
+        facts = {name: engines.build(data, name, 1) for name in names}
+        assert tasks == [fit, *(each.build for each in raced.values())]
     for name in names:
         assert facts[name].cpu == 2 + 2 * name.endswith("bits:16")  # of the code, and of the index
         assert facts[name].sizes["vectors"] >= 2 * 300 * 64  # float16 at the least
         assert facts[name].disk == sum(facts[name].sizes.values())
         assert all(size >= 0 for size in facts[name].sizes.values()), name
-        engine = bench.engines.open_engine(data, name)
+        engine = engines.open_engine(data, name)
         engine.choose(engine.grid[-1])
         answers = [set(engine.rows(engine.ask(queries[i : i + 1]))) for i in range(len(queries))]
         assert np.mean([len(rows & best) for rows, best in zip(answers, top, strict=True)]) >= 9, (
@@ -511,8 +422,8 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
         )  # those of faiss are scores and rows
 
 
-def test_pickled_data_holds_paths_only(bench: SimpleNamespace, tmp_path: Path) -> None:
-    data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 16, 10, 0), None, 0)
+def test_pickled_data_holds_paths_only(tmp_path: Path) -> None:
+    data = Data(tmp_path, *synthetic(tmp_path, 300, 16, 10, 0), None, 0)
     fresh = pickle.dumps(data)
     assert data.halves is data.vectors
     assert len(data.rows) == 300
@@ -524,14 +435,13 @@ def test_pickled_data_holds_paths_only(bench: SimpleNamespace, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_first_items_of_a_gallery(
-    bench: SimpleNamespace,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    assert bench.data.first(files[0], tmp_path, 1000) == files[0]
-    cut = bench.data.Data(
+    assert first(files[0], tmp_path, 1000) == files[0]
+    cut = Data(
         tmp_path,
-        bench.data.first(files[0], tmp_path, 30),
+        first(files[0], tmp_path, 30),
         files[1],
         None,
         None,
@@ -545,21 +455,19 @@ NONE = ["hnsw", "boc", "boc bits", "boc hard:3", "flat bits:3", "boc bits:x", "b
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_unknown_index_is_refused(bench: SimpleNamespace, name: str) -> None:
+def test_unknown_index_is_refused(name: str) -> None:
     with pytest.raises(Exception, match=rf"no index '{name}'; known: boc bits:32, "):
-        bench.engines.check_name(name)
+        engines.check_name(name)
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
 def test_server_race_of_codes_and_graphs(
-    bench: SimpleNamespace,
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
     check_server(
-        bench,
         server,
         files,
         tmp_path,
@@ -570,16 +478,14 @@ def test_server_race_of_codes_and_graphs(
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
 def test_server_race_without_graphs(
-    bench: SimpleNamespace,
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    check_server(bench, server, files, tmp_path, ("dictionary:2",), ())
+    check_server(server, files, tmp_path, ("dictionary:2",), ())
 
 
 def check_server(
-    bench: SimpleNamespace,
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
@@ -590,22 +496,13 @@ def check_server(
     scheme = SCHEMES[server.kind.engine]
     at = f"{scheme}+{server.url}"
     missing = () if graphs else ("fp32",)
-    options = [
-        part for name in (*codes, *graphs, *missing) for part in ("--index", f"{scheme} {name}")
-    ]
-    fixed = (
-        "--work",
-        tmp_path / "work",
-        "--server",
-        at,
-        "--terms",
-        100,
-        "--rounds",
-        2,
-        "--limit",
-        2000,
+    options = " ".join(f"--index '{scheme} {name}'" for name in (*codes, *graphs, *missing))
+    result = run(
+        tmp_path,
+        "race.py",
+        f"{files[0]} {files[1]} --work {tmp_path}/work --server {at} --terms 100 --rounds 2 "
+        f"--limit 2000 {options}",
     )
-    result = run(bench, tmp_path, "race.py", *files, *fixed, *options)
     assert result.head["settings"]["items"] == 1000
     assert {row["index"] for row in result.table} == {*codes, *graphs}
     assert {(row["engine"], row["ours"]) for row in result.table} == {
@@ -629,34 +526,20 @@ def check_server(
 
 @pytest.mark.slow
 def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
-    from bench.race.filtered import ALL, Filters, exact
+    from bench.race.filtered import Filters, exact
 
     data = Data(tmp_path, *files, None, None, 0)
     filters = Filters.of(data)
     queries = data.query_sets[0]
     assert filters.rows("draw<50").size == 50
     for name, conditions in filters.conditions(queries, [0.005, 0.5]):
-        for query, condition, best in zip(
-            queries,
-            conditions,
-            exact(data, queries, conditions, filters),
-            strict=True,
-        ):
-            rows = np.arange(len(data.vectors)) if condition == ALL else filters.rows(condition)
+        top = exact(data, queries, conditions, filters)
+        for query, condition, best in zip(queries, conditions, top, strict=True):
+            rows = filters.rows(condition)
             scores = data.vectors[rows] @ query
             assert len(best) == min(10, len(rows)), name
             assert sorted(data.vectors[list(best)] @ query) == pytest.approx(np.sort(scores)[-10:])
-    rows = run_rows(
-        "filtered.py",
-        *files,
-        "--work",
-        tmp_path / "race",
-        "--share",
-        0.02,
-        "--queries",
-        9,
-        "--rounds",
-        1,
-    )
+    options = f"--work {tmp_path}/race --share 0.02 --queries 9 --rounds 1"
+    rows = run_rows("filtered.py", f"{files[0]} {files[1]} {options}")
     assert [row["index"] for row in rows] == ["boc", "hnsw32", "ivf-sq8"] * 5
     assert all(row["few"] == "0.0000" for row in rows if row["index"] == "boc")

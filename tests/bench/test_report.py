@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.report import docs, paper, views
-from bench.report.rows import Row, Rows, read
+from bench.report.rows import Rows, read
 from tests.bench.scripts import ROOT
 
 ROWS = ROOT / "docs" / "rows"
@@ -68,17 +68,16 @@ POINTS = st.lists(
 )
 
 
-@given(POINTS, st.sampled_from([-1, 1]))
-def test_pareto_rows_slow_loop(points: list[tuple[float, int]], sign: int) -> None:
+@given(POINTS)
+def test_front_slow_loop(points: list[tuple[float, int]]) -> None:
+    pandas = pytest.importorskip("pandas")
     figures = pytest.importorskip("bench.report.figures")
-    rows: list[Row] = [{"recall": str(recall), "x": str(x)} for recall, x in points]
-    best = {(float(row["recall"]), int(row["x"])) for row in figures.pareto_rows(rows, "x", sign)}
+    table = pandas.DataFrame(points, columns=["cost", "gain"])
+    best = {*figures.front(table, table["cost"], table["gain"]).itertuples(index=False, name=None)}
     expected = {
-        (recall, x)
-        for recall, x in points
-        if not any(
-            r >= recall and sign * y >= sign * x and (r, y) != (recall, x) for r, y in points
-        )
+        (cost, gain)
+        for cost, gain in points
+        if not any(c <= cost and g >= gain and (c, g) != (cost, gain) for c, g in points)
     }
     assert best == expected
 
@@ -90,7 +89,7 @@ def test_exponent_of_power_law(power: float, factor: float) -> None:
     assert figures.exponent(n, [factor * x**power for x in n]) == pytest.approx(power, abs=1e-6)
 
 
-def run_docs(*options: str) -> Result:
+def run_docs(options: str) -> Result:
     return CliRunner().invoke(docs.main, options)
 
 
@@ -154,55 +153,19 @@ def test_table_follows_rows(marker: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("marker", PLOTS, ids=" ".join)
 def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
     figures = pytest.importorskip("bench.report.figures")
-    plot = figures.plot(read(ROWS / f"{marker[0]}.csv"), marker[2])
-    for panel in plot.panels:
-        assert panel.title and panel.x and panel.y and panel.lines  # noqa: PT018
-        assert all(line.name and len(line.x) == len(line.y) > 0 for line in panel.lines)
-    first, second = (figures.svg(plot, "plot") for _ in range(2))
+    rows = read(ROWS / f"{marker[0]}.csv")
+    drawing = figures.draw(rows, marker[2])
+    first, second = (figures.svg(rows, marker[2]) for _ in range(2))
     assert first == second
-    pages = [figures.pdf(plot) for _ in range(2)]
+    ElementTree.fromstring(first)
+    for ax in drawing.axes:
+        assert all([ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel(), ax.lines])
+        names = ax.get_legend_handles_labels()[1]
+        assert len({*names} - {"others", "Pareto front", "dense vectors"}) <= 8
+        assert all(f">{name}<" in first for name in names)
+    pages = [figures.pdf(rows, marker[2]) for _ in range(2)]
     assert pages[0] == pages[1]
     assert pages[0].startswith(b"%PDF")
-    for panel in plot.panels:
-        assert sum(not line.grey for line in panel.lines) <= 8
-    ElementTree.fromstring(first)
-    shown = (line.name for panel in plot.panels for line in panel.lines if line.name[0] != "_")
-    assert all(f">{name}<" in first or plot.numbered for name in shown)
-
-
-def test_bands_of_runs() -> None:
-    figures = pytest.importorskip("bench.report.figures")
-    rows = read(ROWS / "sparsity-tern.csv")
-    moved = [
-        replace(rows, table=[{**row, "Rm=1": str(float(row["Rm=1"]) + by)} for row in rows.table])
-        for by in (-3, 1, 2)
-    ]
-    alone = figures.plot(rows, "fig3a")
-    merged = figures.plot(moved, "fig3a")
-    for before, after in zip(alone.panels[0].lines, merged.panels[0].lines, strict=True):
-        assert after.x == before.x
-        for place, value in enumerate(before.y):
-            band = (after.low[place], after.y[place], after.high[place])
-            assert band == pytest.approx((value - 3, value + 1, value + 2))
-    assert "medians of 3 runs" in figures.svg(merged, "bands")
-
-
-def test_front_has_what_nothing_beats() -> None:
-    figures = pytest.importorskip("bench.report.figures")
-    table = read(ROWS / "all-codes.csv").table
-    for panel, column in zip(
-        figures.plot(read(ROWS / "all-codes.csv"), "codes").panels,
-        ("R@10 code", "R@10"),
-        strict=True,
-    ):
-        points = {(float(row["postings"]), float(row[column])) for row in table}
-        front = {
-            p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)
-        }
-        steps = panel.lines[-1]
-        named = [line for line in panel.lines if not line.grey]
-        assert set(zip(steps.x[:-1], steps.y[:-1], strict=True)) == front
-        assert {(line.x[0], line.y[0]) for line in named} <= front
 
 
 @given(st.lists(st.lists(st.text("ab1 .%&_#$~^\\{}<>*`±-"), min_size=2, max_size=2), max_size=4))
@@ -255,9 +218,9 @@ def root(tmp_path: Path) -> Path:
 def test_generate_and_check(root: Path) -> None:
     page = root / "docs" / "how-to" / "page.md"
     rows = root / "docs" / "rows" / "growth.csv"
-    assert run_docs("--root", str(root), "--check").exit_code == 1
+    assert run_docs(f"--root {root} --check").exit_code == 1
     assert page.read_text(encoding="utf-8") == PAGE
-    assert run_docs("--root", str(root), "--paper", str(root / "paper")).exit_code == 0
+    assert run_docs(f"--root {root} --paper {root}/paper").exit_code == 0
     names = {path.name for path in (root / "paper").iterdir()}
     assert names == {"growth-growth.pdf", "growth-growth-figure.tex", "growth-growth.tex"}
     text = page.read_text(encoding="utf-8")
@@ -269,9 +232,9 @@ def test_generate_and_check(root: Path) -> None:
         .read_text(encoding="utf-8")
         .startswith("<svg")
     )
-    assert run_docs("--root", str(root), "--check").exit_code == 0
+    assert run_docs(f"--root {root} --check").exit_code == 0
     page.write_text(text.replace("10,000", "10,001"), encoding="utf-8")
-    result = run_docs("--root", str(root), "--check")
+    result = run_docs(f"--root {root} --check")
     assert result.exit_code == 1
     assert "page.md differs from its rows" in result.stderr
     page.write_text(text, encoding="utf-8")
@@ -281,7 +244,7 @@ def test_generate_and_check(root: Path) -> None:
     )
     assert (
         "growth-growth.svg is not drawn of the rows of growth"
-        in run_docs("--root", str(root), "--check").stderr
+        in run_docs(f"--root {root} --check").stderr
     )
 
 
@@ -297,7 +260,7 @@ def test_generate_and_check(root: Path) -> None:
 )
 def test_bad_markers(root: Path, marker: str, message: str) -> None:
     (root / "README.md").write_text(f"<!-- rows: {marker} -->\n<!-- end -->\n", encoding="utf-8")
-    result = run_docs("--root", str(root))
+    result = run_docs(f"--root {root}")
     assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1

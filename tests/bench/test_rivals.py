@@ -125,7 +125,7 @@ def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
 @pytest.mark.slow
 def test_heads_learn_few_latents() -> None:
     pytest.importorskip("torch")
-    from bench.rivals.heads import Autoencoder, Pairs, WordPieces
+    from bench.rivals.heads import Autoencoder, Pairs, WordPieces, kept
 
     rng = np.random.default_rng(8)
     images = Embeddings("image", unit_rows(rng.standard_normal((30, DIM)).astype(np.float32)))
@@ -144,16 +144,9 @@ def test_heads_learn_few_latents() -> None:
         assert all((owners[captions] == pictures).all() for pictures, captions in batches)
 
     def lost(code: Autoencoder) -> float:
-        latents = code.latents(code.rows(images), "image").topk(4)
-        return float(
-            (
-                code.rows(images)
-                - code.decode.weight.T[latents.indices].mul(latents.values[:, :, None]).sum(dim=1)
-            )
-            .square()
-            .sum()
-            .detach(),
-        )
+        rows = code.rows(images)
+        apart = rows - code.decode(kept(code.latents(rows, "image"), 4))
+        return float(apart.square().sum().detach())
 
     first, trained = (Autoencoder(pairs, 40, 4, 0.0, epochs=epochs) for epochs in (1, 200))
     assert lost(trained) < lost(first) / 2
@@ -205,19 +198,11 @@ def test_rivals_rows(library: Path, tmp_path: Path) -> None:
         assert (
             boc("build-codebook", plain, "-o", path, "--kind", kind, "--clusters", 9).exit_code == 0
         )
-    rows = run_rows(
+    options = " ".join(f"--{kind} {path}" for kind, path in books.items())
+    *rows, exact = run_rows(
         "compare.py",
-        plain,
-        "--fit",
-        plain,
-        "--validation",
-        plain,
-        "--seeds",
-        2,
-        "--small",
-        *(word for kind, path in books.items() for word in (f"--{kind}", path)),
+        f"{plain} --fit {plain} --validation {plain} --seeds 2 --small {options}",
     )
-    *rows, exact = rows
     assert exact["code"] == "exact MrSw"
     assert {row["seed"] for row in rows} == {"0", "1"}
     assert len({row["code"] for row in rows}) == 14

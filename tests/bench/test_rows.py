@@ -20,7 +20,6 @@ TABLES = st.integers(2, 4).flatmap(
         st.lists(st.lists(CELLS, min_size=n, max_size=n)),
     ),
 )
-HEAD = ["script", "settings", "seed", "versions", "machine", "time"]
 
 
 def write_text(columns: list[str], table: list[list[str]], **settings: object) -> str:
@@ -69,7 +68,7 @@ def test_head(tmp_path: Path) -> None:
         write_text(["a"], [["1"]], features=Path("/far/away/dev.h5"), rounds=3),
         tmp_path,
     ).head
-    assert list(head) == HEAD
+    assert list(head) == ["script", "settings", "seed", "versions", "machine", "time"]
     assert (head["script"], head["seed"]) == ("some.py", 3)
     assert head["settings"] == {"features": "dev.h5", "rounds": 3}
     assert {"boc", "python", "numpy", "scipy", "faiss-cpu", "click"} == set(head["versions"])

@@ -14,18 +14,7 @@ from tests.helpers import boc
 def test_growth(tmp_path: Path) -> None:
     rows = run_rows(
         "growth.py",
-        "--work",
-        tmp_path,
-        "--n",
-        100,
-        "--n",
-        200,
-        "--dim",
-        8,
-        "--queries",
-        5,
-        "--rounds",
-        1,
+        f"--work {tmp_path} --n 100 --n 200 --dim 8 --queries 5 --rounds 1",
     )
     assert [row["n"] for row in rows] == ["100", "200"]
     assert all(any(row.values()) for row in rows)
@@ -36,14 +25,8 @@ def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
     plain = library / "photos.h5"
     ids = tmp_path / "ids.txt"
     ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
-    floor = ("--floor", library / "regions.h5", "--train", ids)
-    rows = run_rows(
-        "models.py",
-        f"one={plain}",
-        f"two={plain}+{plain}",
-        f"words={plain},mrsw",
-        *floor,
-    )
+    floor = f"--floor {library}/regions.h5 --train {ids}"
+    rows = run_rows("models.py", f"one={plain} two={plain}+{plain} words={plain},mrsw {floor}")
     assert [row["model"] for row in rows[::2]] == ["closed form", "one", "two", "words"]
     assert [row["direction"] for row in rows] == ["text to image", "image to text"] * 4
     one, two = (
@@ -59,13 +42,8 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.npz"
     assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
     codes = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})")
-    rows = run_rows(
-        "all_codes.py",
-        plain,
-        "--fit",
-        plain,
-        *(word for code in codes for word in ("--code", code)),
-    )
+    options = " ".join(f"--code '{code}'" for code in codes)
+    rows = run_rows("all_codes.py", f"{plain} --fit {plain} {options}")
     assert len(rows) == len(codes)
     dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))[
         "text_to_image"

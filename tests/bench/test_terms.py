@@ -72,8 +72,7 @@ def ranked(scores: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path) -> None:
-    arguments = ["mine", "--at", at, "-o", str(tmp_path / "mine.jsonl")]
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, f"mine --at {at} -o {tmp_path}/mine.jsonl")
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 4
     images, queries = (
@@ -183,11 +182,10 @@ def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", images)
     np.save(tmp_path / "captions.npy", np.repeat(images, 2, axis=0))
     (tmp_path / "captions.txt").write_text("".join(f"sentence {i}\n" for i in range(60)))
-    files = [str(tmp_path / f"{name}.npy") for name in ("images", "captions")]
     out = tmp_path / "out"
     result = CliRunner().invoke(
         curves.main,
-        [*files, "-o", str(out), "--terms", "32", "--sparsity", "0.5"],
+        f"{tmp_path}/images.npy {tmp_path}/captions.npy -o {out} --terms 32 --sparsity 0.5",
     )
     assert result.exit_code == 0, result.output
     rows = [line.split(" | ") for line in (out / "table.md").read_text().splitlines()]
