@@ -75,10 +75,10 @@ def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
     }
 
 
-def hnsw_document(item: Item, vector: Any) -> bytes:
+def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:
     """The document of an item, as JSON."""
     shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
-    document = {**shown, "words": item.content, "vector": vector}
+    document = {**shown, "words": item.content, "vector": vector, **fields}
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
