@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from boc.search.searcher import Searcher
     from boc.types import Embeddings, Filter, Hit, Item
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "AttachReport",
