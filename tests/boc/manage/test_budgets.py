@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from boc import copy_index, plugins
+from boc.codecs import parse_code
 from boc.errors import BocError, BocWarning
 from boc.manage import budgets
-from boc.manage.budgets import EASIER, has_grown
+from boc.manage.budgets import EASIER, has_grown, promise
 from boc.manage.build import add_items, build_index
 from boc.manage.facts import index_facts
 from boc.manifest import Manifest
@@ -42,6 +43,19 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Batch(pictures, Embeddings("image", rows(PICTURES, 1, 0.3))),
         Batch(captions, Embeddings("text", rows(300, 2, -0.3))),
     )
+
+
+@pytest.mark.parametrize("recall", [-1.0, 0.0, 1.0, 2.0, float("nan")])
+def test_recall_lies_between_0_and_1(recall: float) -> None:
+    code = parse_code("dictionary")
+    with pytest.raises(BocError, match=r"recall must lie between 0 and 1, got .*0\.98"):
+        promise(recall, code, None, code.codec(8))
+
+
+@pytest.mark.parametrize("recall", [None, 0.001, 0.98, 0.999])
+def test_recall_is_promised_where_no_budget_is_given(recall: float | None) -> None:
+    code = parse_code("dictionary")
+    assert promise(recall, code, None, code.codec(8)) == {"target": recall or 0.98}
 
 
 @pytest.mark.slow

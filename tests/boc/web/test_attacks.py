@@ -459,6 +459,23 @@ def test_a_session_can_be_ended(searcher: Searcher, tmp_path: Path) -> None:
     assert_refused(other.post("/api/logout"), 401)
 
 
+def test_ended_session_stays_ended_after_other_logouts(
+    searcher: Searcher,
+    tmp_path: Path,
+) -> None:
+    """The marks of ended sessions outlive the logouts of other sessions."""
+    first = client_of(searcher, tmp_path, token=SECRET)
+    second = TestClient(first.app, base_url=first.base_url)
+    tickets = []
+    for client in (first, second):
+        client.get("/", params={"token": SECRET})
+        tickets.append(dict(client.cookies))
+        client.post("/api/logout", follow_redirects=False)
+    for client, ticket in zip((first, second), tickets, strict=True):
+        client.cookies.update(ticket)
+        assert_refused(client.get("/api/info"), 401)
+
+
 def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     searcher: Searcher,
     tmp_path: Path,

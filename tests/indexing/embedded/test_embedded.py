@@ -264,6 +264,15 @@ def test_small_segments_are_merged_by_the_next_edit(
     assert len(list((tmp_path / "dogs").glob("segment-*"))) == 2
 
 
+def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path) -> None:
+    load(tmp_path, 40)
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.delete([item.id for item in items_of(30)])
+        editor.commit("ef" * 32)
+    (segment,) = (tmp_path / "dogs").glob("segment-*")
+    assert len(np.load(segment / "modality.npy")) == 10
+
+
 def test_removal_of_damaged_index(home: Path) -> None:
     backend = connect(f"file:{home}")
     (folder_of(home, "segment") / "rows.npy").unlink()
