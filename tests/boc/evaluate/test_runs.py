@@ -130,7 +130,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
                     measure,
                 )
     refused = boc("evaluate", path, "--name", "all", "--at", at, "--fold", 5)
-    assert "leave out --fold" in refused.stderr
+    assert "--fold does not fit an index" in refused.stderr
     refused = boc(
         "evaluate",
         write(tmp_path / "h.h5", items_of(13, 60), dim=8),

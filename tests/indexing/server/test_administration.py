@@ -30,7 +30,7 @@ from tests.servers.fixtures import address, kinds
 
 N = 400
 DIM = 16
-LOST = r"items without a code, such as .*boc copy, _clone, _shrink, _split or a snapshot"
+LOST = r"items without a code, such as .*copy_index\(\), _clone, _shrink, _split or a snapshot"
 
 pytestmark = [
     pytest.mark.servers,

@@ -33,7 +33,7 @@ SEARCHES = [
 ]
 REFUSED = [
     (SearchOptions(k=10_001), "at most 10000 hits, got k = 10001; ask for fewer"),
-    (SearchOptions(rerank="mrsw"), "does not re-rank by mrsw, boc does; add --rerank dot"),
+    (SearchOptions(rerank="mrsw"), "does not re-rank by mrsw, boc does; add rerank='dot'"),
     (SearchOptions(filters=[Filter("colour", "=", "red")]), "colour"),
 ]
 
