@@ -195,6 +195,8 @@ class Ledger(threading.Thread):
         while not self._end.wait(SECONDS / 800):
             new = self._random.standard_normal(self._shape, np.float32)
             new /= np.linalg.norm(new, axis=1, keepdims=True)
+            # The index stores float16: the codes are made of the same numbers.
+            new = new.astype(np.float16).astype(np.float32)
             names = [f"{self.edits}-{i}" for i in range(len(new))]
             old = list(self._held)[: 6 if len(self._held) > 600 else 3]
             while not self._edit(names, new, old):
