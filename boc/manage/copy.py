@@ -97,8 +97,9 @@ def copy_index(
             raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
-            # The folder of the copy is packed as soon as it is whole.
-            folder = path.with_name(f"{path.name}.parts")
+            # The folder of the copy is packed as soon as it is whole. Its name is boc's own, so
+            # that no folder of the user is removed with it.
+            folder = path.with_name(f".{path.name}.boc-copy")
             keywords: dict[str, Any] = {"code": code, "rm": rm, "recall": recall, "rerank": rerank}
             whole = f"file:{folder}"
             copied = copy_index(name, new, at=at, to=whole, replace=True, progress=show, **keywords)
