@@ -2,14 +2,13 @@
  * steps in the history of the browser, and what an entry keeps. */
 
 const NUMBERS = ["k", "rm", "z"];
-const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word", "name"];
+const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word"];
 const LISTS = ["like", "unlike", "pick"];
 
-/** What the page shows: empty texts and null numbers stand for the index's own choice. `pick` are ids of a selection and
- * `name` its name; with `all`, all libraries are searched, and ids begin with the name of one. */
+/** What the page shows: empty texts and null numbers stand for the index's own choice. `pick` are ids of a selection. */
 export function read(query) {
   const given = new URLSearchParams(query);
-  const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true", all: given.get("in") === "all" };
+  const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true" };
   for (const name of LISTS) state[name] = given.getAll(name).filter(Boolean);
   for (const name of TEXTS) state[name] = given.get(name) ?? "";
   for (const name of NUMBERS) {
@@ -24,9 +23,8 @@ export function read(query) {
 /** The address of a state, from the page's own; `by` says that there is a picture beside it, which no address holds. */
 export function write(state, by = "") {
   const query = parameters(state);
-  if (state.all) query.set("in", "all");
   if (by) query.set("by", by);
-  for (const name of ["q", "open", "word", "name"]) if (state[name]) query.set(name, state[name]);
+  for (const name of ["q", "open", "word"]) if (state[name]) query.set(name, state[name]);
   for (const name of LISTS) for (const id of state[name]) query.append(name, id);
   const text = query.toString();
   return text ? `?${text}` : location.pathname;

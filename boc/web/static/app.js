@@ -18,7 +18,7 @@ import { Selection } from "./selection.js";
 const TYPING = 80; // milliseconds without a key before the server is asked
 const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
 const NOTHING = { fields: {}, facets: {} }; // of an index that has not described itself yet
-const FRESH = { open: "", word: "", pick: [], name: "" }; // of a state that asks something else
+const FRESH = { open: "", word: "", pick: [] }; // of a state that asks something else
 
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const notices = new Notices(ui.notice, ui.status);
@@ -27,7 +27,7 @@ const selection = new Selection(ui.selection, {
   notices,
   onMore: (ids) => compose("like", "unlike", ids),
   onLess: (ids) => compose("unlike", "like", ids),
-  onKeep: (pick, name) => step({ ...FRESH, pick, name, q: "", like: [], unlike: [], filters: [] }),
+  onAlone: (pick) => step({ ...FRESH, pick, q: "", like: [], unlike: [], filters: [] }),
   onChange: () => results.mark(),
 });
 const facets = new Facets(ui.facets, (filters) => step({ ...FRESH, filters }));
@@ -94,16 +94,11 @@ function show(delay = 0) {
   }
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
   facets.show(hasQuery());
-  selection.showKept(ui.kept, page.state.name);
   order.show(state, page.info, hasQuery() ? results.hits : []);
   for (const link of ui.indexes?.querySelectorAll("a") ?? []) {
-    const all = link.dataset.is === "all";
-    link.search = new URLSearchParams({ ...(all && { in: "all" }), ...(bySentence() && sentenceOnly(state)) });
-    if (state.all ? all : link.dataset.is === "own") link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    link.search = new URLSearchParams(bySentence() ? sentenceOnly(state) : {});
   }
   document.title = title();
-  if (state.all) ui.library.textContent = "all";
   search.update(delay);
   dialog.show();
 }

@@ -38,7 +38,7 @@ export class Controls {
     this.rerank.show(state.rerank);
     this.collapse.show(state.collapse ? "true" : "");
     const shown = chips(state.filters).map(({ text, filters }) => [text, { filters: state.filters.filter((each) => !filters.includes(each)) }]);
-    if (state.pick.length) shown.push([state.name || many(state.pick.length, "picture"), { pick: [], name: "" }]);
+    if (state.pick.length) shown.push([many(state.pick.length, "picture"), { pick: [] }]);
     const chip = ([text, change]) => {
       const onclick = () => {
         this.onChange(change);

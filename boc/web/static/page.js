@@ -14,7 +14,7 @@ export const hasQuery = () => Boolean(page.picture || page.state.like.length || 
 
 /** What decides the hits, as a text. */
 export function request() {
-  const { open, word, name, q, ...rest } = page.state;
+  const { open, word, q, ...rest } = page.state;
   return JSON.stringify([page.picture ? page.picture.key : q.trim(), rest]);
 }
 
@@ -33,6 +33,6 @@ export function pageSize() {
 /** The title of the document. */
 export function title() {
   const { state, picture, info } = page;
-  const query = picture ? "a picture" : state.q.trim() || (state.like.length ? likes() : state.name);
-  return [query, state.all ? "all" : info?.name, "boc"].filter(Boolean).join(" · ");
+  const query = picture ? "a picture" : state.q.trim() || likes();
+  return [query, info?.name, "boc"].filter(Boolean).join(" · ");
 }

@@ -217,7 +217,7 @@ export class Results {
   made(hit, i) {
     const link = { class: "open", href: this.address({ open: hit.id, word: "" }), draggable: "false" };
     const points = hit.score === undefined ? null : h("span", { class: "score", text: score(hit.score), title: "score" });
-    const href = this.address({ like: [hit.id], q: "", open: "", word: "", pick: [], name: "" });
+    const href = this.address({ like: [hit.id], q: "", open: "", word: "", pick: [] });
     const more = { href, title: "More like this (m)", "aria-label": `More like ${hit.content}` };
     const like = h("a", { class: "like", draggable: "false", ...more }, icon("like"));
     const select = h("button", { class: "select", type: "button", title: "Select (x)", "aria-label": `Select ${hit.content}` }, icon("check"));

@@ -132,8 +132,7 @@ export class Search {
     if (hits.length) this.results.show(hits, answer.find, found);
     else this.results.replace(nothingFound(page.state, this.onRemove));
     if (!hasQuery()) {
-      const { name } = page.state;
-      const text = name ? `${name}: ${many(answer.pictures, "picture")}` : `${many(answer.pictures, "picture")}, newest first`;
+      const text = many(answer.pictures, "picture") + (page.state.pick.length ? "" : ", newest first");
       this.meter.clear(text);
       return this.notices.tell(text);
     }
@@ -145,17 +144,17 @@ export class Search {
   /** Name what of the sentence nothing here knows, once nothing is typed any more, and offer what may be meant. */
   #spell() {
     clearTimeout(this.spelling);
-    const { q, all } = page.state;
+    const { q } = page.state;
     if (page.picture || !q.trim()) return;
     const [shown, wrong] = [this.#shown, advice(q, page.info)];
     this.spelling = setTimeout(async () => {
       if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
-      const words = await api.unknownWords(page.state).catch(() => []); // a hint, of which nothing depends
+      const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
       if (!words.length || shown !== request()) return;
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
       this.meter.say(
-        `${names} ${words.length > 1 ? "are no words" : "is no word"} of ${all ? "these libraries or their models" : "this library or its model"}.`,
+        `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`,
         right !== q && right,
         this.onQuery,
       );

@@ -77,7 +77,7 @@ export class Why {
     this.id = id;
     this.context = { hit, state, picture, asked };
     this.chosen = state.word;
-    this.like.href = `?${new URLSearchParams({ ...(state.all && { in: "all" }), like: id })}`;
+    this.like.href = `?${new URLSearchParams({ like: id })}`;
     this.previous.disabled = at <= 0;
     this.next.disabled = at < 0 || at >= of - 1;
     this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
