@@ -338,14 +338,11 @@ class Runtime:
     """Where and how an encoder computes.
 
     ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or
-    float16 (results are always float32). ``compile`` lets torch compile the network, which takes a
-    minute and pays on long runs. ``batch`` is the number of items encoded at a time, reduced if
-    memory runs out.
+    float16 (results are always float32). ``batch`` is the number of items encoded at a time.
     """
 
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    compile: bool = False
     batch: int = 64
 
 

@@ -1,5 +1,4 @@
-"""CLIP, SigLIP, other dual encoders of ``transformers``, and CLIPs of ``open_clip``:
-``clip:NAME_OR_FOLDER``.
+"""CLIP, SigLIP and other dual encoders of ``transformers``: ``clip:NAME_OR_FOLDER``.
 
 Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit
 length. The concepts of a picture are the tokens of its patches, those of a sentence the tokens of
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from .runtime.dual_network import DualNetwork
 
-CONFIGS = ("config.json", "open_clip_config.json")
+CONFIG = "config.json"
 # It stands for a piece without text of its own: a byte of a character that an earlier piece shows.
 JOINER = "\u200d"
 
@@ -104,9 +103,9 @@ def load(argument: str, runtime: Runtime) -> DualEncoder:
 
 def open_network(name: str, folder: Path, runtime: Runtime) -> DualNetwork:
     """Open the model in a folder on torch. EncoderError says what is wrong with it."""
-    weights = parts(name, folder).weights
+    parts(name, folder)
     module = import_for_torch("dual_network")
-    network: DualNetwork = module.read_model(name, folder, weights[0], runtime)
+    network: DualNetwork = module.read_model(name, folder, runtime)
     return network
 
 
@@ -137,7 +136,7 @@ def find(argument: str) -> tuple[str, Path]:
     """Return the name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
-        if not any((folder / name).is_file() for name in CONFIGS):
+        if not (folder / CONFIG).is_file():
             raise EncoderError(
                 f"{folder}: no folder of the transformers library (no config.json); give such a "
                 "folder",
@@ -153,16 +152,15 @@ def find(argument: str) -> tuple[str, Path]:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = [try_to_load_from_cache(name, config) for config in CONFIGS]
+        cached = try_to_load_from_cache(name, CONFIG)
     except HFValidationError:
         raise EncoderError(
             f"{argument}: no such folder; give one that exists, or a name such as clip",
         ) from None
     # A file that is known to be absent has a mark in place of a path.
-    paths = [path for path in cached if isinstance(path, str)]
-    if not paths:
+    if not isinstance(cached, str):
         raise EncoderError(
             f"{argument}: no such folder, and no model of that name on this machine",
             f"download it with: <boc model get {argument}>, then repeat the command",
         )
-    return name, Path(paths[0]).parent
+    return name, Path(cached).parent

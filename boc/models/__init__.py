@@ -78,15 +78,12 @@ SETTINGS = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "tokenizer.model",
-    "open_clip_config.json",
 )
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.bin",
 )
 """Files with weights, or lists of such files; the first that is there is read."""
 KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # that boc train makes, and names in config.json

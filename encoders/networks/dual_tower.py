@@ -67,6 +67,3 @@ class Tower:
             if float(differences.norm(dim=1).min()) <= CLOSE:
                 return True
         return heads[-1] is not None
-
-    def compile(self) -> None:
-        self._tower.forward = torch.compile(self._tower.forward)

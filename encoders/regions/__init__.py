@@ -13,7 +13,6 @@ KINDS = {
     "grid": ("grid", "load", "", "encoders"),
     "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
     "scan": ("precomputed", "load_scan", "DIR", "encoders"),
-    "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
 }
 """Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with
 its packages."""
@@ -37,7 +36,7 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
 
 
 def spec_forms() -> dict[str, str]:
-    """Return the spec of each kind of region source by name: ``tsv:FILE`` for ``tsv``."""
+    """Return the spec of each kind of region source by name: ``files:DIR`` for ``files``."""
     return {
         kind: f"{kind}:{argument}" if argument else kind
         for kind, (_, _, argument, _) in KINDS.items()

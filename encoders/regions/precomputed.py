@@ -1,4 +1,4 @@
-"""Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in three
+"""Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in two
 layouts.
 
 ``files:DIR`` is that of the authors of TERN and TERAN, one pair of files per picture: features in
@@ -10,38 +10,28 @@ picture, or its number in COCO. Those of Flickr30k are numbered by their place i
 ``scan:DIR`` are the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
 pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need:
 every region has the whole picture as its box.
-
-``tsv:FILE`` is a table with one row per picture, many GB per file. Columns, separated by tabs,
-without a header: image_id, image_w, image_h, num_boxes, boxes, features; or those of LXMERT (Tan
-and Bansal, EMNLP 2019): img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf,
-num_boxes, boxes, features. Boxes and features are little-endian float32 in base64, boxes in pixels
-of the picture.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
-from collections import Counter
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import open_whole, replacing
-from boc.errors import BocError, EncoderError, ImageError, SourceError
+from boc.atomic_files import open_whole
+from boc.errors import EncoderError, ImageError, SourceError
 from boc.foreign import DAMAGE, PACKED, read_archive, read_json, read_npy
 from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
 
 from ..networks.foreign import reading_model
-from ._shared import Floats, parse_spec, write_spec
+from ._shared import parse_spec, write_spec
 
 
 def known_as(image_id: str) -> list[str]:
@@ -227,174 +217,3 @@ class ScanRegions:
             )
         whole = np.array([[0, 0, 1, 1]], np.float32)
         return Regions(features, whole.repeat(len(features), axis=0))
-
-
-COLUMNS = {
-    6: ("id", "width", "height", "count", "boxes", "features"),
-    10: ("id", "height", "width", "", "", "", "", "count", "boxes", "features"),
-}
-"""The columns of a row by their number."""
-# Bytes per row: 100 boxes of 2,048 values take 1.1 MB.
-LONGEST = 1 << 26
-
-
-def load_tsv(argument: str) -> TsvRegions:
-    """Return the source over the table ``argument``. EncoderError if it is missing or no such
-    table."""
-    path = Path(argument)
-    if not argument or not path.is_file():
-        raise EncoderError(
-            f"{argument or 'tsv'}: no such table; write tsv:FILE, for example tsv:trainval_36.tsv",
-        )
-    return TsvRegions(path)
-
-
-@dataclass(frozen=True)
-class _RowOffsets:
-    """Offsets of rows: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of
-    its bytes."""
-
-    ids: list[str]
-    offsets: NDArray[np.int64]
-    digest: str
-    dim: int
-
-
-class TsvRegions:
-    """Reads the row of a picture; order and values are kept.
-
-    The image_id of the row is the id of the picture without folder and suffix, or, for a name of
-    COCO (``COCO_val2014_000000391895``, or those twelve digits alone), its number; the first such
-    row is used. Sizes are those of the row; the picture is not opened.
-
-    The first use reads the whole file to index its rows and compute its digest. The index is kept
-    in ``.NAME.index.npz`` beside the file, if the folder is writable, and is valid while size and
-    time of the file do not change.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
-        index = _index(self._path)
-        self._offsets: dict[str, int] = {}
-        for name, offset in zip(index.ids, index.offsets.tolist(), strict=True):
-            self._offsets.setdefault(name, offset)
-        self.identity = Identity(f"tsv:{self._path}", index.digest, index.dim)
-
-    def __call__(self, image: ImageRef) -> Regions:
-        names = known_as(image.id)
-        name = next((name for name in names if name in self._offsets), None)
-        if name is None:
-            raise ImageError(
-                f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
-                "extract its regions, or leave it out",
-            )
-        try:
-            with self._path.open("rb") as handle:
-                handle.seek(self._offsets[name])
-                line = handle.readline(LONGEST)
-            return _parse_row(line, name, self.identity.dim)
-        except (OSError, ValueError) as error:
-            raise ImageError(
-                f"{self._path}: damaged row {name} at byte {self._offsets[name]} ({error}); "
-                "fetch the table again",
-            ) from error
-
-
-def _parse_row(
-    line: bytes,
-    name: str,
-    dim: int | None = None,
-) -> Regions:
-    """Parse the regions of a row. ValueError says what is wrong."""
-    cells = line.rstrip(b"\r\n").split(b"\t")
-    if len(cells) not in COLUMNS:
-        raise ValueError(f"{len(cells)} columns, not {' or '.join(map(str, COLUMNS))}")
-    row = dict(zip(COLUMNS[len(cells)], cells, strict=True))
-    if row["id"] != name.encode():
-        raise ValueError(f"the row is of {row['id'][:40]!r}, the table was changed")
-    count, width, height = (int(row[key]) for key in ("count", "width", "height"))
-    boxes = _floats(row["boxes"])
-    features = _floats(row["features"])
-    if count < 0 or min(width, height) < 1 or len(boxes) != 4 * count:
-        raise ValueError(
-            f"{count} boxes on {width} x {height} pixels, but {len(boxes)} numbers for boxes",
-        )
-    if dim is None:
-        dim = len(features) // max(count, 1)
-    if len(features) != count * dim:
-        raise ValueError(f"{len(features)} numbers for features of {count} boxes, each {dim} wide")
-    if not (np.isfinite(boxes).all() and np.isfinite(features).all()):
-        raise ValueError("not all numbers are finite")
-    return _in_fractions(features.reshape(count, dim), boxes, width, height)
-
-
-def _floats(cell: bytes) -> Floats:
-    try:
-        return np.frombuffer(base64.b64decode(cell, validate=True), "<f4").astype(np.float32)
-    except binascii.Error as error:
-        raise ValueError(f"base64: {error}") from error
-
-
-def _index(path: Path) -> _RowOffsets:
-    """Return the index of the table: the one beside it, or a new one, kept if the folder is
-    writable."""
-    status = path.stat()
-    cache = path.with_name(f".{path.name}.index.npz")
-    # The first number is the version of the index.
-    stamp = np.array([1, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    # A missing or damaged index is made again, as an outdated one.
-    with suppress(*DAMAGE):
-        arrays = read_archive(cache)
-        if np.array_equal(arrays["stamp"], stamp):
-            return _RowOffsets(
-                arrays["ids"].tolist(),
-                arrays["offsets"],
-                str(arrays["digest"]),
-                int(arrays["dim"]),
-            )
-    index = _index_table(path)
-    # In a read-only folder the next use scans again.
-    with suppress(BocError), replacing(cache) as temporary, temporary.open("wb") as handle:
-        np.savez(handle, stamp=stamp, **asdict(index))
-    return index
-
-
-def _index_table(path: Path) -> _RowOffsets:
-    """One pass over the table, row by row. EncoderError if it is no table of regions."""
-    digest = hashlib.sha256()
-    ids = []
-    offsets = []
-    at = 0
-    widths: Counter[int] = Counter()
-    with path.open("rb") as handle:
-        while line := handle.readline(LONGEST):
-            if len(line) == LONGEST:
-                raise EncoderError(
-                    f"{path}: a line longer than {LONGEST:,} bytes; give a bottom-up-attention "
-                    ".tsv",
-                )
-            digest.update(line)
-            name, tab, _ = line.partition(b"\t")
-            if tab and name not in (b"image_id", b"img_id") and len(name) <= 256:
-                ids.append(name.decode("utf-8", "replace"))
-                offsets.append(at)
-                # The first row may be damaged, so that nine decide the width.
-                if widths.total() < 9:
-                    with suppress(ValueError):
-                        row = _parse_row(line, ids[-1])
-                        if len(row):
-                            widths[row.features.shape[1]] += 1
-            at += len(line)
-    if not widths:
-        raise EncoderError(
-            f"{path}: no table of regions: no whole row of the columns image_id, image_w, "
-            "image_h, num_boxes, boxes, "
-            "features; give a bottom-up-attention .tsv",
-        )
-    [(width, _)] = widths.most_common(1)
-    return _RowOffsets(
-        ids,
-        np.array(offsets, np.int64),
-        digest.hexdigest(),
-        width,
-    )

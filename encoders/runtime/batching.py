@@ -1,5 +1,4 @@
-"""Batched inference: items are sorted by length, in a chosen precision, and a batch that exceeds
-memory is halved."""
+"""Batched inference: items are sorted by length, in a chosen precision."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -38,51 +37,35 @@ def in_batches(
     at most ``runtime.batch`` inputs of similar ``lengths``, the longest first, so that there is
     little padding and the first batch needs the most memory. Matrix products run in
     ``runtime.precision``; float32 excludes the shorter TF32, which cuDNN takes by default.
-    If memory runs out, this batch and all later ones are halved; EncoderError if a single input
-    does not fit.
+    EncoderError if memory runs out.
     """
     if runtime.precision not in PRECISIONS:
         raise EncoderError(f"no precision {runtime.precision!r}; known: {', '.join(PRECISIONS)}")
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
     vectors = np.empty((len(inputs), dim), np.float32)
     sets: list[NDArray[np.float32]] = [np.empty((0, dim), np.float32)] * len(inputs)
-    size = runtime.batch
     rounded = runtime.precision != "float32"
-    pending: _Result | None = None
-    start = 0
     with (
         torch.inference_mode(),
         torch.autocast(device, PRECISIONS[runtime.precision], enabled=rounded),
         cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=rounded),
     ):
-        while start < len(order):
-            places = order[start : start + size]
+        for start in range(0, len(order), runtime.batch):
+            places = order[start : start + runtime.batch]
             try:
-                result = _Result(*encode([inputs[i] for i in places]), places)
+                batch, rows = encode([inputs[i] for i in places])
             except RuntimeError as error:
                 if not any(mark in str(error) for mark in EXHAUSTED):
                     raise
-                result = None
-            # Everything that the failed batch allocated is free again here.
-            if result is None:
-                if len(places) == 1:
-                    raise EncoderError(
-                        f"out of memory on {device} with a single item of length "
-                        f"{lengths[places[0]]}",
-                        "try <--device cpu>, smaller pictures, or <boc extract --set "
-                        "precision=bfloat16>",
-                    )
-                size = len(places) // 2
-                if device == "cuda":
-                    torch.cuda.empty_cache()
-                continue
-            if pending is not None:
-                # The device computes the next batch at the same time.
-                pending.store(vectors, sets)
-            pending = result
-            start += len(places)
-    if pending is not None:
-        pending.store(vectors, sets)
+                raise EncoderError(
+                    f"out of memory on {device} with {len(places)} items, the longest of length "
+                    f"{lengths[places[0]]}",
+                    f"try <boc extract --set batch_size={max(1, len(places) // 2)}>, or <--device "
+                    "cpu>",
+                ) from error
+            vectors[places] = batch.float().cpu().numpy()
+            for place, own in zip(places, rows, strict=True):
+                sets[place] = own.float().cpu().numpy()
     return vectors, Ragged.from_sets(sets, dim)
 
 
@@ -92,34 +75,3 @@ def to_device(tensor: Tensor, device: str) -> Tensor:
     if device == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
-
-
-class _Result:
-    """The result of a batch, while it is copied from the device."""
-
-    def __init__(
-        self,
-        vectors: Tensor,
-        sets: Sequence[Tensor],
-        places: Sequence[int],
-    ) -> None:
-        self._places = places
-        self._counts = [len(rows) for rows in sets]
-        self._vectors = vectors.float().to("cpu", non_blocking=True)
-        self._rows = torch.cat(list(sets)).float().to("cpu", non_blocking=True)
-        self._done: torch.cuda.Event | None = None
-        if vectors.is_cuda:
-            self._done = torch.cuda.Event()
-            self._done.record()
-
-    def store(
-        self,
-        vectors: NDArray[np.float32],
-        sets: list[NDArray[np.float32]],
-    ) -> None:
-        if self._done is not None:
-            self._done.synchronize()
-        vectors[self._places] = self._vectors.numpy()
-        rows = np.split(self._rows.numpy(), np.cumsum(self._counts)[:-1])
-        for place, part in zip(self._places, rows, strict=True):
-            sets[place] = part

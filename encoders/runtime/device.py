@@ -12,8 +12,7 @@ from boc.types import Runtime
 
 def runs_onnx(runtime: Runtime) -> bool:
     """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
-    on_cpu = runtime.device in ("auto", "cpu")
-    return on_cpu and runtime.precision == "float32" and not runtime.compile
+    return runtime.device in ("auto", "cpu") and runtime.precision == "float32"
 
 
 def import_for_torch(name: str) -> ModuleType:

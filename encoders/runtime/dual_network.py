@@ -1,5 +1,4 @@
-"""Dual encoders of the ``transformers`` library, and CLIPs of ``open_clip``, on torch: the
-reference, and on a GPU."""
+"""Dual encoders of the ``transformers`` library, on torch: the reference, and on a GPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoToke
 from boc.errors import EncoderError
 from boc.types import Runtime
 
-from ..conversion import open_clip
 from ..networks.dual_tower import Tower
 from ..networks.foreign import quiet_transformers, reading_model
 from . import device
@@ -62,9 +60,6 @@ class DualNetwork:
         self._runtime = runtime
         self.dim, self.grid = self._probe(Preparer(processor, None))
         self.preparer = Preparer(processor, self.grid)
-        if runtime.compile:
-            self.image.compile()
-            self.text.compile()
 
     def images(self, prepared: Sequence[ClipInput]) -> Encoded:
         def encode(batch: Sequence[ClipInput]) -> tuple[Tensor, list[Tensor]]:
@@ -175,19 +170,13 @@ class DualNetwork:
 def read_model(
     name: str,
     folder: Path,
-    weights: str,
     runtime: Runtime,
 ) -> DualNetwork:
-    """Read the model in a folder, whose first file of weights has this name. EncoderError for one
-    that cannot be used."""
+    """Read the model in a folder. EncoderError for one that cannot be used."""
     again = f"get it again, or take one of {WORKS}"
     unusable = f"{name}: no dual encoder that can be used"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
-        if weights.startswith("open_clip"):
-            parts = open_clip.load(folder, weights)
-        else:
-            parts = _transformers(name, folder)
-        return DualNetwork(*parts, runtime)
+        return DualNetwork(*_transformers(name, folder), runtime)
 
 
 def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:

@@ -95,8 +95,7 @@ def check_boxes(kind: str, source: RegionSource) -> None:
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
             f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use "
-            "a source with boxes, "
-            "such as files: or tsv:, or a vsrn",
+            "a source with boxes, such as files:, or a vsrn",
         )
 
 

@@ -25,11 +25,6 @@ class TorchTowers:
         self.network = network.eval().to(self.device)
         self.dim = network.dim
         self._runtime = runtime
-        self._images = network.images
-        self._texts = network.texts
-        if runtime.compile:
-            self._images = torch.compile(network.images, dynamic=True)
-            self._texts = torch.compile(network.texts, dynamic=True)
 
     def images(self, regions: Sequence[Regions]) -> Encoded:
         before, _ = self.network.region_margins
@@ -37,7 +32,7 @@ class TorchTowers:
         def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
             inputs = [to_device(each, self.device) for each in pad_regions(batch)]
             places = [range(before, before + len(each)) for each in batch]
-            return self._rows(self._images(*inputs), places)
+            return self._rows(self.network.images(*inputs), places)
 
         lengths = [len(each) for each in regions]
         return in_batches(
@@ -64,7 +59,7 @@ class TorchTowers:
 
         def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
             padded = text_towers.pad([row for row, _ in batch])
-            encoded = self._texts(*(to_device(each, self.device) for each in padded))
+            encoded = self.network.texts(*(to_device(each, self.device) for each in padded))
             return self._rows(encoded, [own for _, own in batch])
 
         lengths = [len(row) for row in ids]

@@ -82,12 +82,9 @@ class TrainConfig:
     )
     held_out: int = 500  # random pictures held out for validation, where none are named
     # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
-    # of both directions' NDCG@25, as TERAN's authors; or ndcg-image, that of sentence to picture,
-    # as TERN's.
+    # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, that of sentence
+    # to picture, as TERN's.
     choose: str = "recall"
-    # For NDCG: rouge-l (also if empty), or a file with the published relevance matrix of the
-    # validation captions.
-    relevance: str = ""
     # the best weights at validation, or the last, where captions held out are found too soon
     keep: str = "best"
     patience: int = 5  # epochs without a better validation before training stops
@@ -96,15 +93,12 @@ class TrainConfig:
     seed: int = 0  # of every random choice
 
     def __post_init__(self) -> None:
+        if self.held_out < 1:
+            raise EncoderError(f"held_out must be at least 1, got {self.held_out}")
         one_of("schedule", self.schedule, ("cosine", "steps"))
         one_of("loss", self.loss, ("hinge", "contrast"))
         one_of("choose", self.choose, CHOICES)
         one_of("keep", self.keep, ("best", "last"))
-        if self.relevance and self.choose == "recall":
-            raise EncoderError(
-                "relevance is for choose=ndcg or choose=ndcg-image; set one, or leave relevance "
-                "out",
-            )
         for name in ("fragments", "opposites"):
             if getattr(self, name) and self.text_lr == 0:
                 raise EncoderError(

@@ -15,7 +15,6 @@ from boc.atomic_files import json_sha256, write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
 from boc.foreign import parse_json
-from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
 from ..networks import text_towers
@@ -32,15 +31,13 @@ from .trainer import RunState, Trainer, TrainingProgress
 @dataclass(frozen=True)
 class Recipe:
     """The settings of a run apart from its data: the kind of network and its sizes, the text tower
-    (see ``load_tower``), the training settings, and for ``stop_words=0`` the file of other
-    stop-words than the usual 318, one a line; the authors of TERAN take those of NLTK."""
+    (see ``load_tower``), and the training settings."""
 
     kind: str
     text: str
     text_layers: int
     sizes: dict[str, Any]
     train: TrainConfig
-    stop_list: str = ""
 
     @classmethod
     def of(
@@ -61,7 +58,7 @@ class Recipe:
             raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
         network = NETWORKS[kind].Config
         types = {field.name: str(field.type) for field in (*fields(network), *fields(TrainConfig))}
-        types |= {"text": "str", "text_layers": "int", "stop_list": "str"}
+        types |= {"text": "str", "text_layers": "int"}
         del types["region_dim"]
         unknown = [key for key in values if key not in types]
         if unknown:
@@ -191,8 +188,7 @@ class Training:
         )
         text = tower.text
         if not recipe.sizes.get("stop_words", True):
-            words = read_ids(Path(recipe.stop_list)) if recipe.stop_list else None
-            text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens, words)}
+            text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens)}
         network = make(
             recipe.kind,
             {"region_dim": reader.identity.dim, **recipe.sizes},

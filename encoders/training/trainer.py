@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
-from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, evaluate_recall
-from boc.evaluate.relevance import read_relevance, rouge_l_matrix
+from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
+from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
 
 from ..networks.base import Network, signed_power
@@ -100,11 +100,6 @@ class Trainer:
         self.regions = regions
         self.captions = captions
         if held_out is None:
-            if not 1 <= config.held_out < len(pairs):
-                raise EncoderError(
-                    f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got "
-                    f"{config.held_out}",
-                )
             pairs, held_out = pairs.hold_out(config.held_out, config.seed)
         self.train = pairs
         self.held_out = held_out
@@ -136,7 +131,9 @@ class Trainer:
         self.average = self._copy()
         self._relevance: NDArray[np.float32] | None = None
         if config.choose != "recall":
-            self._relevance = self._load_relevance()
+            numbers = np.concatenate(held_out.captions)
+            texts = [captions.texts[number] for number in numbers]
+            self._relevance = rouge_l_matrix(texts, held_out.owners)
         self.state = RunState()
         # The loss of the last batch.
         self._loss = 0.0
@@ -357,17 +354,6 @@ class Trainer:
     def _copy(self) -> dict[str, Tensor]:
         """Return copies of all learned tensors."""
         return {name: parameter.detach().clone() for name, parameter in self.learned.items()}
-
-    def _load_relevance(self) -> NDArray[np.float32]:
-        """Return the relevance of the held-out pictures to their captions. BocError if the file is
-        of others."""
-        numbers = np.concatenate(self.held_out.captions)
-        texts = [self.captions.texts[number] for number in numbers]
-        if self.config.relevance in ("", "rouge-l"):
-            return rouge_l_matrix(texts, self.held_out.owners)
-        relevance = read_relevance(Path(self.config.relevance), len(texts))
-        check_relevance(relevance, len(texts), len(self.held_out))
-        return relevance
 
     def _validate(self) -> tuple[Recalls, Ndcg | None]:
         """Evaluate the averaged weights on the held-out pictures, and write the best weights to the

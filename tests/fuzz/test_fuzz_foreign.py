@@ -34,7 +34,7 @@ from boc.inputs.text_lines import read_ids
 from boc.inputs.vector_files import read_vectors
 from boc.plugins import encoder
 from boc.search.queries import parse_text
-from encoders.regions.precomputed import load_files, load_scan, load_tsv
+from encoders.regions.precomputed import load_files, load_scan
 from tests.boc.inputs.test_vector_files import FORMS
 from tests.fuzz.mutations import FORGED, damaged, verdict
 
@@ -129,10 +129,6 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
     ),
     "x_ims.npy": (scan, lambda path: (read_scan(path), load_scan(str(path.parent)))),
     "r.npz": (regions, ask_regions),
-    "r.tsv": (
-        lambda path: path.write_text("a\t9\t9\t1\t" + "AAAA" * 5 + "A=\t" + "AAAA" * 5 + "\n"),
-        lambda path: load_tsv(str(path)),
-    ),
     "book.npz": (lambda path: np.savez(path, centroids=np.ones((3, 4))), Codebook.load),
 }
 """How a sound file is written, and read."""

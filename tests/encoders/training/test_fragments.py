@@ -119,7 +119,6 @@ def test_exchange_opposites(
             "opposites need an alignment, which objective=matching lacks",
         ),
         ({"choose": "spice"}, "choose must be one of recall, ndcg, ndcg-image, got 'spice'"),
-        ({"relevance": "x.npy"}, "relevance is for choose=ndcg"),
     ],
 )
 def test_invalid_settings(
