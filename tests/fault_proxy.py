@@ -93,7 +93,11 @@ class Proxy:
     def open(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self._port))
         self._port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        threading.Thread(
+            target=self._accept,
+            args=(self._listener,),
+            daemon=True,
+        ).start()
 
     def close(self) -> None:
         if self._listener is not None:
@@ -185,7 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answer = self._ask_some(body) if faults.busy_rows else self._ask(body)
             proxy.after(number, self.path)
-            self._answer(*answer, cut=proxy.hit("cut", faults.cut), slow=faults.slow)
+            self._answer(
+                *answer,
+                cut=proxy.hit("cut", faults.cut),
+                slow=faults.slow,
+            )
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _do  # noqa: N815
 
@@ -212,7 +220,15 @@ class _Handler(BaseHTTPRequestHandler):
         """The server is asked to do some of the rows; the others are answered for it."""
         all_rows = list(rows(body))
         busy = [self.server.hit("busy_rows", self.server.faults.busy_rows) for _ in all_rows]
-        taken = b"".join(row for (_, row), skip in zip(all_rows, busy, strict=True) if not skip)
+        taken = b"".join(
+            row
+            for (_, row), skip in zip(
+                all_rows,
+                busy,
+                strict=True,
+            )
+            if not skip
+        )
         status, headers, answer = self._ask(taken or b'{"delete":{"_id":"nothing"}}\n')
         if status != 200:
             return status, headers, answer

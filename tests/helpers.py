@@ -25,15 +25,32 @@ def draw_pictures(folder: Path, count: int) -> Path:
     CSV."""
     colours = ("red", "green", "blue", "yellow", "purple")
     places = ("left", "right", "top", "bottom")
-    corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
+    corners = {
+        "left": (4, 20),
+        "right": (36, 20),
+        "top": (20, 4),
+        "bottom": (20, 36),
+    }
     lines = ["image,caption"]
     (folder / "images").mkdir(parents=True)
     for i in range(count):
         colour = colours[i % 5]
         place = places[i // 5 % 4]
         x, y = corners[place]
-        picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
-        ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)
+        picture = Image.new(
+            "RGB",
+            (64, 64),
+            (230, 230 - i % 50, 220),
+        )
+        ImageDraw.Draw(picture).rectangle(
+            (
+                x,
+                y,
+                x + 22,
+                y + 22,
+            ),
+            fill=colour,
+        )
         picture.save(folder / "images" / f"{i:03d}.png")
         lines += [
             f"{i:03d}.png,a {colour} box at the {place}",

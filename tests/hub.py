@@ -68,39 +68,38 @@ class Hub:
         known = list(self.repositories[name])
         return known[-1] if asked == "main" else asked if asked in known else None
 
-    def listed(self, name: str, revision: str) -> Iterator[tuple[str, int, str, str]]:
-        """Yield name, size, digest of git, and SHA-256, empty for small files."""
-        for file, data in [
-            *self.repositories[name][revision].items(),
-            *((file, b"no\n") for file in self.extra),
-        ]:
+    def listed(self, name: str, revision: str) -> list[dict[str, Any]]:
+        """The files of a repository, with names and digests as in both lists of the protocol."""
+        files = [*self.repositories[name][revision].items(), *((e, b"no") for e in self.extra)]
+        entries = []
+        for file, data in files:
             git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-            yield (
-                file,
-                len(data),
-                git,
-                hashlib.sha256(data).hexdigest() if len(data) > LARGE else "",
-            )
+            entry: dict[str, Any] = {
+                "type": "file",
+                "path": file,
+                "rfilename": file,
+                "size": len(data),
+                "oid": git,
+                "blobId": git,
+            }
+            if len(data) > LARGE:
+                digest = hashlib.sha256(data).hexdigest()
+                entry["lfs"] = {
+                    "oid": digest,
+                    "sha256": digest,
+                    "size": len(data),
+                    "pointerSize": 130,
+                }
+            entries.append(entry)
+        return entries
 
     def info(self, name: str, revision: str) -> dict[str, Any]:
-        siblings = [
-            {"rfilename": file, "size": size, "blobId": git}
-            | ({"lfs": {"sha256": sha256, "size": size, "pointerSize": 130}} if sha256 else {})
-            for file, size, git, sha256 in self.listed(name, revision)
-        ]
         return {
             "id": name,
             "sha": revision,
             "cardData": {"license": self.licence},
-            "siblings": siblings,
+            "siblings": self.listed(name, revision),
         }
-
-    def tree(self, name: str, revision: str) -> list[dict[str, Any]]:
-        return [
-            {"type": "file", "path": file, "size": size, "oid": git}
-            | ({"lfs": {"oid": sha256, "size": size, "pointerSize": 130}} if sha256 else {})
-            for file, size, git, sha256 in self.listed(name, revision)
-        ]
 
 
 def handler(hub: Hub) -> type[Handler]:
@@ -148,7 +147,7 @@ def handler(hub: Hub) -> type[Handler]:
                 self.answer(403, X_Error_Code="GatedRepo")
             elif listing:
                 body = (
-                    hub.tree(name, revision) if listing[2] == "tree" else hub.info(name, revision)
+                    hub.listed(name, revision) if listing[2] == "tree" else hub.info(name, revision)
                 )
                 self.send(json.dumps(body).encode(), 0)
             elif file is not None and file[3] in hub.repositories[name][revision]:

@@ -30,7 +30,11 @@ def tied_vectors(
     underflow."""
     widths = st.integers(1, 7) if width is None else st.just(width)
     grid = st.integers(-4, 4).map(lambda i: i / 4) | st.integers(-100, 100).map(lambda i: i / 128)
-    return arrays(np.float32, st.tuples(st.integers(*rows), widths), elements=grid.map(np.float32))
+    return arrays(
+        np.float32,
+        st.tuples(st.integers(*rows), widths),
+        elements=grid.map(np.float32),
+    )
 
 
 def term_matrices(shape: tuple[int, int], largest: int) -> st.SearchStrategy[sparse.csr_array]:
@@ -46,7 +50,12 @@ def random_terms(
     density: float,
 ) -> sparse.csr_array:
     """A term matrix of int32 with frequencies 1 to ``largest``."""
-    dense = rng.integers(1, largest, shape, endpoint=True) * (rng.random(shape) < density)
+    dense = rng.integers(
+        1,
+        largest,
+        shape,
+        endpoint=True,
+    ) * (rng.random(shape) < density)
     return sparse.csr_array(dense.astype(np.int32))
 
 
@@ -56,7 +65,11 @@ def assert_canonical(terms: sparse.csr_array, shape: tuple[int, int]) -> None:
     assert terms.shape == shape
     assert terms.dtype == np.int32
     assert (terms.data >= 1).all()
-    for start, stop in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
+    for start, stop in zip(
+        terms.indptr[:-1],
+        terms.indptr[1:],
+        strict=True,
+    ):
         row = terms.indices[start:stop].tolist()
         assert row == sorted(set(row))
 
@@ -137,13 +150,28 @@ def top_rows(
     """The rows and scores of at most k largest scores per query by posting lists, best first: by
     the kernel, or by the scores that numpy sums, as for those of 2**32 and more."""
     if native:
-        kernel = Kernel([((*postings.arrays, mask, *5 * [None]), postings.n)])
+        kernel = Kernel(
+            [
+                (
+                    (
+                        *postings.arrays,
+                        mask,
+                        *5 * [None],
+                    ),
+                    postings.n,
+                ),
+            ],
+        )
         answer = kernel.best(queries, k, Plan("terms", k, k))
         if answer is not None:
             _, rows, scores, counts = answer[0]
             return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
     answers = []
-    for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
+    for begin, end in zip(
+        queries.indptr[:-1],
+        queries.indptr[1:],
+        strict=True,
+    ):
         sums = postings.scores(queries.indices[begin:end], queries.data[begin:end])
         best = topk_positive(sums if mask is None else sums * mask, k)
         answers.append((best, sums[best]))

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,18 +60,3 @@ def test_what_the_container_is_built_of_is_sent_to_the_builder() -> None:
     }
     assert sent == needed
     assert all((ROOT / name).exists() for name in sent)
-
-
-@pytest.mark.slow
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("needs systemd-analyze")
-    unit = tmp_path / "boc.service"
-    unit.write_text(UNIT.replace("/opt/boc/bin/boc", shutil.which("true") or ""))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", unit],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "boc.service" in done.stderr) == (0, False), done.stderr

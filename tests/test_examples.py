@@ -69,7 +69,14 @@ def test_filters_hold_and_words_count(run: Run) -> None:
     lines = run("filter_and_words", "photos.h5", "a red box at the left")
     titles = [i for i, line in enumerate(lines) if not line.startswith(" ")]
     ends = [*titles[1:], len(lines)]
-    parts = [[line.split() for line in lines[a + 1 : b]] for a, b in zip(titles, ends, strict=True)]
+    parts = [
+        [line.split() for line in lines[a + 1 : b]]
+        for a, b in zip(
+            titles,
+            ends,
+            strict=True,
+        )
+    ]
     assert [len(part) for part in parts] == [3, 3, 3]
     assert {row[2] for row in parts[1]} == {"2025"}
     assert all("#" in row[1] for row in parts[2])
@@ -114,7 +121,16 @@ def test_the_notebook_runs_and_shows_its_hits(
         *lines, last = ast.parse("".join(cell["source"])).body
         exec(compile(ast.Module(lines, []), "notebook", "exec"), own)
         assert isinstance(last, ast.Expr)
-        shown.append(eval(compile(ast.Expression(last.value), "notebook", "eval"), own))
+        shown.append(
+            eval(
+                compile(
+                    ast.Expression(last.value),
+                    "notebook",
+                    "eval",
+                ),
+                own,
+            ),
+        )
     report, hits, table, alike = shown
     assert report.images == 60
     assert hits._repr_html_().count("<img src=") == 6
@@ -136,9 +152,3 @@ def test_every_example_is_run_and_documented() -> None:
             re.M,
         ),
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_docstrings_say_how_to_run(path: Path) -> None:
-    assert f"python examples/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]

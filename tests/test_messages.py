@@ -18,9 +18,7 @@ import boc
 from boc.cli import main
 from boc.errors import MARK, PYTHON, BocError, note
 from boc.search.queries import Query
-from boc.search.searcher import Searcher
 from boc.web.http.responses import answer_problems
-from tests.boc.web.test_api import client_of
 from tests.helpers import boc as command
 from tests.helpers import run
 from tests.test_architecture import FILES, ROOT, parsed
@@ -124,7 +122,12 @@ SAME: list[tuple[Callable[[Path], object], str, str, str]] = [
         "search its words with hybrid=",
     ),
     (
-        lambda place: boc.build_index("own", place / "pictures", at=at(place), encoder="clip"),
+        lambda place: boc.build_index(
+            "own",
+            place / "pictures",
+            at=at(place),
+            encoder="clip",
+        ),
         "by index.sync(), add others by index.add(), or make it again with replace=True",
         "by boc sync, add others by boc add, or make it again with --replace",
         "by boc sync, add others by boc add, or make it again with --replace",
@@ -164,13 +167,6 @@ def test_hint_in_words_of_each_door(
     answer_problems(app)
     app.get("/call")(lambda: call(place))
     assert parameter in TestClient(app).get("/call").json()["error"]
-
-
-def test_search_of_own_vectors_in_words_of_the_interface(place: Path, tmp_path: Path) -> None:
-    client = client_of(Searcher.open("own", at(place)), tmp_path)
-    wrong = {"q=dog": "by an item: like=ID", "like=0&find=text": "leave out find="}
-    for query, hint in wrong.items():
-        assert hint in client.get(f"/api/search?{query}").json()["error"]
 
 
 def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:

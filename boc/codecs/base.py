@@ -124,11 +124,6 @@ class Step:
         ``n_items``."""
         return 0
 
-    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Return the bytes of memory that ``fit_blocks`` takes for a sample of so many rows:
-        float32, and its parts."""
-        return 8 * rows * width
-
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
         """Fit to a sample of a collection of ``n_items``, here put together from its blocks.
 

@@ -93,12 +93,6 @@ class SurrogateCodec:
         ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
-    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Return the bytes of memory that ``fit`` takes for a sample of so many vectors of
-        ``width`` components."""
-        learning = (step for step in self.steps if step.learned and not step.frozen)
-        return max((step.learning_bytes(rows, width, n_items) for step in learning), default=0)
-
     def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
         """Learn all steps from embeddings of one or both modalities, samples of a collection of
         ``n_items``.

@@ -32,7 +32,6 @@ DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its te
 CHOICE = 4  # candidate centroids per term of a document
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 12
-CENTROID_ARRAYS = 6  # bytes per component of a centroid while they are learned
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
 
@@ -116,10 +115,6 @@ class Dictionary(Step):
 
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
-
-    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """The sample in 8 bits, and some arrays of the centroids in 8 bits."""
-        return (rows + CENTROID_ARRAYS * self.terms_at(n_items)) * width
 
     def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
         """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""

@@ -61,10 +61,6 @@ class Center(Step):
         parts = [(X[labels == label], label) for label in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
-    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Return the bytes of the sums; it keeps no sample."""
-        return 8 * width
-
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
         def validated() -> Iterator[tuple[Any, Modality]]:
             return ((self._validate(X, reset=True), label) for X, label in blocks)

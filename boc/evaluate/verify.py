@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
@@ -21,7 +21,6 @@ from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.inputs.features import FeatureFiles
 from boc.manage.load import check_same_encoder
-from boc.manage.shared_terms import term_faults
 from boc.plugins import Engine
 from boc.rerank.storage import round_trip
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
@@ -56,7 +55,7 @@ class Verification:
     ids of items whose stored frequencies differ from those of the codec by rounding; their scores
     were compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items
     by modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the
-    files whose bytes have changed, ``faults`` what is wrong with the terms of its items.
+    files whose bytes have changed.
     """
 
     pairs: int
@@ -67,17 +66,11 @@ class Verification:
     counts: dict[str, tuple[int, int]]
     repeated: list[str]
     damaged: list[str]
-    faults: list[str] = field(default_factory=list)
 
     @property
     def right(self) -> bool:
-        """True if no error was found: items may lack terms, but not all."""
-        wrong = (
-            self.damaged
-            or self.mismatches
-            or self.repeated
-            or (self.faults and not self.counts["postings"][0])
-        )
+        """True if no error was found: items may lack terms, but not all of them."""
+        wrong = self.damaged or self.mismatches or self.repeated or not self.counts["postings"][0]
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
 
@@ -131,7 +124,6 @@ def verify(
         {name: (count, expected[name]) for name, count in actual.items()},
         repeated,
         damaged,
-        term_faults(index),
     )
 
 

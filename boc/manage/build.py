@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
@@ -16,7 +15,7 @@ import numpy as np
 from boc import plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError, note
+from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import SUFFIXES
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -24,7 +23,6 @@ from boc.manage.budgets import choose_budgets, promise, renew_budgets
 from boc.manage.index_sources import IndexSources, paths_of
 from boc.manage.learn import fit_code
 from boc.manage.load import DEFAULT_RM, add_features, load_index, new_manifest
-from boc.manage.shared_terms import term_faults
 from boc.manage.stored import StoredItems, stored_manifest
 from boc.names import ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
@@ -224,8 +222,6 @@ def build_index(
                 show("indexing", done, report.images + report.texts)
             if shard is not None and not is_complete():
                 return replace_in(report, published=False)
-            for fault in term_faults(backend.open(name)):
-                note(f"{name}: {fault}")
 
         # Choose budgets, also if a kill came before that.
         promised = backend.open(name).manifest.recall
@@ -306,14 +302,6 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
                 editor.delete([*known][start : start + LOOKED_UP])
             editor.commit(json_sha256([index.manifest.source, "without", *sorted(known)]))
     return DeleteReport(len(known), unknown)
-
-
-def __getattr__(name: str) -> object:
-    """Return ``delete_items`` by its old name ``delete``, for one version."""
-    if name != "delete":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("delete is called delete_items", DeprecationWarning, stacklevel=2)
-    return delete_items
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:

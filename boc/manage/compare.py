@@ -265,16 +265,13 @@ class _Donors:
         missing: Collection[str],
     ) -> None:
         self._stored = stored
-        self._present: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
-        self._missing: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
+        self._donors: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
         self.missing_ids = dict.fromkeys(key for key in stored if key in missing)
-        for item in stored.values():
-            of = self._present
-            if item.id in self.missing_ids:
-                of = self._missing
-            of[content(item)][item.id] = item
+        # Of equal content, items that are missing come first.
+        for key in dict.fromkeys((*self.missing_ids, *stored)):
+            self._donors[content(stored[key])][key] = stored[key]
         # Nothing is known of items without content.
-        self._present[None] = self._missing[None] = {}
+        self._donors[None] = {}
 
     def take(
         self,
@@ -289,26 +286,26 @@ class _Donors:
         The donor is the stored item of its own id if that has its content, else one that moved,
         preferably of the same file name, else any.
         """
-        present = self._present[content]
-        missing = self._missing[content]
+        donors = self._donors[content]
+        # Some items of equal content are looked at.
+        some = list(islice(donors.values(), 64))
+        missing = [one for one in some if one.id in self.missing_ids]
         change: Change
-        if item.id in present:
-            donor = present[item.id]
-            change = "same"
-        elif missing:
-            # Some missing items of equal content are looked at.
-            first = list(islice(missing.values(), 64))
-            name = PurePosixPath(item.id).name
-            donor = next((one for one in first if PurePosixPath(one.id).name == name), first[0])
-            del missing[donor.id], self.missing_ids[donor.id]
-            present[donor.id] = donor
-            changes.vacated.append(donor.id)
-            change = "moved"
-        elif present:
-            donor = next(iter(present.values()))
-            change = "changed" if item.id in self._stored else "added"
-        else:
+        if not donors:
             changes.new.append(item)
             return False
+        if item.id in donors:
+            donor = donors[item.id]
+            change = "same"
+        elif missing:
+            name = PurePosixPath(item.id).name
+            donor = next((one for one in missing if PurePosixPath(one.id).name == name), missing[0])
+            del self.missing_ids[donor.id]
+            donors[donor.id] = donors.pop(donor.id)
+            changes.vacated.append(donor.id)
+            change = "moved"
+        else:
+            donor = some[0]
+            change = "changed" if item.id in self._stored else "added"
         changes.reuses.append(Reuse(item, donor, change, content, state))
         return True

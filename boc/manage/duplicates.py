@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import combinations, islice
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -65,64 +65,50 @@ def find_duplicates(
             f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a "
             "common one",
         )
-    equal = _Equal(searcher, modality)
-    # Pairs of leaders with the same vector or the same file.
-    exact = {frozenset(pair) for keys in equal.twins.values() for pair in combinations(keys, 2)}
+    members = _equal(searcher, modality)
+    leader = {key: first for first, keys in members.items() for key in keys}
     near: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done = 0
-    leaders = iter(equal.members)
+    leaders = iter(members)
     while ids := list(islice(leaders, BATCH)):
         for key, scores in zip(ids, _near(searcher, ids, least, modality), strict=True):
             for other, score in scores.items():
-                leader = equal.leader[other]
-                if leader != key:
-                    near[key][leader] = near[leader][key] = score
+                first = leader[other]
+                if first != key:
+                    near[key][first] = near[first][key] = score
         done += len(ids)
-        progress("comparing", done, len(equal.members))
-    for one, other in exact:
-        near[one][other] = near[other][one] = 1.0
-    sizes = {key: len(members) for key, members in equal.members.items() if len(members) > 1}
+        progress("comparing", done, len(members))
+    sizes = {key: len(keys) for key, keys in members.items() if len(keys) > 1}
     for key in sizes:
         near[key]  # a group of its own, if nothing else is near
     groups = []
     for key, others in group_near(near, sizes).items():
-        near_by = dict.fromkeys(equal.members[key][1:], (1.0, True))
+        near_by = dict.fromkeys(members[key][1:], (1.0, True))
         for other, score in others.items():
-            near_by |= dict.fromkeys(
-                equal.members[other],
-                (score, frozenset((key, other)) in exact),
-            )
+            near_by |= dict.fromkeys(members[other], (score, False))
         ordered = sorted(near_by, key=lambda id: (-near_by[id][0], id))
-        first, *items = searcher.index.find([key, *ordered])
+        first_item, *items = searcher.index.find([key, *ordered])
         duplicates = [Duplicate(item, *near_by[item.id]) for item in items]
-        groups.append(DuplicateGroup(first, duplicates))
+        groups.append(DuplicateGroup(first_item, duplicates))
     return groups
 
 
-class _Equal:
-    """Items of equal vector and equal file, which are compared as one: by their ``leader``, the
-    smallest id.
-
-    ``members`` are the ids by leader, ordered; ``twins`` leaders by vector, and by file.
-    """
-
-    def __init__(self, searcher: Searcher, modality: Modality) -> None:
-        self.members: defaultdict[str, list[str]] = defaultdict(list)
-        self.leader: dict[str, str] = {}
-        self.twins: defaultdict[object, list[str]] = defaultdict(list)
-        known: dict[tuple[bytes, object], str] = {}
-        items = (item for item in searcher.index.items() if item.modality == modality)
-        while batch := list(islice(items, BATCH)):
-            vectors = searcher.index.vectors([item.id for item in batch])
-            for item, vector in zip(batch, vectors, strict=True):
-                file = item.fields.get(HASH)
-                digest = blake2b(vector.tobytes(), digest_size=16).digest()
-                leader = self.leader[item.id] = known.setdefault((digest, file), item.id)
-                self.members[leader].append(item.id)
-                if leader == item.id:
-                    for same in (digest, file):
-                        if same is not None:
-                            self.twins[same].append(leader)
+def _equal(searcher: Searcher, modality: Modality) -> dict[str, list[str]]:
+    """Return the ids of items of equal vector or equal file, which are compared as one, by the
+    first of them."""
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    known: dict[object, str] = {}
+    items = (item for item in searcher.index.items() if item.modality == modality)
+    while batch := list(islice(items, BATCH)):
+        vectors = searcher.index.vectors([item.id for item in batch])
+        for item, vector in zip(batch, vectors, strict=True):
+            keys: list[object] = [blake2b(vector.tobytes(), digest_size=16).digest()]
+            if HASH in item.fields:
+                keys.append(item.fields[HASH])
+            first = min((known[key] for key in keys if key in known), default=item.id)
+            known |= {key: known.get(key, first) for key in keys}
+            members[first].append(item.id)
+    return members
 
 
 def group_near(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
-from boc import models, plugins
+from boc import plugins
 from boc.atomic_files import check_writable, file_lock, json_sha256
 from boc.errors import BocError, SourceError
 from boc.inputs.extraction import Extraction
@@ -71,16 +71,10 @@ class IndexSources:
         _ = self.items
         if spec is not None:
             return plugins.encoder(spec, device)
-        for name, entry in models.CATALOGUE.items():
-            if models.find(entry.repository):
-                raise BocError(
-                    f"{self.paths[0]} holds no vectors yet",
-                    f"name an encoder to make them: add <--encoder {name}>",
-                )
         raise BocError(
-            f"{self.paths[0]} holds no vectors yet",
-            "there is no encoder to make them; get one: <boc model get clip>, then repeat the "
-            "command with <--encoder clip> (or with your own: <--encoder KIND:FOLDER>)",
+            f"{self.paths[0]} holds no vectors yet, and no encoder is named to make them",
+            "get one: <boc model get clip>, then repeat the command with <--encoder clip> (or with "
+            "your own: <--encoder KIND:FOLDER>)",
         )
 
     @contextmanager

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -20,7 +20,7 @@ FIT_SETS = 2000  # concept sets per modality that a code is learned from
 HELD_OUT = (
     250  # items of each modality that no dictionary is learned from, so that they can judge it
 )
-MUCH = 200_000_000  # bytes of memory that are worth telling
+MANY = 100_000  # vectors, whose learning takes a while
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def fit_code(
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or
     as many as its steps need; their concept sets, of 2,000 per modality, if it learns from these.
 
-    If this takes much memory, ``progress`` is called with the amount before it begins.
+    If there are many of them, ``progress`` is called before and after.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
@@ -97,14 +97,12 @@ def fit_code(
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     size = sum(map(len, samples))
-    memory = codec.learning_bytes(size, file.header.dim, total)
-    show = partial(progress, f"learning from {size:,} items, {memory / 1e9:.1f} GB of memory")
-    if memory >= MUCH:
-        show(0, size)
+    if size >= MANY:
+        progress("learning", 0, size)
     try:
         codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
-    if memory >= MUCH:
-        show(size, size)
+    if size >= MANY:
+        progress("learning", size, size)
     return codec

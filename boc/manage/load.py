@@ -1,10 +1,9 @@
 """Feature files to indexes: fit a code, load, add. ``boc.manage.build`` starts from pictures."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, EncoderError, FeatureFileError, note
-from boc.inputs.features import Header, LazyBatch
+from boc.inputs.features import LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -24,41 +23,20 @@ from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
-from boc.types import MODALITIES, Batch, FieldType, Item, Modality, Rows
+from boc.types import MODALITIES, Batch, FieldType, Item, Rows
+
+if TYPE_CHECKING:
+    from boc.inputs.features import FeatureFile, FeatureFiles
+    from boc.manage.stored import StoredItems
+    from boc.manage.vector_items import VectorItems
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # the same, with concept sets, which are many times larger
 DEFAULT_RM = 10.0
 
 
-class VectorSource(Protocol):
-    """Items with their vectors: of feature files, of files of others, or of an index.
-
-    ``failures`` are ids and reasons of items that could not be used.
-    """
-
-    @property
-    def path(self) -> Path | str: ...
-
-    @property
-    def header(self) -> Header: ...
-
-    @property
-    def failures(self) -> list[tuple[str, str]]: ...
-
-    def count(self, modality: Modality) -> int: ...
-
-    def items(self, modality: Modality) -> Iterable[Item]: ...
-
-    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]: ...
-
-    def sample(
-        self,
-        modality: Modality,
-        rows: NDArray[np.int64],
-    ) -> Iterator[NDArray[np.float32]]: ...
-
-    def contents(self, *, sets: bool) -> str: ...
+VectorSource: TypeAlias = "FeatureFile | FeatureFiles | StoredItems | VectorItems"
+"""Items with their vectors: of feature files, of an index, or of files of others."""
 
 
 def new_manifest(

@@ -23,7 +23,6 @@ import boc
 from boc import build_index, plugins
 from boc.codecs import global_code
 from boc.errors import BocError
-from boc.manage import build
 from boc.progress import Bars
 from tests.helpers import draw_pictures
 
@@ -60,11 +59,6 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert getattr(boc, name).__name__ == name
     with pytest.raises(AttributeError, match="module 'boc' has no attribute 'serach'"):
         boc.serach  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_an_old_name_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="delete is called delete_items"):
-        assert build.delete is build.delete_items
 
 
 def run_apart(coroutine: Any) -> Any:

@@ -10,11 +10,6 @@ from pathlib import Path
 import pytest
 
 from boc import plugins
-from demo.canvas import SKIES
-from demo.eyes import CELLS, UNKNOWN, describe
-from demo.land import PLACES
-from demo.scene import Scene, Thing
-from demo.things import ART, COLOURS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -28,7 +23,12 @@ def make(target: str, **settings: object) -> str:
     installed = [
         argument for name in ("installed", "searching") for argument in ("-o", f".venv/{name}")
     ]
-    command = ["make", *installed, target, *(f"{name}={value}" for name, value in settings.items())]
+    command = [
+        "make",
+        *installed,
+        target,
+        *(f"{name}={value}" for name, value in settings.items()),
+    ]
     command.append(f"BIN={Path(sys.executable).parent}")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -53,22 +53,3 @@ def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
     encoder = plugins.encoder(f"teran:{tmp_path / 'moved'}")
     assert encoder.encode_texts(["a red rocket"]).vectors.shape == (1, 16)
     assert "/" not in (tmp_path / "moved" / "config.json").read_text(encoding="utf-8")
-
-
-def test_a_cell_learns_the_thing_in_front() -> None:
-    scene = Scene("desert", "night", (Thing("rocket", "red"), Thing("cat", "white")))
-    kind, colour, place, sky = describe(scene, [(0.0, 0.0, 0.6, 0.6), (0.5, 0.5, 1.0, 1.0)])
-    rocket = list(ART).index("rocket")
-    cat = list(ART).index("cat")
-    nothing = len(ART)
-    assert kind.shape == (CELLS, CELLS)
-    assert [kind[0, 0], kind[4, 4], kind[-1, -1], kind[0, -1]] == [rocket, cat, cat, nothing]
-    assert [colour[0, 0], colour[4, 4], colour[0, -1]] == [
-        list(COLOURS).index("red"),
-        list(COLOURS).index("white"),
-        UNKNOWN,
-    ]
-    assert (kind == rocket).sum() == 5 * 5 - 1
-    assert (kind == cat).sum() == 4 * 4
-    assert (place == list(PLACES).index("desert")).all()
-    assert (sky == list(SKIES).index("night")).all()

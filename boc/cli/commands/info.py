@@ -13,32 +13,23 @@ from boc.cli import options
 
 @click.command("info")
 @click.argument("name", required=False)
-@click.option(
-    "--items",
-    type=click.IntRange(1),
-    help="Compute the bytes of an index of so many items like these.",
-)
 @options.at
 @options.as_json
-def command(name: str | None, items: int | None, at: str, as_json: bool) -> None:
+def command(name: str | None, at: str, as_json: bool) -> None:
     """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what
     the backend supports.
 
-    With --items it prints the bytes by part of an index of so many items like those of NAME, with
-    its code. The figures are those of one copy; each replica of a server takes them once more.
+    The bytes per item are those of one copy; each replica of a server takes them once more.
 
     \b
     Examples: boc info photos
               boc info --at elastic+https://localhost:9200
-              boc info photos --items 10000000
     """
     from boc import plugins
     from boc.manage.budgets import DRIFT
-    from boc.manage.facts import index_facts, planned_sizes
+    from boc.manage.facts import index_facts
     from boc.plugins import check_name
 
-    if name is None and items is not None:
-        raise click.UsageError("--items goes with an index, whose items are like those to come")
     backend = plugins.backend(at)
     if name is None:
         about = backend.about()
@@ -49,16 +40,6 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
             print_rows({**about, "indexes": ", ".join(names) or "none"})
         return
     index = backend.open(check_name(name))
-    if items is not None:
-        sizes = planned_sizes(index, items)
-        if as_json:
-            click.echo(json.dumps({"items": items, "bytes": sizes}))
-            return
-        for part, size in {**sizes, "in all": sum(sizes.values())}.items():
-            if size:
-                each = f"{size / 1e6:,.1f} MB, {size / items:,.0f} bytes per item"
-                click.echo(f"{part:9s} {each}")
-        return
     facts = index_facts(index)
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
@@ -79,7 +60,7 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
             "items": f"{counts['image']} pictures, {counts['text']} captions",
             "code": facts["code"] or "none that has a name",
             "steps": ", ".join(facts["steps"]),
-            "terms": "; ".join([f"{facts['terms']}", *facts["faults"]]),
+            "terms": facts["terms"],
             "postings": f"{facts['postings']} ({facts['postings'] / total:.1f} per item)",
             "vectors": f"{facts['dimensions']} x {facts['vectors']}{rounded}",
             "concepts": facts["concepts"] or "none",

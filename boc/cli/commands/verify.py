@@ -77,8 +77,6 @@ def print_report(name: str, report: Verification) -> None:
     for part, (count, expected) in report.counts.items():
         if count != expected:
             click.echo(f"{part}  found {count}  manifest {expected}")
-    for fault in report.faults:
-        click.echo(f"note: {fault}", err=True)
     for key in report.rounded:
         click.echo(
             f"note: {options.plain(key)} has frequencies one rounding away from its code",

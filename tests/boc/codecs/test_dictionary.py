@@ -334,18 +334,6 @@ def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.Monke
             assert same_matrix(getattr(step, name), getattr(other, name))
 
 
-def test_memory_of_learning_is_that_of_the_sample_and_of_the_centroids_in_bytes() -> None:
-    code = global_code("dictionary")
-    small, large, many = (
-        code.learning_bytes(n, 256, items)
-        for n, items in ((10**6, 10**6), (2 * 10**6, 10**6), (2 * 10**6, 10**7))
-    )
-    assert large - small == 10**6 * 256
-    assert many > large
-    assert large < 3 * 10**6 * 256  # and nothing in float32, not for the means either
-    assert global_code("bits").learning_bytes(1000, 256, 10**6) == 8 * 1000 * 256
-
-
 def test_centroids_are_stored_in_bytes() -> None:
     arrays = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200))).arrays()
     dtypes = [np.int8, np.float32, np.int8, np.float32, np.int64]

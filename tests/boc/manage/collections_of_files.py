@@ -180,7 +180,11 @@ class Files:
 
 _NAME = st.sampled_from(NAMES)
 OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(["write", "edit"]), _NAME, st.sampled_from(CONTENTS)),
+    st.tuples(
+        st.sampled_from(["write", "edit"]),
+        _NAME,
+        st.sampled_from(CONTENTS),
+    ),
     st.tuples(st.sampled_from(["rename", "swap", "copy"]), _NAME, _NAME).filter(
         lambda each: each[1] != each[2],
     ),
@@ -195,9 +199,20 @@ def held(name: str, at: str) -> dict[str, tuple[Any, ...]]:
     ids = [item.id for item in items]
     terms = index.terms(ids).toarray()
     vectors = index.vectors(ids)
-    rows = zip(items, terms.tolist(), vectors.astype(float).tolist(), strict=True)
+    rows = zip(
+        items,
+        terms.tolist(),
+        vectors.astype(float).tolist(),
+        strict=True,
+    )
     found = {
-        item.id: (item.modality, item.content, item.group, dict(item.fields), *row)
+        item.id: (
+            item.modality,
+            item.content,
+            item.group,
+            dict(item.fields),
+            *row,
+        )
         for item, *row in rows
     }
     assert sum(index.manifest.items.values()) == len(found)
@@ -207,4 +222,12 @@ def held(name: str, at: str) -> dict[str, tuple[Any, ...]]:
 
 def new(name: str, source: Path | Sequence[Path], at: str, **options: Any) -> None:
     """Make an index with a code that learns nothing, so that it is the same for the same items."""
-    build_index(name, source, encoder="test:counting", at=at, code=CODE, replace=True, **options)
+    build_index(
+        name,
+        source,
+        encoder="test:counting",
+        at=at,
+        code=CODE,
+        replace=True,
+        **options,
+    )

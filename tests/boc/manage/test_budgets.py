@@ -11,7 +11,7 @@ from boc import copy_index, plugins
 from boc.codecs import parse_code
 from boc.errors import BocError, BocWarning
 from boc.manage import budgets
-from boc.manage.budgets import EASIER, has_grown, promise
+from boc.manage.budgets import EASIER, promise
 from boc.manage.build import add_items, build_index
 from boc.manage.facts import index_facts
 from boc.manifest import Manifest
@@ -29,7 +29,15 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(0).normal(size=(60, DIM))
     made = centres[rng.integers(60, size=n)] + 0.7 * rng.normal(size=(n, DIM)) + offset
-    return np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True), np.float32)
+    return np.asarray(
+        made
+        / np.linalg.norm(
+            made,
+            axis=1,
+            keepdims=True,
+        ),
+        np.float32,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.mark.parametrize("recall", [-1.0, 0.0, 1.0, 2.0, float("nan")])
+@pytest.mark.parametrize(
+    "recall",
+    [
+        -1.0,
+        0.0,
+        1.0,
+        2.0,
+        float("nan"),
+    ],
+)
 def test_recall_lies_between_0_and_1(recall: float) -> None:
     code = parse_code("dictionary")
     with pytest.raises(BocError, match=r"recall must lie between 0 and 1, got .*0\.98"):
@@ -62,7 +79,17 @@ def test_recall_is_promised_where_no_budget_is_given(recall: float | None) -> No
 def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> None:
     place = f"file:{tmp_path}"
     queries = rows(400, 3, -0.3)
-    best = np.argsort(-(queries @ rows(PICTURES, 1, 0.3).T), axis=1)[:, :10]
+    best = np.argsort(
+        -(
+            queries
+            @ rows(
+                PICTURES,
+                1,
+                0.3,
+            ).T
+        ),
+        axis=1,
+    )[:, :10]
     costs = []
     for target in (0.8, 0.95):
         build_index("made", source, at=place, code="dictionary", recall=target, replace=True)
@@ -163,9 +190,3 @@ def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
     ) == (16, 7.0, {})
     with pytest.raises(BocError, match="leave out"):
         build_index("other", source, at=f"file:{tmp_path}", code="dictionary", rm=7.0, recall=0.9)
-
-
-def test_growth_by_half_asks_for_another_choice() -> None:
-    assert has_grown({"target": 0.9, "items": 100}, 150)
-    assert not has_grown({"target": 0.9, "items": 100}, 149)
-    assert not has_grown({}, 149)

@@ -96,7 +96,11 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     build_index("deeper", tmp_path / "photos.zip", at=at, rm=50)
     deeper = plugins.backend(at).open("deeper").manifest
     photos = plugins.backend(at).open("photos").manifest
-    assert (deeper.rm, deeper.codec, deeper.arrays) == (50, photos.codec, photos.arrays)
+    assert (
+        deeper.rm,
+        deeper.codec,
+        deeper.arrays,
+    ) == (50, photos.codec, photos.arrays)
     (tmp_path / "table.csv").write_text("id,year:integer,width:keyword\n000.png,2019,wide\n")
     build_index("described", tmp_path / "photos.zip", at=at, metadata=tmp_path / "table.csv")
     described = plugins.backend(at).open("described")
@@ -172,7 +176,12 @@ def test_copy_continues_after_an_error(
     assert not Path(to).exists()
     calls[0] = 10
     ticks: list[tuple[str, int, int]] = []
-    report = copy_index("photos", at=at, to=to, progress=lambda *tick: ticks.append(tick))
+    report = copy_index(
+        "photos",
+        at=at,
+        to=to,
+        progress=lambda *tick: ticks.append(tick),
+    )
     assert (report.images, report.texts) == (40, 80)
     assert calls[0] - 10 < 12  # batches
     assert ticks[-1] == ("copying", 120, 120)
@@ -302,16 +311,3 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
         in boc("copy", "nosuch", "--to", tmp_path / "new.zip", "--at", at).stderr
     )
     assert not (tmp_path / "new.zip").exists()
-
-
-def test_copy_command_reports(at: str, tmp_path: Path) -> None:
-    to = f"file:{tmp_path / 'there'}"
-    done = run("copy", "photos", "--from", at, "--to", to)
-    assert "40 pictures and 80 captions" in done.stdout
-    assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout
-    assert "two: 40 pictures" in boc("copy", "photos", "two", "--at", at).stdout
-    assert "copied onto itself" in boc("copy", "photos", "--at", at).stderr
-    assert (
-        "of something else; add --replace"
-        in boc("copy", "photos", "two", "--code", "bits:8", "--at", at).stderr
-    )

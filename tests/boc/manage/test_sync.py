@@ -106,7 +106,11 @@ def _broken(left: int) -> Any:
     return lambda url: Breaking(backend(url), left)
 
 
-STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
+STEPS = st.lists(
+    st.lists(OPERATIONS, max_size=8),
+    min_size=1,
+    max_size=4,
+)
 
 
 @pytest.mark.slow
@@ -114,7 +118,14 @@ STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
     max_examples=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )  # to shrink one takes minutes
-@given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
+@given(
+    steps=STEPS,
+    breaks=st.lists(
+        st.integers(1, 12),
+        min_size=4,
+        max_size=4,
+    ),
+)
 def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         encoder = Counting()
@@ -139,7 +150,14 @@ def test_so_it_is_on_servers(server: Any) -> None:
             patch.chdir(place)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", BocWarning)  # of edits that broke off
-                check(encoder, at, Path(place) / "pictures", steps, breaks[: len(steps)], name)
+                check(
+                    encoder,
+                    at,
+                    Path(place) / "pictures",
+                    steps,
+                    breaks[: len(steps)],
+                    name,
+                )
 
     try:
         law()
@@ -176,7 +194,11 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
     assert sorted(encoder.seen) == [b"another", b"new"]
     again = sync_index("x", files.folder, at=at)
     assert again.up_to_date
-    assert (again.same, again.failed, again.unreadable) == (7, [], ["bad.png"])
+    assert (
+        again.same,
+        again.failed,
+        again.unreadable,
+    ) == (7, [], ["bad.png"])
     files.do(("write", "bad.png", "good now"))
     assert sync_index("x", files.folder, at=at).added == 1
     assert plugins.backend(at).open("x").manifest.unreadable == {}
@@ -254,37 +276,18 @@ def test_captions_follow_their_table(
     assert sorted(encoder.seen) == [b"a lynx", b"changed"]
     assert (report.changed, report.same, report.removed) == (4, 4, 0)
     write("a dog")
-    assert sync_index("x", table, at=at, images=files.folder, remove_many=True).removed == 6
+    assert (
+        sync_index(
+            "x",
+            table,
+            at=at,
+            images=files.folder,
+            remove_many=True,
+        ).removed
+        == 6
+    )
     new("fresh", table, at, images=files.folder)
     assert held("x", at) == held("fresh", at)
-
-
-def test_metadata_is_kept_or_replaced(
-    encoder: Counting,
-    files: Files,
-    at: str,
-    tmp_path: Path,
-) -> None:
-    for name, place in (("old", "here"), ("other", "there")):
-        rows = "".join(f"{i}.png,{place} {i}\n" for i in range(6))
-        (tmp_path / f"{name}.csv").write_text(f"id,where\n{rows}")
-    build_index("x", files.folder, encoder="test:counting", at=at, metadata=tmp_path / "old.csv")
-    for operation in (
-        ("rename", "0.png", "moved.png"),
-        ("write", "1.png", "else"),
-        ("swap", "2.png", "3.png"),
-    ):
-        files.do(operation)
-    sync_index("x", files.folder, at=at)
-    fields = {key: row[3]["where"] for key, row in held("x", at).items()}
-    wheres = {f"{i}.png": f"here {i}" for i in range(1, 6)}
-    assert fields == {**wheres, "moved.png": "here 0"}
-    files.do(("rename", "moved.png", "0.png"))
-    report = sync_index("x", files.folder, at=at, metadata=tmp_path / "other.csv")
-    assert report.encoded == 0
-    assert {key: row[3]["where"] for key, row in held("x", at).items()} == {
-        f"{i}.png": f"there {i}" for i in range(6)
-    }
 
 
 def _photograph(path: Path, colour: str, taken: str, clock: int) -> None:
@@ -324,19 +327,6 @@ def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_p
     assert plugins.backend(at).open("x").manifest == before  # nothing was written again
 
 
-def test_table_with_the_fact_of_the_camera(encoder: Counting, at: str, tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    table = tmp_path / "table.csv"
-    folder.mkdir()
-    _photograph(folder / "0.jpg", "red", "2020:01:01 00:00:00", 10**18)
-    new("x", folder, at)
-    table.write_text("id,taken:date\n0.jpg,2020-01-01\n")
-    assert sync_index("x", folder, at=at, metadata=table).up_to_date
-    _photograph(folder / "0.jpg", "blue", "2029:01:01 00:00:00", 2 * 10**18)
-    sync_index("x", folder, at=at)
-    assert _taken(at) == {"0.jpg": "2020-01-01T00:00:00"}
-
-
 @pytest.mark.slow
 def test_unreadable_pictures_are_skipped(
     encoder: Counting,
@@ -352,7 +342,11 @@ def test_unreadable_pictures_are_skipped(
     build_index("again", tmp_path / "x.zip", at=at)
     for name in ("x", "copy", "again"):
         report = sync_index(name, files.folder, at=at)
-        assert (report.up_to_date, report.failed, report.unreadable) == (True, [], ["bad.png"])
+        assert (
+            report.up_to_date,
+            report.failed,
+            report.unreadable,
+        ) == (True, [], ["bad.png"])
     files.do(("write", "bad.png", "good now"))
     assert sync_index("copy", files.folder, at=at).added == 1
 
@@ -390,9 +384,15 @@ def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: 
         with pytest.warns(BocWarning, match="two"):
             report = sync_index("x", folders, at=at, keep_missing=True)
         assert report.missing == 3
-    assert held("x", at).keys() == {f"one/{n}.png" for n in ("1", "2", "new", "moved")} | {
-        f"two/{i}.png" for i in range(3)
-    }
+    assert held("x", at).keys() == {
+        f"one/{n}.png"
+        for n in (
+            "1",
+            "2",
+            "new",
+            "moved",
+        )
+    } | {f"two/{i}.png" for i in range(3)}
     two.folder.rmdir()
     (tmp_path / "detached").rename(two.folder)
     assert sync_index("x", folders, at=at).up_to_date
@@ -546,16 +546,6 @@ def test_a_picture_that_cannot_be_read_now_stays(
     assert held("x", at) == before
     sync_index("x", files.folder, at=at)
     assert held("x", at) != before
-
-
-def test_what_cannot_be_synced_is_refused(library: Path, tmp_path: Path) -> None:
-    at = f"file:{library / 'index'}"
-    with pytest.raises(SourceError, match="is a feature file"):
-        sync_index("photos", library / "photos.h5", at=at)
-    with pytest.raises(BocError, match="no index 'absent'"):
-        sync_index("absent", library / "images", at=at)
-    with pytest.raises(BocError):
-        sync_index("photos", library / "images", at=at, encoder="tern:absent")
 
 
 @pytest.mark.slow

@@ -32,7 +32,14 @@ def splade_like(n: int, terms: int, each: int, seed: int) -> list[Vector]:
         columns = rng.choice(terms, each, replace=False, p=usual / usual.sum())
         weights = np.clip(rng.exponential(0.6, each), 0.02, 3.2)
         vectors.append(
-            {f"##w{j}": round(float(w), 3) for j, w in zip(columns, weights, strict=True)},
+            {
+                f"##w{j}": round(float(w), 3)
+                for j, w in zip(
+                    columns,
+                    weights,
+                    strict=True,
+                )
+            },
         )
     return vectors
 
@@ -64,7 +71,14 @@ def check(at: str, documents: list[Vector], queries: list[Vector], k: int = 10) 
         exact = products(query, documents)
         best = sorted((key for key in exact if exact[key]), key=lambda key: (-exact[key], key))[:k]
         assert [(hit.id, hit.score) for hit in hits] == [(key, exact[key]) for key in best]
-    assert explain(searcher, answers[0][0].id, json.dumps(queries[0])).score == answers[0][0].score
+    assert (
+        explain(
+            searcher,
+            answers[0][0].id,
+            json.dumps(queries[0]),
+        ).score
+        == answers[0][0].score
+    )
     assert verify(searcher.index).right
     like = searcher.search_query(Query.of(like=["d3"]), k=3)
     exact = products(documents[3], documents)
@@ -128,10 +142,18 @@ def test_sparse_captions_find_their_pictures(tmp_path: Path) -> None:
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
     at = f"file:{tmp_path}"
-    build_index("both", [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"], at=at)
+    build_index(
+        "both",
+        [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"],
+        at=at,
+    )
     searcher = Searcher.open("both", at)
     for line in lines:
-        hit = searcher.search(json.dumps(line["vector"]), k=1, find="image")[0]
+        hit = searcher.search(
+            json.dumps(line["vector"]),
+            k=1,
+            find="image",
+        )[0]
         assert hit.item.id == line["image"]
     assert (
         "holds terms of another system"
@@ -162,7 +184,11 @@ def pairs(
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     images = rng.standard_normal((12, 8), dtype=np.float32)
-    captions = np.repeat(images, 2, axis=0) + 0.05 * rng.standard_normal((24, 8), dtype=np.float32)
+    captions = np.repeat(
+        images,
+        2,
+        axis=0,
+    ) + 0.05 * rng.standard_normal((24, 8), dtype=np.float32)
     np.save(folder / "images.npy", 3 * images)
     np.save(folder / "captions.npy", captions)
     (folder / "captions.txt").write_text("".join(f"sentence {i}\n" for i in range(24)))

@@ -12,7 +12,6 @@ from boc.manage.build import add_items, delete_items
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Engine
 from boc.rerank.storage import round_trip
-from tests.helpers import boc, run
 
 
 def assert_holds(index: Engine, features: Path, dtype: str) -> None:
@@ -52,24 +51,10 @@ def test_rounding_survives_every_operation(
     copy_index("photos", "coded", at=at, code="bits:8")
     copy_index("photos", at=at, to=tmp_path / "exported.zip")
     build_index("again", tmp_path / "exported.zip", at=to)
-    for place, name in ((to, "photos"), (at, "coded"), (to, "again")):
+    for place, name in (
+        (to, "photos"),
+        (at, "coded"),
+        (to, "again"),
+    ):
         assert_holds(plugins.backend(place).open(name), features, dtype)
     assert build_index("photos", tmp_path / "exported.zip", at=at).up_to_date
-
-
-def test_int8_vectors_by_command(library: Path, tmp_path: Path) -> None:
-    at = f"file:{tmp_path}"
-    features = library / "photos.h5"
-    run("index", "photos", features, "--at", at, "--vectors", "int8")
-    assert "x int8\n" in boc("info", "photos", "--at", at).stdout
-    assert boc("verify", "photos", "--at", at).exit_code == 0
-    with FeatureFile(features) as file:
-        dim = file.header.dim
-        items = file.count("image") + file.count("text")
-    (rows,) = tmp_path.glob("photos/segment-*/vectors.npy")
-    assert np.load(rows).shape == (items, dim + 4)
-    again = boc("index", "photos", features, "--at", at, "--vectors", "int8")
-    assert "up to date" in again.stdout
-    other = boc("index", "photos", features, "--at", at, "--vectors", "float16")
-    assert other.exit_code == 1
-    assert "--replace" in other.stderr

@@ -90,7 +90,14 @@ def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
     files.folder.rename(tmp_path / "away")
     looks = iter(range(6))
     told = []
-    watch("x", files.folder, told.append, at=at, stop=lambda: next(looks, None) is None, pace=QUICK)
+    watch(
+        "x",
+        files.folder,
+        told.append,
+        at=at,
+        stop=lambda: next(looks, None) is None,
+        pace=QUICK,
+    )
     assert [type(each) for each in told] == [SourceError]
 
 

@@ -1,0 +1,56 @@
+"""Codes learned from feature files: from items spread evenly, whatever the blocks they are read
+in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boc.codecs import SurrogateCodec, global_code
+from boc.inputs.features import FeatureFiles
+from boc.manage.learn import fit_code, held_out
+from boc.types import MODALITIES, Batch, Embeddings, Item
+from tests.oracles import random_units, write_features
+
+
+def test_code_is_learned_from_evenly_spread_items(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {"image": 1500, "text": 3500}
+    batches = []
+    for modality in MODALITIES:
+        n = counts[modality]
+        items = [Item(f"{modality}-{i}", modality, "") for i in range(n)]
+        batches.append(Batch(items, Embeddings(modality, random_units(n, n, 24))))
+    path = write_features(tmp_path / "many.h5", *batches)
+    ticks: list[tuple[str, int, int]] = []
+
+    def fit(file: FeatureFiles) -> SurrogateCodec:
+        return fit_code(
+            file,
+            global_code("dictionary", terms=64),
+            lambda *tick: ticks.append(tick),
+            sample=100,
+        )
+
+    def spread(count: int, size: int) -> NDArray[np.int64]:
+        return np.arange(size) * count // size
+
+    with FeatureFiles([path]) as file:
+        samples = []
+        for modality, size in (("image", 231), ("text", 538)):
+            count = counts[modality]
+            rows = np.setdiff1d(spread(count, size), held_out(count))
+            samples.append(Embeddings(modality, next(iter(file.sample(modality, rows)))))
+        fit(file)
+        assert not ticks
+        monkeypatch.setattr("boc.manage.learn.MANY", 0)
+        monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
+        codec = fit(file)
+    rows = sum(map(len, samples))
+    assert ticks == [("learning", done, rows) for done in (0, rows)]
+    expected = global_code("dictionary", terms=64).fit(*samples, n_items=5000)
+    for name, array in expected.arrays().items():
+        assert np.array_equal(codec.arrays()[name], array)
