@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -71,36 +72,22 @@ def packages() -> Iterator[Finding]:
         yield Finding("note", "packages", what, "pip install -e FOLDER")
         return
     for extra, use in {"": "all that boc always needs", **USES}.items():
-        marked = {
-            re.split(r"[^\w.-]", line)[0]: line
+        names = [
+            re.split(r"[^\w.-]", line)[0]
             for line in requirements
             if "python_version" not in line and line.partition('extra == "')[2].strip('"') == extra
-        }
+        ]
+        versions = {}
+        for name in names:
+            with suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
         about = f"extra {extra}" if extra else "packages"
-        if lacks := ", ".join(filter(None, map(lack, marked, marked.values()))):
+        if lacks := ", ".join(name for name in names if name not in versions):
             todo = f"pip install 'boc[{extra}]'" if extra else "pip install boc"
             yield Finding("note" if extra else "problem", about, f"{use}: lacks {lacks}", todo)
         else:
-            versions = ", ".join(f"{name} {metadata.version(name)}" for name in marked)
-            yield Finding("ok", about, f"{use}: {versions}")
-
-
-def lack(name: str, requirement: str) -> str:
-    """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty
-    if nothing is."""
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return f"{name} (not installed)"
-    least = re.search(r">=\s*([\d.]+)", requirement)
-    if least is None or numbers(version) >= numbers(least[1]):
-        return ""
-    return f"{name} ({version}, must be {least[1]} or newer)"
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (2, 15) of 2.15rc1+cpu."""
-    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
+            shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+            yield Finding("ok", about, f"{use}: {shown}")
 
 
 def compiled_modules() -> Iterator[Finding]:

@@ -136,8 +136,8 @@ class Index:
         file.
 
         The ``options`` are those of ``boc.SearchOptions``: ``filters`` as on the command line,
-        ``"width>=1000"``, or a list of these; ``find``, ``sort``, ``min_confidence``, ``collapse``,
-        ``rm``, ``rerank``, ``query_z``, ``hybrid`` and ``words_weight``. A hit has ``id``,
+        ``"width>=1000"``, or a list of these; ``find``, ``sort``, ``collapse``,
+        ``rm``, ``rerank``, ``query_z`` and ``hybrid``. A hit has ``id``,
         ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
 
         BocError for invalid values; ImageError for an unreadable picture.

@@ -9,9 +9,9 @@ Metric: TypeAlias = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 """Re-rank metrics: the dot product of vectors, or an alignment of concept sets."""
 
-Hybrid: TypeAlias = Literal["rrf", "sum"]
+Hybrid: TypeAlias = Literal["rrf"]
 HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
-"""Ways to combine with BM25 over the words of a sentence: fuse the rankings, or add the scores."""
+"""How to combine with BM25 over the words of a sentence: fuse the rankings."""
 
 Modality: TypeAlias = Literal["image", "text"]
 MODALITIES: tuple[Modality, Modality] = ("image", "text")

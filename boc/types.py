@@ -59,9 +59,7 @@ class Item:
 class Hit:
     """An item and its score; higher is better.
 
-    ``confidence`` in 0 to 1 says how far it stands above the background
-    (``boc.search.background``), if that was asked for. ``duplicates`` are the ids of the hits that
-    were put under it as near-duplicates.
+    ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
 
     Examples
     --------
@@ -74,7 +72,6 @@ class Hit:
 
     item: Item
     score: float
-    confidence: float | None = None
     duplicates: tuple[str, ...] = ()
 
     @property
@@ -97,8 +94,8 @@ class Hit:
         return self.item.fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values for JSON: id, modality, score, content; confidence, duplicates and
-        fields if any."""
+        """Return it as values for JSON: id, modality, score, content; duplicates and fields if
+        any."""
         item = self.item
         values = {
             "id": item.id,
@@ -106,8 +103,6 @@ class Hit:
             "score": self.score,
             "content": item.content,
         }
-        if self.confidence is not None:
-            values["confidence"] = self.confidence
         if self.duplicates:
             values["duplicates"] = list(self.duplicates)
         if item.fields:
@@ -426,17 +421,6 @@ class Rescore:
     plain: bool = False
 
 
-@dataclass(frozen=True)
-class TextScore:
-    """Add ``weight`` times the full-text score (BM25) of each sentence to the score of its terms.
-
-    The BM25 scores of OpenSearch 3 are 2.2 times smaller than those of the other engines.
-    """
-
-    texts: Sequence[str]
-    weight: float
-
-
 @dataclass(eq=False)
 class SearchRequest:
     """A request for the best ``k`` items of an index for each of n queries.
@@ -444,8 +428,8 @@ class SearchRequest:
     ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts
     the hits to pictures or sentences, ``filters`` to items that fulfil all of them. With
     ``rescore`` the k items are candidates, re-ranked where their vectors or concept sets are; an
-    alignment needs ``modality``. With ``words`` the score also counts words. ``code`` is how the
-    vectors of ``rescore`` become terms, for an engine that can do it itself.
+    alignment needs ``modality``. ``code`` is how the vectors of ``rescore`` become terms, for an
+    engine that can do it itself.
 
     ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the
     right hits.
@@ -456,7 +440,6 @@ class SearchRequest:
     modality: Modality | None = None
     filters: Sequence[Filter] = ()
     rescore: Rescore | None = None
-    words: TextScore | None = None
     code: QueryCode | None = None
     planned: bool = False
 

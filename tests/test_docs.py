@@ -115,7 +115,6 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "explanation/embedded-engine.md": ["about 48 MB"],
     "explanation/exactness.md": ["512 times its weight"],
     "explanation/servers.md": ["at most 8 MB"],
-    "howto/filters.md": ["2.2 times smaller"],
     "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
     "reference/servers.md": ["up to 63 times"],
     "results/encoders.md": ["10 to 25 minutes"],

@@ -63,7 +63,7 @@ LAST_COMMIT = dict.fromkeys(
         "words.py",
     ),
     "f214dc2",
-) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555", "cutoff.py": "c5a8555"}
+) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555"}
 """The last commit that has a script whose rows are shown."""
 
 

@@ -556,14 +556,6 @@ LISTED: dict[str, dict[str, Template]] = {
         "short answers": "{few:.2s}",
         "p50 ms (least-most round)": "{p50_ms:,.3f} ({p50_least:,.3f}-{p50_most:,.3f})",
     },
-    "cutoff": {
-        "sentences, ranked by": "{family}, {by}",
-        "number": "{count}",
-        "precision": "{precision:.3s}",
-        "recall": "{recall:.3s}",
-        "pictures above the line": "{shown:,.1f}",
-        "empty answers": "{empty:.3s}",
-    },
 }
 View = Callable[..., Table]
 VIEWS: dict[str, View] = {

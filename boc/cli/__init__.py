@@ -31,21 +31,6 @@ SECTIONS = {
         "Look after boc": "doctor",
     }.items()
 }
-MEANT = {
-    "list": "info",
-    "ls": "info",
-    "open": "serve",
-    "web": "serve",
-    "find": "search",
-    "query": "search",
-    "create": "index",
-    "update": "sync",
-    "remove": "delete",
-    "rm": "delete",
-    "download": "model",
-    "help": "--help",
-    "version": "--version",
-}
 ESCAPES = "boc.escapes"
 
 
@@ -121,13 +106,11 @@ class CommandGroup(click.Group):
 
 def _suggestion(typed: str, known: list[str]) -> str:
     """Name the command that contains what was typed, or else the most similar one."""
-    near = (
-        [MEANT[typed]]
-        if typed in MEANT
-        else [name for name in known if len(typed) > 2 and typed in name]
-    )
-    near = near or get_close_matches(typed, known, 1, 0.5)
-    return f"Did you mean {near[0]}?" if near else "boc --help lists them."
+    near = [name for name in known if len(typed) > 2 and typed in name]
+    near += get_close_matches(typed, known, 1, 0.5)
+    if near:
+        return f"Did you mean {near[0]}?"
+    return "boc --help lists them."
 
 
 @contextmanager

@@ -140,20 +140,6 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         ) from error
 
 
-def misspelt(group: click.Group) -> dict[str, str]:
-    """Return the variables BOC_... that no option reads but that resemble one that is read, each
-    with that one."""
-    known = {
-        variable(name, option)
-        for name, command in group.commands.items()
-        for option in settable(command)
-    }
-    known |= {*OTHERS, *map(variable, SHARED)}
-    unknown = sorted(name for name in os.environ if name.startswith("BOC_") and name not in known)
-    near = {name: get_close_matches(name, known, 1, cutoff=0.85) for name in unknown}
-    return {name: matches[0] for name, matches in near.items() if matches}
-
-
 def _check(path: Path | None, command: str, values: dict[str, Any], known: Sequence[str]) -> None:
     place = f" in [{command}]" if command else ""
     for key, value in values.items():

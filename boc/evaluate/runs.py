@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,6 @@ from boc.vectors import Floats, Ints
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
-PLURAL: dict[Modality, str] = {"image": "pictures", "text": "captions"}
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
 
@@ -69,13 +69,26 @@ class Gallery:
         """Open feature files. FeatureFileError if a file has no embeddings, or other items than the
         first."""
         first: dict[Modality, list[Item]] = {}
+        expected = list[tuple[str, str, str]]()
         for path in paths:
             with FeatureFile(path) as file:
                 file.check_embeddings()
                 items = {modality: file.items(modality) for modality in MODALITIES}
+            # Only the paths of pictures may differ.
+            facts = [
+                (item.id, item.group, item.content if item.modality == "text" else "")
+                for modality in MODALITIES
+                for item in items[modality]
+            ]
             first = first or items
-            for modality in MODALITIES:
-                _check_same(modality, path, items[modality], paths[0], first[modality])
+            expected = expected or facts
+            if facts != expected:
+                pairs = zip_longest(facts, expected)
+                one, other = next(pair for pair in pairs if pair[0] != pair[1])
+                raise FeatureFileError(
+                    f"{path}: holds {one} where {paths[0]} holds {other}; give files of the same "
+                    "items in one order",
+                )
         if not first["image"]:
             raise FeatureFileError(f"{paths[0]}: holds no pictures; extract a CSV of image,caption")
         pictures = first["image"]
@@ -285,37 +298,6 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
         (rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target),
         DEEPEST,
     )
-
-
-def _check_same(
-    modality: Modality,
-    path: Path,
-    items: Sequence[Item],
-    model: Path,
-    expected: Sequence[Item],
-) -> None:
-    """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures
-    may differ."""
-    if len(items) != len(expected):
-        raise FeatureFileError(
-            f"{path}: holds {len(items)} {PLURAL[modality]}, {model} holds {len(expected)}; give "
-            "files of the same items",
-        )
-    for one, other in zip(items, expected, strict=True):
-        if one.id != other.id:
-            raise FeatureFileError(
-                f"{path}: holds {one.id!r} where {model} holds {other.id!r}; give files of the "
-                "same items in one order",
-            )
-        if one.group != other.group:
-            raise FeatureFileError(
-                f"{path}: {one.id!r} belongs to {one.group!r}, in {model} to {other.group!r}; "
-                "give files of one source",
-            )
-        if one.modality == "text" and one.content != other.content:
-            raise FeatureFileError(
-                f"{path}: {one.id!r} is another sentence than in {model}; give the same captions",
-            )
 
 
 def _scorer(

@@ -1,21 +1,11 @@
 """The background of an index: a sample of its items, whose scores say what score is usual for a
-query.
-
-Most items of an index have nothing to do with a query, so its scores over the sample are what
-chance gives: their median, and their scale, the distance from the median to the lower sixth, which
-relevant items do not widen. The confidence of a hit has two factors. The first tests whether the
-best hit could be chance: of n normal scores, with n the number of items, n * P(score >= best) are
-expected to be that high, with a scale WIDER than that of the sample, since real scores have longer
-tails. The second compares the height of a hit with that of the best one: it falls from 1 at the
-best hit to 0 at FOOT of its height over the median.
-"""
+query, and whose cosines say which items are near-duplicates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +23,6 @@ if TYPE_CHECKING:
 NEAR = 0.2
 SIZE = 1000  # items of the sample
 SETS = 100  # of these, whose concept sets are read
-# how they were chosen: docs/explanation/confidence.md
-WIDER = 1.4
-FOOT = 0.5
-SIXTH = 0.158655  # share of normal scores below the mean less one standard deviation
 ALIKE = 1e-6  # standard deviation that rounding alone gives
 
 
@@ -91,24 +77,3 @@ class Background:
         if len(scores) > 1 and (deviation := float(scores.std(dtype=np.float64))) > ALIKE:
             return deviation
         return 1.0
-
-
-def confidences(
-    scores: Sequence[float],
-    usual: NDArray[np.floating[Any]],
-    total: int,
-) -> NDArray[np.float64]:
-    """Return the confidence (k,) in 0 to 1 of hits by their ``scores``, best first.
-
-    ``usual`` (n,) are the scores of a sample of the ``total`` items. Only differences count, and
-    their ratios.
-    """
-    values = np.asarray(scores, np.float64)
-    if not len(values) or not len(usual):
-        return np.zeros(len(values))
-    middle = float(np.median(usual))
-    scale = max(middle - float(np.quantile(usual, SIXTH)), ALIKE)
-    height = float(values.max()) - middle
-    by_chance = total * NormalDist().cdf(-height / (WIDER * scale))
-    beside = (values - middle) / max(height, ALIKE)
-    return max(0.0, 1 - by_chance) * np.clip((beside - FOOT) / (1 - FOOT), 0, 1)

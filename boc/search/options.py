@@ -33,11 +33,9 @@ _KINDS: dict[str, tuple[tuple[type, type], str]] = {
     "find": (_TEXT, "image or text"),
     "rerank": (_TEXT, "the name of a metric, such as dot"),
     "filters": ((tuple, object), ""),
-    "hybrid": (_TEXT, "rrf or sum"),
-    "words_weight": (_NUMBER, "a number, such as 1000"),
+    "hybrid": (_TEXT, "rrf"),
     "query_z": (_WHOLE, "a whole number, such as 32"),
     "sort": (_TEXT, "the name of a field, such as -taken"),
-    "min_confidence": (_NUMBER, "a number from 0 to 1"),
     "collapse": ((bool, bool), "True or False"),
 }
 """Of each option its usual type, all types that it may have, and how to write it."""
@@ -51,10 +49,8 @@ class MoreKeywords(TypedDict, total=False):
     rerank: Metric | None
     filters: Filters
     hybrid: Hybrid | None
-    words_weight: float | None
     query_z: int | None
     sort: str | None
-    min_confidence: float | None
     collapse: bool
 
 
@@ -82,22 +78,14 @@ class SearchOptions:
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: that of the index.
     filters : str, Filter, or sequence of these
         Conditions on metadata fields, such as "width>10"; all must hold.
-    hybrid : "rrf" or "sum", optional
-        Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of
-        BM25 by reciprocal rank; "sum" ranks, without re-ranking, by the score of the terms plus
-        ``words_weight`` times BM25.
-    words_weight : float, optional
-        Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores
-        often above 10,000.
+    hybrid : "rrf", optional
+        Fuse the re-ranked hits with those of BM25 over the words of a sentence, by reciprocal rank.
     query_z : int, optional
         Number of terms of a query, at least 1: those of largest weight; default: all.
     sort : str, optional
         Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The
         hits themselves are the same, the ``k`` of the best scores; those without a value come last.
         Default: by score.
-    min_confidence : float, optional
-        Give each hit a confidence, 0 to 1, and leave out those below: 0.5 is as likely right as
-        not. Not if hybrid.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """
@@ -108,10 +96,8 @@ class SearchOptions:
     rerank: Metric | None = None
     filters: Filters = ()
     hybrid: Hybrid | None = None
-    words_weight: float | None = None
     query_z: int | None = None
     sort: str | None = None
-    min_confidence: float | None = None
     collapse: bool = False
 
     def __post_init__(self) -> None:
@@ -140,18 +126,8 @@ class SearchOptions:
             )
         if self.rerank is not None:
             check_metric(self.rerank)
-        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
-            raise BocError(
-                f"min_confidence must be from 0 to 1, got {self.min_confidence:g}; 0.5 is a "
-                "common one",
-            )
-        if self.hybrid is not None and self.min_confidence is not None:
-            raise BocError(
-                "a hybrid search counts words, whose scores tell no confidence; leave one of the "
-                "two out",
-            )
-        if self.hybrid is not None or self.words_weight is not None:
-            self._check_hybrid()
+        if self.hybrid is not None and self.hybrid not in HYBRIDS:
+            raise BocError(f"no hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
 
     @classmethod
     def of(
@@ -177,45 +153,17 @@ class SearchOptions:
             "rm",
             "rerank",
             "hybrid",
-            "words_weight",
             "query_z",
-            "min_confidence",
             "collapse",
         )
 
     @property
     def on_hits(self) -> list[str]:
         """Names of the options in use that work on hits, and not on ids and scores."""
-        return self._active("hybrid", "sort", "min_confidence", "collapse")
+        return self._active("hybrid", "sort", "collapse")
 
     def _active(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) not in (None, False)]
-
-    def _check_hybrid(self) -> None:
-        weight = self.words_weight
-        if self.hybrid is None:
-            raise BocError(
-                "words_weight is for the hybrid search sum; add hybrid sum, or leave it out",
-            )
-        if self.hybrid not in HYBRIDS:
-            raise BocError(f"no hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
-        if self.hybrid == "rrf":
-            if weight is not None:
-                raise BocError(
-                    "rrf fuses ranks, which have no weight; leave words_weight out, or take "
-                    "hybrid sum",
-                )
-            return
-        if self.rerank is not None:
-            raise BocError(
-                "the hybrid search sum does not re-rank; leave rerank out, or take hybrid rrf",
-            )
-        if weight is None or not 0 < weight < math.inf:
-            raise BocError(
-                f"hybrid sum needs words_weight above 0, got {weight}: BM25 scores are around "
-                "10, term scores often "
-                "above 10,000; choose a weight that balances them",
-            )
 
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:

@@ -162,7 +162,7 @@ class Query:
         % of queries, by vectors in 50 %.
         """
         by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
-        if not by_example or options.rerank is not None or options.hybrid == "sum":
+        if not by_example or options.rerank is not None:
             return options
         return replace(options, rerank="dot")
 

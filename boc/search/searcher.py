@@ -6,7 +6,7 @@ arranges the hits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -28,7 +28,7 @@ from boc.names import Metric
 from boc.paths import nfc
 from boc.plan import candidates, term_growth
 from boc.plugins import check_name, find_item
-from boc.search.background import Background, confidences
+from boc.search.background import Background
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
@@ -44,7 +44,6 @@ from boc.types import (
     SearchRequest,
     Stages,
     TermMatrix,
-    TextScore,
     timed,
 )
 from boc.vectors import plain_rows
@@ -237,7 +236,7 @@ class Searcher:
         if self.codec.given is None and not self.index.manifest.identity.spec.startswith(
             "vectors:",
         ):
-            self.search("a picture", k=1, min_confidence=0)
+            self.search("a picture", k=1)
 
     def search_query(
         self,
@@ -262,12 +261,7 @@ class Searcher:
         with timed(stages, "code_ms"):
             rows, parts = self._compose(query, encoded, options)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
-        hits = self._hits(
-            queries,
-            replace(options, k=options.k + len(query.ids)),
-            stages,
-            query.ids,
-        )[0]
+        hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
         return _sort_hits(
             [hit for hit in hits if hit.item.id not in query.ids][: options.k],
             options,
@@ -299,8 +293,7 @@ class Searcher:
         captions, text fields, and the words of pictures under the code ``words``. One list of hits
         per text.
 
-        BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence and
-        collapse.
+        BocError for options that need vectors: rm, rerank, hybrid, query_z and collapse.
         """
         texts = check_texts(texts)
         options = self._options(options, **keywords)
@@ -348,7 +341,7 @@ class Searcher:
 
         Their content is not read, which takes most of the time of a batch. m is at most k; where a
         query has fewer hits than others, None and -inf follow. ``threads`` share the queries.
-        BocError for an option that works on hits: hybrid, sort, min_confidence and collapse.
+        BocError for an option that works on hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
@@ -384,8 +377,7 @@ class Searcher:
         programs.
 
         BocError for options that take more than one request: items of the index as parts, hybrid
-        searches, an order other than by score and confidence. BackendError if the index is not on a
-        server.
+        searches, and an order other than by score. BackendError if the index is not on a server.
         """
         options = self._options_of(query, options, **keywords)
         own = options.on_hits
@@ -432,6 +424,12 @@ class Searcher:
             )
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
+        named = [name for name in options.on_hits if name != "sort"]
+        if named and self.codec.given is not None:
+            raise BocError(
+                "terms of another system have no vectors beside them; leave out "
+                f"{', '.join(named)}",
+            )
         return options
 
     def _options_of(
@@ -447,7 +445,7 @@ class Searcher:
         return query.with_metric(self._options(options, **keywords))
 
     def _metric(self, options: SearchOptions) -> Metric:
-        return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
+        return options.rerank or self.index.manifest.rerank
 
     def _known(self, part: QueryPart) -> QueryPart:
         """Return a part with the id of its item as the index has it."""
@@ -553,15 +551,7 @@ class Searcher:
             code = None
             if stages is not None:
                 stages.codes = terms
-        if options.hybrid == "sum":
-            words = TextScore(queries.texts, options.words_weight or 1.0)
-            return SearchRequest(terms, options.k, find, filters, words=words)
         if self.codec.given is not None:
-            if named := [name for name in options.on_hits if name != "sort"]:
-                raise BocError(
-                    "terms of another system have no vectors beside them; leave out "
-                    f"{', '.join(named)}",
-                )
             return SearchRequest(terms, options.k, find, filters)
         rm = self.index.manifest.rm if options.rm is None else options.rm
         depth = candidates(options.k, rm, planned=planned)
@@ -584,10 +574,8 @@ class Searcher:
         queries: _Queries,
         options: SearchOptions,
         stages: Stages | None,
-        without: Collection[str] = (),
     ) -> list[list[Hit]]:
-        """Return the hits of each query by score. The items ``without`` take no part in
-        confidences."""
+        """Return the hits of each query by score."""
         if options.hybrid is not None and len(queries.texts) != len(queries.rows):
             raise BocError(
                 "a hybrid search counts the words of a sentence; search by sentences, or leave "
@@ -614,25 +602,7 @@ class Searcher:
                 matched = self.index.match(queries.texts, request.k, find, request.filters)
             pairs = zip(answers, matched, strict=True)
             return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
-        if options.min_confidence is None:
-            return answers
-        background = self.background(find)
-        metric = self._metric(options)
-        total = self.index.manifest.items[find]
-        confident = []
-        with timed(stages, "code_ms"):
-            for i, hits in enumerate(answers):
-                others = [hit for hit in hits if hit.id not in without]
-                usual = background.scores(queries.take(i).rows, metric, queries.parts)
-                shares = confidences([hit.score for hit in others], usual, total).tolist()
-                confident.append(
-                    [
-                        replace(hit, confidence=share)
-                        for hit, share in zip(others, shares, strict=True)
-                        if share >= options.min_confidence
-                    ],
-                )
-        return confident
+        return answers
 
     def _first_hits(
         self,

@@ -12,7 +12,7 @@ from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
 from boc.web.live_index import LibrarySnapshot
 
-DEPTH = 500  # hits that are counted at most
+DEPTH = 100  # hits that are counted at most
 MANY = 30  # values that are counted at most; a number with more is a measure, without facet
 
 
@@ -55,13 +55,8 @@ def facets(
     options: SearchOptions,
 ) -> dict[str, Any]:
     """Return a ``FacetsAnswer`` to a question whose parts are ``encoded``."""
-    confident = None if options.hybrid else 0.0
-    whole = replace(options, k=DEPTH, min_confidence=confident, collapse=False, sort=None)
-    hits = list(snapshot.searcher.search_query(query, whole, encoded=encoded))
-    if not options.hybrid:
-        # The hits that are probably right count, and a hundred at least.
-        sure = sum((hit.confidence or 0) >= 0.5 for hit in hits)
-        hits = hits[: max(sure, 100)]
+    whole = replace(options, k=DEPTH, collapse=False, sort=None)
+    hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
     answer = []
     for name, kind, counts in count_values(snapshot, [hit.item for hit in hits]):
         best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]

@@ -20,13 +20,13 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from boc import __version__
 from boc.codecs import code_of
 from boc.codecs.signed import CReLU
-from boc.errors import BackendError, BocError, ImageError, UnreachableError, worded
+from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
 from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
-from boc.web.http.responses import ProblemError, as_json, parameter_words, unknown
+from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
@@ -151,32 +151,6 @@ def search(request: Request, service: Served, question: Parameters, sent: Sent) 
     answered["stages"]["total_ms"] = round(1000 * (perf_counter() - request.state.start), 3)
     service.observe(answered["stages"])
     return as_json(answered)
-
-
-WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
-
-
-@api.get("/query", response_class=Response, responses=WRITTEN)
-@api.post("/query", response_class=Response, responses=WRITTEN)
-def request_body(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Return the search request for the server of the index. 400 for what no single request
-    does."""
-    query = question.query(sent)
-
-    def write(snapshot: LibrarySnapshot) -> str:
-        encoded = []
-        if not query.ids:
-            encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
-        options = question.options(snapshot)
-        try:
-            return snapshot.searcher.request(query, options, encoded=encoded).render("body")
-        except UnreachableError:
-            raise
-        except BackendError as error:
-            raise ProblemError(400, worded(error, parameter_words)) from error
-
-    body = service.library.do(write)
-    return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
 
 
 @api.get("/library", response_model=schemas.LibraryAnswer)

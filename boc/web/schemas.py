@@ -76,11 +76,9 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item with its score. ``confidence``, 0 to 1, may be null; ``duplicates`` are the ids put
-    under it."""
+    """An item with its score. ``duplicates`` are the ids put under it."""
 
     score: float
-    confidence: float | None = None
     duplicates: list[str] = []
 
 
@@ -164,7 +162,7 @@ class Facet(BaseModel):
 
 
 class FacetsAnswer(BaseModel):
-    """Facets counted over ``hits``: those that are probably right, and a hundred at least."""
+    """Facets counted over the best ``hits``, a hundred at most."""
 
     hits: int
     facets: list[Facet]

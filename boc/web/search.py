@@ -28,10 +28,8 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
     "k": (int, Field(40, ge=1, le=K)),
     "rm": (float | None, Field(None, ge=1, le=1000, allow_inf_nan=False)),
     "filters": (list[str], Field([], alias="filter", max_length=FILTERS)),
-    "words_weight": (float | None, Field(None, gt=0, allow_inf_nan=False)),
     "query_z": (int | None, Field(None, alias="z", ge=1, le=MOST)),
     "sort": (str | None, Field(None, max_length=1000)),
-    "min_confidence": (float | None, Field(None, ge=0, le=1)),
 }
 """Types and limits of parameters that differ from those of ``SearchOptions``."""
 
@@ -129,7 +127,6 @@ def answer_question(
             {
                 **serialize.item(hit.item),
                 "score": float(hit.score),
-                "confidence": hit.confidence,
                 "duplicates": hit.duplicates,
             }
             for hit in hits

@@ -150,7 +150,7 @@ class EmbeddedEngine:
         check_request(request, self.manifest, self._home)
         ranking = self._ranking(request.modality, tuple(request.filters))
         plan = make_plan(request, lambda: ranking.statistics, self.costs)
-        return ranking(request, plan, self._matching, stages)
+        return ranking(request, plan, stages)
 
     @_refusing
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:

@@ -5,10 +5,10 @@ step, with the same results: alignments, scores that count words, scores of 2**3
 queries where it was not built.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from .npy_files import rows_of
 from .postings import RowScores
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
-
-Matching: TypeAlias = Callable[[str], list[RowScores]]
-"""The rows of each part that share a word with a text."""
 
 
 class RankedRows(NamedTuple):
@@ -81,14 +78,12 @@ class Ranking:
         self,
         request: SearchRequest,
         plan: Plan,
-        matching: Matching,
         stages: Stages | None,
     ) -> TopRows:
-        """Return the best rows of all queries. ``matching`` is called if the request counts
-        words."""
+        """Return the best rows of all queries."""
         rescore = request.rescore
         best = None
-        if request.words is None and (rescore is None or rescore.metric == "dot"):
+        if rescore is None or rescore.metric == "dot":
             vectors = None if rescore is None else rescore.queries.vectors
             with timed(stages, "postings_ms"):
                 best = self._kernel.best(
@@ -98,7 +93,7 @@ class Ranking:
                     vectors,
                 )
         if best is None:
-            return self._step_by_step(request, plan, matching, stages or Stages())
+            return self._step_by_step(request, plan, stages or Stages())
         ranked, candidates, compared = best
         if stages is not None:
             stages.plan = plan.way_of(compared, len(request))
@@ -111,12 +106,11 @@ class Ranking:
         self,
         request: SearchRequest,
         plan: Plan,
-        matching: Matching,
         stages: Stages,
     ) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
         ranked = TopRows.empty(len(request), width)
-        candidates = self._candidates(request, matching)
+        candidates = self._candidates(request)
         compared = 0
         for i in range(len(request)):
             with stages.timed("postings_ms"):
@@ -135,16 +129,14 @@ class Ranking:
         stages.plan = plan.way_of(compared, len(request))
         return ranked
 
-    def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[RankedRows]:
+    def _candidates(self, request: SearchRequest) -> Iterator[RankedRows]:
         """Yield the best ``request.k`` rows of each query by posting lists, and by words if they
         count."""
-        best = None
-        if request.words is None:
-            plan = Plan("terms", request.k, request.k)
-            best = self._kernel.best(request.queries, request.k, plan)
+        plan = Plan("terms", request.k, request.k)
+        best = self._kernel.best(request.queries, request.k, plan)
         if best is None:
             for i in range(len(request)):
-                yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
+                yield best_of(self.parts, self._score_rows(request, i), request.k)
             return
         ranked = best[0]
         for i, count in enumerate(ranked.counts.tolist()):
@@ -154,19 +146,14 @@ class Ranking:
                 ranked.scores[i, :count],
             )
 
-    def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[RowScores]:
+    def _score_rows(self, request: SearchRequest, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries = request.queries
-        words = request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         joint = [
             part.segment.postings.scores(queries.indices[span], queries.data[span])
             for part in self.parts
         ]
-        if words is not None:
-            for sums, (rows, scores) in zip(joint, matching(words.texts[i]), strict=True):
-                shared = sums[rows] > 0
-                sums[rows[shared]] += words.weight * scores[shared]
         scored = []
         for sums, mask in zip(joint, self.masks, strict=True):
             if mask is not None:

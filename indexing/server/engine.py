@@ -53,8 +53,6 @@ class ServerEngine(Contents):
         rescore = request.rescore
         stages = stages or Stages()
         check_request(request, self.manifest, self.generation.name)
-        if request.words is not None:
-            self._check_words()
         if rescore is not None and rescore.metric != "dot":
             return self._align(request, rescore, stages)
         if modality is not None and not self.manifest.items[modality]:
@@ -128,7 +126,7 @@ class ServerEngine(Contents):
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
         """Return how many candidates of query i are re-ranked, ``RANKED`` for all that match."""
         n_terms = int(np.diff(request.queries.indptr)[i])
-        if plan.way == "all" or (request.words is None and n_terms <= plan.unscored):
+        if plan.way == "all" or n_terms <= plan.unscored:
             return requests.RANKED
         if request.planned and self._reranked(request):
             return min(plan.depth, requests.WINDOW)
@@ -149,13 +147,11 @@ class ServerEngine(Contents):
         must = None
         may = None
         reranked = self._reranked(request)
-        if request.words is not None:
-            may = requests.match_body(request.words.texts[i], request.words.weight)
         if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
             # Re-ranking all that match takes no scores of terms.
-            unscored = reranked and may is None and depth > requests.WINDOW
+            unscored = reranked and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
         if plan.way != "terms":
             may = must
@@ -212,11 +208,10 @@ class ServerEngine(Contents):
         each, at most ``most``, with the number of items that matched."""
         only = self._only(request.modality) if plan.way == "terms" else request.modality
         bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
-        params = {} if request.words is None else ALL_SHARDS
         for start in range(0, len(bodies), size):
             part = list(bodies)[start : start + size]
             with stages.timed("postings_ms"):
-                matches = self._searches.pages([bodies[i] for i in part], most, **params)
+                matches = self._searches.pages([bodies[i] for i in part], most)
             yield part, matches
 
     def _by_terms(
@@ -227,8 +222,7 @@ class ServerEngine(Contents):
         matches: Sequence[Matches],
     ) -> list[list[Hit]]:
         """Return the hits of each query by the scores of its terms."""
-        if request.words is None:
-            self._check_exact(hits for hits, _ in matches)
+        self._check_exact(hits for hits, _ in matches)
         with stages.timed("content_ms"):
             return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
 

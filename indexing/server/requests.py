@@ -401,9 +401,9 @@ def condition(filter: Filter, layout: Layout) -> Json:
     return {"term": {name: filter.value}}
 
 
-def match_body(text: str, boost: float = 1.0) -> Json:
+def match_body(text: str) -> Json:
     """Return the query for words, scored by the server's BM25."""
-    return {"match": {"words": {"query": text, "boost": boost}}}
+    return {"match": {"words": {"query": text, "boost": 1.0}}}
 
 
 def decode_terms(

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packaging.version import Version
 
 from boc import doctor
 from boc.doctor import Finding
@@ -39,7 +36,7 @@ def test_findings_have_next_step(tmp_path: Path) -> None:
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
-        "numpy>=99.5",
+        "numpy>=2",
         "nothing-like-it>=1",
         'tomli>=99; python_version < "3.0"',
         'click<99,>=8; extra == "web"',
@@ -50,31 +47,16 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = list(doctor.packages())
     core = one(findings, "packages")
     assert core.state == "problem"
-    assert "must be 99.5 or newer" in core.what
-    assert "nothing-like-it (not installed)" in core.what
+    assert core.what == "all that boc always needs: lacks nothing-like-it"
     assert core.todo == "pip install boc"
     assert one(findings, "extra web").state == "ok"
     encoders = one(findings, "extra encoders")
     assert (encoders.state, encoders.what) == (
         "note",
-        f"{doctor.USES['encoders']}: lacks ghost (not installed)",
+        f"{doctor.USES['encoders']}: lacks ghost",
     )
     assert encoders.todo == "pip install 'boc[encoders]'"
     assert not [finding for finding in findings if "unchecked" in finding.what]
-
-
-NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(
-    lambda parts: ".".join(map(str, parts)),
-)
-
-
-@given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
-def test_version_comparison(version: str, least: str, suffix: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("importlib.metadata.version", lambda name: version + suffix)
-        assert (doctor.lack("torch", f"torch<999,>={least}") == "") == (
-            Version(version + suffix) >= Version(least)
-        )
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +158,12 @@ def test_unusable_servers() -> None:
 def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
     monkeypatch.setenv("BOC_SEARCH_RM", "5")
-    monkeypatch.setenv("BOC_SERCH_K", "5")
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
     result = run("doctor")
-    variables = "variables BOC_PASSWORD, BOC_SEARCH_RM, BOC_SERCH_K"
+    variables = "variables BOC_PASSWORD, BOC_SEARCH_RM"
     for line in (
         "file boc.toml",
         variables,
-        "write BOC_SEARCH_K, or unset it",
         "file:places: no index yet",
     ):
         assert line in result.stdout

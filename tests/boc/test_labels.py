@@ -122,12 +122,6 @@ def test_distinctive_follows_formula(
     assert distinctive(inside, size, general, total) == expected
 
 
-def test_distinctive_ignores_usual_words() -> None:
-    general = {"man": 500, "zebra": 5}
-    assert distinctive({"man": 25, "zebra": 4}, 50, general, 1000) == ["zebra"]
-    assert distinctive({}, 0, general, 1000) == []
-
-
 def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> Engine:
     """An embedded index of items with the given term frequencies."""
     n = len(items)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from boc.atomic_files import replacing, write_text
+from boc.atomic_files import replacing
 from boc.errors import ADVICE, BackendError, BocError, advice, check_system
 from boc.web.settings import default_cache
 from indexing.embedded import fs
@@ -103,24 +103,6 @@ def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], 
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~mask
-
-
-@pytest.mark.parametrize(
-    "number",
-    [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG],
-)
-def test_a_full_disk_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-) -> None:
-    def failing(*given: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Path, "write_text", failing)
-    with pytest.raises(BocError, match=os.strerror(number)):
-        write_text(tmp_path / "a", "text")
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The line, facets, the selection, and questions of several items, on the page."""
+"""Facets, the selection, and questions of several items, on the page."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,38 +6,11 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from tests.browser.pages import SECRET, ids, query_of, settle, settle_after
+from tests.browser.pages import SECRET, query_of, settle, settle_after
 from tests.browser.test_quality import violations
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
-
-
-@pytest.mark.parametrize("find", ["image", "text"])
-def test_confidence_line(visit: Callable[..., Any], server: str, find: str) -> None:
-    page = visit("about:blank")
-
-    def judged(route: Any) -> None:
-        answer = route.fetch().json()
-        for i, hit in enumerate(answer["hits"]):
-            hit["confidence"] = max(0, 0.9 - i / 10)
-        route.fulfill(json=answer)
-
-    page.route("**/api/search?*", judged)
-    page.goto(f"{server}?q={quote(SENTENCE)}&find={find}")
-    settle(page)
-    page.wait_for_selector("text=Less certain")
-    assert page.locator("#results li:nth-child(6)").get_attribute("class") == "line"
-    top, line, bottom = (
-        page.locator(each).bounding_box()
-        for each in ("#results li:nth-child(5)", "#results li.line", "#results li:nth-child(7)")
-    )
-    assert top["y"] + top["height"] <= line["y"] + 1
-    assert line["y"] + line["height"] <= bottom["y"] + 1
-    page.locator("a.open").first.focus()
-    for _ in range(8):
-        page.keyboard.press("ArrowRight" if find == "image" else "ArrowDown")
-    assert quote(ids(page)[8]) in page.evaluate("document.activeElement.href")
 
 
 def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
@@ -117,11 +90,10 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
         query = parse_qs(urlsplit(route.request.url).query)
         sorts.append(query.pop("sort", [""])[0])
         answer = route.fetch(
-            url=f"{server}api/search?q=red&min_confidence=0&k={query['k'][0]}",
+            url=f"{server}api/search?q=red&k={query['k'][0]}",
         ).json()
         for i, hit in enumerate(answer["hits"]):
             hit["fields"]["taken"] = f"20{i % 10}0-01-01T00:00:00"
-            hit["confidence"] = max(0, 0.9 - i / 10)
         if sorts[-1]:
             answer["hits"].sort(
                 key=lambda hit: hit["fields"]["taken"],
@@ -138,13 +110,12 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     order.focus()
     newest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
     assert query_of(page)["sort"] == ["-taken"]
-    assert newest[:5] == best[4::-1]  # above the line, the last year first
+    assert newest[:4] == best[9::10]  # the last year first
     assert set(newest) == set(best)
-    assert page.locator("#results li.line").count() == 1
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
     assert violations(page) == []
     oldest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
-    assert oldest[:5] == best[:5]
+    assert oldest[:4] == best[::10]
     page.reload()
     assert settle(page) == oldest
     assert order.input_value() == "taken"

@@ -10,7 +10,6 @@ from urllib.parse import quote
 import pytest
 from PIL import Image
 
-from boc.search.searcher import Searcher
 from tests.browser.pages import ids, query_of, settle, settle_after, unfold
 
 pytestmark = pytest.mark.slow
@@ -127,31 +126,6 @@ def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str)
         )
     assert len(sent.value.post_data_buffer or b"") < 4e6
     settle(page)
-
-
-def test_more_like_this_leaves_the_item_itself_out(
-    visit: Callable[..., Any],
-    server: str,
-    library: Path,
-) -> None:
-    searcher = Searcher.open("photos", f"file:{library / 'index'}")
-    page = visit(f"{server}?q={quote(SENTENCE)}")
-    first = settle(page)[0]
-    page.locator("li.hit").first.hover()
-    ids_after = settle_after(page, "like=", page.locator("a.like").first.click)
-    assert first not in ids_after
-    alike = searcher.search_vectors(
-        searcher.embeddings(first),
-        k=1 + len(searcher.index),
-        find="image",
-    )[0]
-    assert set(ids_after) == {hit.item.id for hit in alike} - {first}
-    assert len(set(ids_after)) == len(ids_after) > 10
-    assert query_of(page) == {"like": [first]}
-    assert page.input_value("#q") == ""
-    page.go_back()
-    page.wait_for_function(f"() => document.querySelector('a.open')?.href.includes({first!r})")
-    assert page.input_value("#q") == SENTENCE
 
 
 def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], server: str) -> None:

@@ -239,27 +239,6 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
     page.wait_for_url(f"**open={quote(shown[1])}*")
 
 
-def test_a_picture_alone_in_its_row_is_not_larger(visit: Callable[..., Any], scenes: Any) -> None:
-    page = visit("about:blank")
-    heights = "all => all.map((each) => each.getBoundingClientRect().height)"
-
-    def judged(route: Any) -> None:
-        answer = route.fetch().json()
-        for i, hit in enumerate(answer["hits"]):
-            hit.update(confidence=0.1 if i else 0.9, width=100 + 37 * (i % 7), height=200)
-        route.fulfill(json=answer)
-
-    page.route("**/api/search?*", judged)
-    page.goto(f"{scenes.url}?q=kite")
-    settle(page)
-    for width in (360, 700, 1280, 1700):
-        page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_timeout(100)
-        first, *rest = page.locator("li.hit").evaluate_all(heights)
-        assert first <= min(rest) + 1
-        assert rest[-1] <= min(rest) + 1
-
-
 def test_of_many_pictures_those_near_the_screen_are_there(
     visit: Callable[..., Any],
     scenes: Any,

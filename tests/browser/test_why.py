@@ -72,13 +72,6 @@ def test_captions_and_focus(why: Any) -> None:
     assert why.evaluate("document.activeElement === document.querySelector('a.open')")
 
 
-def test_back_closes_and_forward_opens(why: Any) -> None:
-    why.go_back()
-    why.wait_for_function("() => !document.querySelector('dialog').open")
-    why.go_forward()
-    unfold(why)
-
-
 @pytest.mark.parametrize("find", ["image", "text"])
 def test_an_item_is_explained_for_an_item(
     visit: Callable[..., Any],

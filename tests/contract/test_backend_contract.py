@@ -34,7 +34,6 @@ from boc.types import (
     SearchRequest,
     Stages,
     StoredConcepts,
-    TextScore,
 )
 from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, columns, rows_for
 from tests.oracles import (
@@ -470,7 +469,7 @@ def test_stages_are_timed(backend: Backend, name: str, rescored: bool) -> None:
     assert stages.candidates == 2 * before.candidates
 
 
-def test_words_add_to_scores(backend: Backend, name: str) -> None:
+def test_a_search_by_words(backend: Backend, name: str) -> None:
     rng = np.random.default_rng(0)
     sentences = [
         "a zebra eats grass",
@@ -487,7 +486,6 @@ def test_words_add_to_scores(backend: Backend, name: str) -> None:
     items = [replace(item, fields={**item.fields, "year": i}) for i, item in enumerate(items)]
     terms = random_terms(rng, (len(items), 3), 9, 1)
     index = build(backend, name, items, terms, fields=FIELDS)
-    query = sparse.csr_array(np.array([[1, 2, 3]], np.int32))
     assert {hit.item.id for hit in index.match(["a zebra"], 50, "image")[0]} == {"p0"}
     assert index.match(["unheard"], 5) == [[]]
     zebras = {item.id for item in items if "zebra" in item.content}
@@ -499,17 +497,6 @@ def test_words_add_to_scores(backend: Backend, name: str) -> None:
     assert index.match(["grass"], 2, "text") == [others[:2]]
     recent_hits = index.match(["zebra"], 50, "text", recent)[0]
     assert {hit.item.id for hit in recent_hits} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
-    by_words = {hit.item.id: hit.score for hit in index.match(["zebra car"], 50)[0]}
-    joint = index.search(
-        SearchRequest(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5)),
-    )[0]
-    by_terms = dict(slow_search(items[5:], terms[5:], [1, 2, 3], 50))
-    assert {hit.item.id for hit in joint} == set(by_terms)
-    for hit in joint:
-        assert hit.score == pytest.approx(
-            by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0),
-            rel=1e-5,
-        )
 
 
 def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:

@@ -29,7 +29,6 @@ NAMES = (
     "rerank",
     "side",
     "weight",
-    "words_weight",
 )
 TEXT = st.text(max_size=12)
 VALUES = (

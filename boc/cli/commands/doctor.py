@@ -70,9 +70,6 @@ def check_settings(group: click.Group) -> Iterator[Finding]:
     variables = sorted(name for name in os.environ if name.startswith("BOC_"))
     if variables:
         yield Finding("ok", "settings", f"variables {', '.join(variables)}")
-    for name, near in settings.misspelt(group).items():
-        what = f"nothing reads the variable {name}"
-        yield Finding("note", "settings", what, f"write {near}, or unset it")
 
 
 def configured_places(group: click.Group) -> list[str]:

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from boc.cli import options
 from boc.errors import BocError, leave_out
-from boc.names import MODALITIES, REQUEST_FORMS, RequestForm
+from boc.names import HYBRIDS, MODALITIES, REQUEST_FORMS, Hybrid, RequestForm
 
 if TYPE_CHECKING:
     from boc.search.options import SearchOptions
@@ -27,28 +27,6 @@ if TYPE_CHECKING:
 
     Answers = Sequence[tuple[str, str, list[Hit]]]
     """The id of a query, the query as text, and its hits."""
-
-
-class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """``rrf``, ``sum:WEIGHT`` or ``words``, given to the command as keywords of ``SearchOptions``:
-    none for ``words``, a search without vectors."""
-
-    name = "hybrid"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> dict[str, Any]:
-        if value == "words":
-            return {}
-        if value == "rrf":
-            return {"hybrid": "rrf"}
-        name, colon, weight = value.partition(":")
-        if name != "sum" or not colon:
-            self.fail(f"{value!r} is not one of rrf, sum:WEIGHT and words", param, ctx)
-        return {"hybrid": "sum", "words_weight": click.FLOAT.convert(weight, param, ctx)}
 
 
 @click.command("search", cls=options.TextCommand)
@@ -101,16 +79,9 @@ class HybridType(click.ParamType):  # type: ignore[type-arg]  # not generic befo
 @click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--hybrid",
-    type=HybridType(),
-    metavar="rrf|sum:WEIGHT|words",
-    help="Use the words of the sentence (BM25): fuse both rankings (rrf), add WEIGHT times "
-    "their score (sum), or "
-    "search by words alone, without the encoder (words).",
-)
-@click.option(
-    "--min-confidence",
-    type=click.FloatRange(0, 1),
-    help="Show confidences, and hits with this one; 0.5 is common.",
+    type=click.Choice([*HYBRIDS, "words"]),
+    help="Use the words of the sentence (BM25): fuse both rankings (rrf), or search by words "
+    "alone, without the encoder (words).",
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
@@ -136,7 +107,7 @@ def command(
     queries: Path | None,
     run: Path | None,
     conditions: tuple[str, ...],
-    hybrid: dict[str, Any] | None,
+    hybrid: Hybrid | Literal["words"] | None,
     html: Path | None,
     paths: bool | None,
     as_json: bool,
@@ -161,7 +132,6 @@ def command(
               boc search photos --like 1.jpg --like 2.jpg --like -3.jpg
               boc search photos "a dog in the snow" --filter "year>=2020" --filter tag=winter
               boc search photos "a dog in the snow" --filter "taken>=2024-06" --sort -taken
-              boc search photos "a submarine" --min-confidence 0.5
               boc search photos "red rocket" --hybrid words
               boc search photos "a dog" -k 100 --paths
               boc search photos --queries topics.tsv --run photos.run
@@ -178,7 +148,7 @@ def command(
         raise click.UsageError(
             "--run writes the hits of --queries by score; add --queries FILE, leave out --sort",
         )
-    by_words = hybrid == {}
+    by_words = hybrid == "words"
     if by_words and (images or like):
         raise click.UsageError(
             "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
@@ -208,7 +178,11 @@ def command(
         check_run(run)
     searcher = Searcher.open(name, at, encoder=encoder)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    search_options = SearchOptions(filters=filters, **(hybrid or {}), **settings)
+    search_options = SearchOptions(
+        filters=filters,
+        hybrid=None if hybrid == "words" else hybrid,
+        **settings,
+    )
     text = " ".join(words) if words else None
     if form is not None:
         request = searcher.request(query_of(text, images, like), search_options)
@@ -344,10 +318,6 @@ def print_answers(
     as_json: bool,
 ) -> None:
     """Print hits as JSON, as ``paths`` with a line end or a zero byte behind each, or as a list."""
-    reason = "matches this query"
-    if search_options.min_confidence:
-        least = f"{search_options.min_confidence:g}"
-        reason = f"has a confidence of {least}; a smaller --min-confidence shows more"
     for id, query, hits in answers:
         if as_json:
             record = {"query": query, "hits": [hit.to_dict() for hit in hits]}
@@ -366,15 +336,12 @@ def print_answers(
             print_paths(hits, b"\n" if paths else b"\0")
         if not hits:
             which = "no item that passes all filters" if search_options.filters else "nothing"
-            click.echo(f"{which} {reason}", err=True)
+            click.echo(f"{which} matches this query", err=True)
 
 
 def print_hit(rank: int, hit: Hit) -> None:
-    """Print a hit as a line: its rank, score, confidence, id, sentence, and duplicates."""
-    parts = [f"{rank:3d}", f"{hit.score:7.4f}"]
-    if hit.confidence is not None:
-        parts.append(f"{hit.confidence:4.0%}")
-    parts.append(options.plain(hit.id))
+    """Print a hit as a line: its rank, score, id, sentence, and duplicates."""
+    parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
     if hit.item.modality == "text":
         parts.append(options.plain(hit.item.content))
     if hit.duplicates:

@@ -58,7 +58,6 @@ export async function search(state, picture, k, signal) {
   const query = parameters(state);
   query.set("k", k);
   if (!state.q.trim()) query.delete("hybrid");
-  if (!query.has("hybrid")) query.set("min_confidence", 0);
   return call("api/search", asked(query, state), { picture, signal });
 }
 

@@ -27,13 +27,13 @@ export class Meter {
     this.clear();
   }
 
-  /** Show an answer that took `wall` ms; `probable` of its hits are probably right. */
-  show(answer, wall, probable) {
+  /** Show an answer that took `wall` ms. */
+  show(answer, wall) {
     const { stages, find, hits } = answer;
     const known = STAGES.reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
     this.find = find;
     this.#draw({ ...answer, ...stages, network_ms: Math.max(0, wall - known), wall });
-    this.count(hits.length, probable);
+    this.count(hits.length);
   }
 
   /** Show a text in place of an answer, with room for its figures, so that the first answer moves nothing. */
@@ -61,10 +61,8 @@ export class Meter {
     this.cells.replaceChildren(...STAGES.map((stage) => cell(stage, milliseconds, unit)), ...COUNTS.map((each) => cell(each, count, () => false)));
   }
 
-  /** Say how many hits are on the page by now, or probably right; the figures are those of the first answer. */
-  count(shown, probable) {
-    const noun = this.find === "text" ? "sentence" : "picture";
-    const certain = probable ? `${many(probable, noun)}, then less certain ones` : `${many(shown, noun)}, none certain`;
-    this.shown.textContent = probable < shown ? certain : many(shown, noun);
+  /** Say how many hits are on the page by now; the figures are those of the first answer. */
+  count(shown) {
+    this.shown.textContent = many(shown, this.find === "text" ? "sentence" : "picture");
   }
 }

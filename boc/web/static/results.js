@@ -9,7 +9,6 @@ const WHOLE = 200; // hits that are all in the page; of more only those near the
 const BESIDE = 1.5; // screens above and below the screen whose hits are in the page
 const FLAT = 3; // widest and tallest pictures are cut to this ratio
 const ASPECT = 1.5; // of a picture whose size is not known
-const LINE = 0.5; // confidence below which a hit is probably wrong
 const LINE_HEIGHT = 52; // pixels
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
@@ -29,11 +28,6 @@ function named(month) {
 function put(style, { x, y, width, height }) {
   Object.assign(style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
 }
-
-const improbable = ({ confidence }) => typeof confidence === "number" && confidence < LINE;
-
-/** The hits above the line before those below it, in their order otherwise. */
-export const probableFirst = (hits) => [...hits.filter((hit) => !improbable(hit)), ...hits.filter(improbable)];
 
 /**
  * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
@@ -258,17 +252,11 @@ export class Results {
     for (const link of item.querySelectorAll("a, button")) link.tabIndex = i === this.current ? 0 : -1;
   }
 
-  /** The hits that are probably right; all, where nothing tells. */
-  get probable() {
-    const at = this.hits.findIndex(improbable);
-    return at < 0 ? this.hits.length : at;
-  }
-
-  /** The title of the group of a hit: those below the line, or of a library the month or year. */
-  title(i, probable) {
+  /** The title of the group of a picture of a library, its month or year; hits are one group. */
+  title(i) {
     const hit = this.hits[i];
-    if (hit.score === undefined) return this.byYear ? monthOf(hit).slice(0, 4) : named(monthOf(hit));
-    return i < probable ? "" : probable ? "Less certain" : "Probably nothing here shows that; the nearest are";
+    if (hit.score !== undefined) return "";
+    return this.byYear ? monthOf(hit).slice(0, 4) : named(monthOf(hit));
   }
 
   /** Place the hits from number `from` on, with the row that it continues, and draw them. */
@@ -278,24 +266,23 @@ export class Results {
     this.width = width;
     const { row: last } = this.boxes[at - 1] ?? {};
     while (at && this.boxes[at - 1].row === last) at--;
-    const probable = this.probable;
     if (!at) this.least = Infinity;
-    for (let again = !at; this.#lay(at, width, probable) && again; again = false); // once more, where a last row was higher than others
+    for (let again = !at; this.#lay(at, width) && again; again = false); // once more, where a last row was higher than others
     this.drawn = "";
     this.draw();
   }
 
   /** Place the hits from number `from`, the first of a row, on; whether a row that is not full is higher than a full one. */
-  #lay(from, width, probable) {
+  #lay(from, width) {
     const { boxes, titles } = this;
     boxes.length = from;
     for (const at of titles.keys()) if (at >= from) titles.delete(at);
     const end = boxes.at(-1);
-    let [down, row, title] = end ? [end.y + end.height + GAP, end.row + 1, this.title(from - 1, probable)] : [0, 0, ""];
+    let [down, row, title] = end ? [end.y + end.height + GAP, end.row + 1, this.title(from - 1)] : [0, 0, ""];
     const most = this.least;
     for (let start = from, stop; start < this.hits.length; start = stop) {
-      const own = this.title(start, probable);
-      for (stop = start + 1; stop < this.hits.length && this.title(stop, probable) === own; ) stop++;
+      const own = this.title(start);
+      for (stop = start + 1; stop < this.hits.length && this.title(stop) === own; ) stop++;
       if (own && own !== title) {
         titles.set(start, h("li", { class: "line", text: own, style: { top: `${down}px` } }));
         down += LINE_HEIGHT;

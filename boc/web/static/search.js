@@ -6,7 +6,6 @@ import { advice } from "./filters.js";
 import { message, nothingFound } from "./messages.js";
 import { hasQuery, page, pageSize, request } from "./page.js";
 import { Requests } from "./requests.js";
-import { probableFirst } from "./results.js";
 
 const PATIENCE = 400; // milliseconds of an empty page before it says that it searches
 const QUIET = 400; // milliseconds without another answer before words are looked up
@@ -74,7 +73,7 @@ export class Search {
     this.#more = answer.more && depth < most;
     const unseen = answer.hits.filter((hit) => !this.results.at.has(hit.id));
     this.results.append(unseen);
-    if (hasQuery()) this.meter.count(this.results.hits.length, this.results.probable);
+    if (hasQuery()) this.meter.count(this.results.hits.length);
     if (unseen.length) this.notices.tell(`${unseen.length} more`);
     if (this.results.endIsNear) this.deeper();
     return true;
@@ -128,15 +127,14 @@ export class Search {
   #show(answer) {
     this.root.dataset.shows = hasQuery() ? "hits" : "library";
     const found = many(answer.hits.length, answer.find === "text" ? "sentence" : "picture");
-    const hits = page.state.sort ? probableFirst(answer.hits) : answer.hits;
-    if (hits.length) this.results.show(hits, answer.find, found);
+    if (answer.hits.length) this.results.show(answer.hits, answer.find, found);
     else this.results.replace(nothingFound(page.state, this.onRemove));
     if (!hasQuery()) {
       const text = many(answer.pictures, "picture") + (page.state.pick.length ? "" : ", newest first");
       this.meter.clear(text);
       return this.notices.tell(text);
     }
-    this.meter.show(answer, answer.wall, this.results.probable);
+    this.meter.show(answer, answer.wall);
     this.#spell();
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
   }

@@ -12,8 +12,6 @@ from PIL import Image
 from boc.cli.contact_sheet import write_sheet
 from boc.types import Hit, Item
 
-NASTY = "<script>alert('x')</script> \"quoted\" & <b>bold</b>"
-
 
 class Page(HTMLParser):
     """Tags with their attributes, in order, and all text."""
@@ -76,17 +74,6 @@ def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
     assert "url(" not in text
 
 
-def test_markup_is_escaped(tmp_path: Path, dog: Path) -> None:
-    hits = [Hit(Item(NASTY, "text", NASTY, ""), 1.0), Hit(Item(NASTY, "image", str(dog), ""), 1.0)]
-    write_sheet(tmp_path / "a.html", [(NASTY, hits)])
-    found = page(tmp_path / "a.html")
-    assert found.count("script") == found.count("b") == 0
-    assert (
-        found.text.count(NASTY) == 4
-    )  # heading, name and caption of the sentence, name of the picture
-    assert [a["alt"] for tag, a in found.tags if tag == "img"] == [f"hit 2: {NASTY}"]
-
-
 @settings(max_examples=30)
 @given(text=st.text(st.sampled_from("<>&\"'/=- a;#x0"), min_size=1, max_size=12))
 def test_any_text_comes_back_from_the_page(
@@ -94,8 +81,9 @@ def test_any_text_comes_back_from_the_page(
     text: str,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.html"
-    write_sheet(path, [("q", [Hit(Item("i", "text", f"[{text}]", ""), 1.0)])])
-    assert f"[{text}]" in page(path).text
+    write_sheet(path, [(f"1{text}1", [Hit(Item(f"2{text}2", "text", f"3{text}3", ""), 1.0)])])
+    for number in "123":
+        assert f"{number}{text}{number}" in page(path).text
 
 
 def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:

@@ -81,17 +81,6 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
     output, said = printed(odd, "--paths", "--find", "text")
     assert output == b""
     assert "t1 has no path" in said
-    result = boc(
-        "search",
-        "odd",
-        "--like",
-        "t0",
-        "--paths",
-        "--min-confidence",
-        "1",
-        f"--at=file:{odd / 'at'}",
-    )
-    assert (result.stdout, "smaller --min-confidence" in result.stderr) == ("", True)
 
 
 @pytest.mark.parametrize("options", [("--json", "-0"), ("--paths", "--request", "body")])

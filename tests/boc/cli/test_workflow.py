@@ -7,15 +7,13 @@ import pytest
 
 from boc import plugins
 from boc.codecs import global_code
-from boc.errors import EncoderError
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile, read_queries
+from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 from boc.manage.learn import fit_code
 from boc.manage.load import load_index, new_manifest
-from boc.names import METRICS
 from boc.search.searcher import Searcher
-from tests.helpers import boc, draw_pictures, run
+from tests.helpers import draw_pictures, run
 
 
 @pytest.mark.slow
@@ -49,60 +47,6 @@ def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> Non
     assert aligned.search(image=path) == aligned.search(image=path, rerank="mrsw")
     asked = aligned.encoder.encode_texts([text])
     assert aligned.search_vectors(asked, find="text")[0] == aligned.search(text, find="text")
-
-
-@pytest.mark.slow
-def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
-    at = f"file:{tmp_path / 'int8'}"
-    run("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
-    made_for = Searcher.open("photos", at)
-    queries = read_queries(library / "photos.h5", made_for.index.manifest.identity)
-    query = next(
-        batch.take([[item.id for item in items].index("003.png")]) for items, batch in queries
-    )
-    assert query.concepts is not None
-    scores = [
-        [hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]]
-        for metric in METRICS
-    ]
-    assert scores[0][0] == pytest.approx(1, abs=1e-3)  # the item itself
-    assert scores[0] == sorted(scores[0], reverse=True)
-    assert scores[0][-1] >= -1.001
-    assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
-    bare = tmp_path / "bare.h5"
-    table = library / "captions.csv"
-    encoder = f"tern:{library / 'model'}"
-    assert (
-        boc("extract", table, "-o", bare, "--encoder", encoder, "--set=concepts=false").exit_code
-        == 0
-    )
-    refused = boc("index", "other", bare, "--at", at, "--rerank", "symm")
-    assert refused.exit_code == 1
-    assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
-    run(
-        "index",
-        "other",
-        table,
-        "--at",
-        at,
-        "--encoder",
-        encoder,
-        "--rerank",
-        "symm",
-        "--concepts",
-        "int8",
-    )
-    assert Searcher.open("other", at).index.manifest.rerank == "symm"
-    refused = boc("add", "other", bare, "--at", at)
-    assert "bare.h5: holds no concept sets of its image items" in refused.stderr
-    repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
-    assert repeated.exit_code == 1
-    assert "--replace" in repeated.stderr
-
-
-def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="name encoder= for embeddings, or regions="):
-        Extraction(open_source(library / "captions.csv"), tmp_path / "f.h5")
 
 
 @pytest.mark.slow

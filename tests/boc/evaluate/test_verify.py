@@ -207,16 +207,6 @@ def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> No
     assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
 
 
-def test_changed_frequencies_are_reported(place: str) -> None:
-    backend = plugins.backend(place)
-    report = verify(build(backend, "tampered", fitted(), raised(7, 3)), pairs=N * N)
-    assert {mismatch.item for mismatch in report.mismatches} == {"007.jpg"}
-    assert report.rounded == []
-    near = verify(build(backend, "rounded", fitted(), raised(7, 1)), pairs=N * N)
-    assert near.right
-    assert near.rounded == ["007.jpg"]
-
-
 def test_changed_file_is_reported(
     place: str,
     tmp_path: Path,

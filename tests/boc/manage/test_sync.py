@@ -514,7 +514,7 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
             files.write(files.folder / f"new-{i}.png", f"new {i}")
             sync_index("x", files.folder, at=at)
             searcher = Searcher.open("x", at)
-            assert searcher.search("a", k=3, min_confidence=0)
+            assert searcher.search("a", k=3)
             assert held_now() - before < 40  # as few as a process that may open 64 has left
             del searcher
             assert held_now() == before

@@ -173,7 +173,7 @@ def test_what_needs_vectors_is_refused(tmp_path: Path) -> None:
     for call, message in (
         (lambda: searcher.search("a dog"), "are no terms"),
         (lambda: searcher.search('{"a": -1, "##w0": -2}'), "give weights from 0"),
-        (lambda: searcher.search('{"##w0": 1}', min_confidence=0.5), "leave out min_confidence"),
+        (lambda: searcher.search('{"##w0": 1}', collapse=True), "leave out collapse"),
     ):
         with pytest.raises(BocError, match=message):
             call()

@@ -1,18 +1,12 @@
 """Near-duplicates under one hit."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.errors import BocError
 from boc.search.near_duplicates import collapse
-from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Hit
-from tests.helpers import boc, run
 from tests.oracles import picture
 
 ROUNDING = 1e-6  # of the cosine of equal vectors, whose sums libraries form in different orders
@@ -65,22 +59,3 @@ def test_collapsing_fills_up(searcher: Searcher) -> None:
     if hidden:
         assert len(hits) == min(6, len(searcher.search(TEXT, k=40, collapse=True)))
     assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
-
-
-def test_the_command_shows_confidence_and_refuses_what_cannot_be(library: Path) -> None:
-    at = f"file:{library / 'index'}"
-    done = run("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--collapse", "-k", 3)
-    assert all("%" in line for line in done.stdout.splitlines())
-    assert (
-        '"confidence"'
-        in boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--json").stdout
-    )
-    none = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 1)
-    assert (none.exit_code, none.stdout) == (0, "")
-    assert "nothing has a confidence of 1; a smaller --min-confidence shows more" in none.stderr
-    for options, message in (
-        ({"min_confidence": -1}, "min_confidence must be from 0 to 1"),
-        ({"min_confidence": 0, "hybrid": "rrf"}, "leave one of the two out"),
-    ):
-        with pytest.raises(BocError, match=message):
-            SearchOptions(**options)  # type: ignore[arg-type]

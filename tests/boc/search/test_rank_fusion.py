@@ -12,7 +12,7 @@ from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Filter, Hit, Modality, SearchRequest, Stages, TextScore
+from boc.types import Embeddings, Filter, Hit, Modality
 from indexing.embedded.engine import EmbeddedEngine
 from tests.oracles import picture
 
@@ -63,17 +63,6 @@ class WordIndex(EmbeddedEngine):
             )
         return hits
 
-    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        if request.words is None:
-            return super().search(request, stages)
-        assert request.rescore is None
-        self.joint: tuple[int, Modality | None, TextScore] = (
-            request.k,
-            request.modality,
-            request.words,
-        )
-        return [[] for _ in request.words.texts]
-
 
 @pytest.fixture
 def searcher(library: Path) -> Searcher:
@@ -104,36 +93,9 @@ def test_rrf_fuses_the_rescored_candidates_with_the_words(
         assert searcher.search(text, k=4, rm=3, find="text", hybrid="rrf") == hits
 
 
-def test_sum_asks_the_engine_once(
+def test_a_hybrid_search_without_sentences_is_refused(
     searcher: Searcher,
     captions: tuple[Embeddings, list[str]],
 ) -> None:
-    queries, texts = captions
-    assert (
-        searcher.search_vectors(queries, texts=texts, k=4, hybrid="sum", words_weight=2.5)
-        == [[]] * 6
-    )
-    assert searcher.index.joint == (4, "image", TextScore(texts, 2.5))  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hybrid": "rrf", "texts": None}, "words of a sentence"),
-        ({"hybrid": "sum", "texts": None, "words_weight": 1.0}, "words of a sentence"),
-        ({"hybrid": "sum"}, "words_weight above 0, got None"),
-        ({"hybrid": "sum", "words_weight": 0.0}, "words_weight above 0, got 0"),
-        ({"hybrid": "sum", "words_weight": float("nan")}, "words_weight above 0, got nan"),
-        ({"hybrid": "sum", "words_weight": 1.0, "rerank": "dot"}, "leave rerank out"),
-        ({"hybrid": "rrf", "words_weight": 1.0}, "have no weight"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    searcher: Searcher,
-    captions: tuple[Embeddings, list[str]],
-    options: dict[str, object],
-    words: str,
-) -> None:
-    queries, texts = captions
-    with pytest.raises(BocError, match=words):
-        searcher.search_vectors(queries, **{"texts": texts, **options})  # type: ignore[arg-type]
+    with pytest.raises(BocError, match="words of a sentence"):
+        searcher.search_vectors(captions[0], hybrid="rrf")

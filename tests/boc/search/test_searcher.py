@@ -155,7 +155,6 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.search("a", filters="depth>1"), "depth"),
         (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
         (
             lambda s: s.search_query("a"),
@@ -166,7 +165,6 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
             r"sentences must be a list, got 'a dog'; write \['a dog'\]",
         ),
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
-        (lambda s: s.search_words("a dog"), "sentences must be a list"),
         (
             lambda s: s.search_vectors(np.ones((1, 3))),
             r"queries must be Embeddings, got ndarray; write Embeddings",
@@ -180,14 +178,9 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
             "encoded must be Embeddings of one row for each of 1",
         ),
         (
-            lambda s: s.rank_vectors(s.encoder.encode_texts("a"), threads="2"),
-            "threads must be at least 1, got '2'",
-        ),
-        (
             lambda s: Embeddings("texts", np.ones((1, 3))),
             "a modality is image or text, got 'texts'",
         ),
-        (lambda s: Embeddings("text", [[1.0]]), r"vectors must be an array \(n, d\)"),
         (
             lambda s: Embeddings("text", np.ones(3)),
             r"vectors must be an array \(n, d\), got \(3,\)",

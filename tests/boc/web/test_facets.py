@@ -1,4 +1,4 @@
-"""Facets and confidences of the JSON interface."""
+"""Facets of the JSON interface."""
 
 from collections import Counter
 from pathlib import Path
@@ -59,17 +59,7 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
 def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
     answer = client.get("/api/facets", params={"q": TEXT, **more})
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
-    query = {
-        "q": TEXT,
-        "k": 500,
-        "rm": 1,
-        **({} if "hybrid" in more else {"min_confidence": 0}),
-        **more,
-    }
-    hits = client.get("/api/search", params=query).json()["hits"]
-    sure = hits[
-        : 500 if "hybrid" in more else max(100, sum(hit["confidence"] >= 0.5 for hit in hits))
-    ]
+    sure = client.get("/api/search", params={"q": TEXT, "k": 100, **more}).json()["hits"]
     assert found.hits == len(sure)
     assert {"camera", "year", "taken"} <= {facet.field for facet in found.facets}
     for facet in found.facets:
@@ -97,29 +87,12 @@ def test_facets_of_a_picture_are_those_of_its_hits(
         params={"filter": "year=2001"},
     )
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
-    query = {"k": 500, "rm": 1, "min_confidence": 0, "filter": "year=2001"}
-    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()[
-        "hits"
-    ]
-    sure = hits[: max(100, sum(hit["confidence"] >= 0.5 for hit in hits))]
+    query = {"k": 100, "filter": "year=2001"}
+    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()
+    sure = hits["hits"]
     assert found.hits == len(sure)
     years = next(facet for facet in found.facets if facet.field == "year")
     assert [(value.value, value.count) for value in years.values] == [("2001", len(sure))]
     assert (
         client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
     )
-
-
-def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
-    hits = client.get("/api/search", params={"q": TEXT, "min_confidence": 0}).json()["hits"]
-    wanted = searcher.search(TEXT, k=40, min_confidence=0)
-    assert [hit["confidence"] for hit in hits] == pytest.approx([hit.confidence for hit in wanted])
-    assert client.get("/api/search", params={"q": TEXT}).json()["hits"][0]["confidence"] is None
-    both = client.get("/api/search", params={"q": TEXT, "min_confidence": 0, "hybrid": "rrf"})
-    assert both.status_code == 400
-    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "k": 5}).json()[
-        "hits"
-    ]
-    assert [hit["id"] for hit in collapsed] == [
-        h.item.id for h in searcher.search(TEXT, k=5, collapse=True)
-    ]

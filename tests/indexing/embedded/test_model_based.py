@@ -54,7 +54,6 @@ from boc.types import (
     SearchRequest,
     StoredConcepts,
     TermMatrix,
-    TextScore,
 )
 from indexing.embedded import merge, segment, text_store_writer
 from indexing.embedded import writer as writer_module
@@ -254,25 +253,12 @@ def assert_matches(
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> None:
-    """That a search by words finds the items that have one, and that a joint score is the sum of
-    both."""
+    """That a search by words finds the items that have one."""
     hits = index.match([text], 1000, modality, filters)[0]
     scores = {hit.item.id: hit.score for hit in hits}
     assert set(scores) == model.matching(text, modality, filters)
     assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
     assert all(hit.item == model.rows[hit.item.id].item for hit in hits)
-    joint = index.search(
-        SearchRequest(
-            sparse.csr_array(np.ones((1, TERMS), np.int32)),
-            1000,
-            words=TextScore([text], 2.0),
-        ),
-    )[0]
-    everywhere = {hit.item.id: hit.score for hit in index.match([text], 1000)[0]}
-    by_terms = dict(model.answer(Question([1] * TERMS, 1000)))
-    assert {hit.item.id: hit.score for hit in joint} == pytest.approx(
-        {key: score + 2.0 * everywhere.get(key, 0) for key, score in by_terms.items()},
-    )
 
 
 def assert_holds(index: Engine, model: Model) -> None:

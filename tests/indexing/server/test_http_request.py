@@ -68,29 +68,6 @@ def test_request_has_the_hits_of_a_search(
         with pytest.raises(BocError, match=words):
             searcher.request(Query.of("a red box"), options)
 
-    pytest.importorskip("fastapi", reason="the interface needs the extra web")
-    from fastapi.testclient import TestClient
-
-    from boc.web.app import create_app
-    from boc.web.settings import Settings
-
-    app = create_app(searcher, Settings(name, at, cache=tmp_path, api_only=True))
-    client = TestClient(app, base_url="http://127.0.0.1:8000")
-    picture = library / "images" / "005.png"
-    params = {"q": "a red box -left", "k": 3, "rm": 2, "filter": "width=64"}
-    files = {"image": ("any.png", picture.read_bytes())}
-    by_text = client.get("/api/query", params=params)
-    by_picture = client.post("/api/query", files=files, params={"k": 4})
-    options = SearchOptions(k=3, rm=2, filters=[Filter("width", "=", 64)])
-    for answer, query, choices in (
-        (by_text, Query.of("a red box", minus=["left"]), options),
-        (by_picture, Query.of(images=[picture]), SearchOptions(k=4)),
-    ):
-        assert answer.headers["content-type"] == "application/json"
-        found = server.request("POST", f"{name}/_search", answer.json())["hits"]["hits"]
-        hits = searcher.search_query(query, choices)
-        assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
-
 
 def test_request_needs_a_server(library: Path) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
