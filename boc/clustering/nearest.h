@@ -290,6 +290,9 @@ static int64_t find_nearest(Search *s, const float *rows, int64_t n, int64_t *nu
     const int64_t width = (s->d + WIDTH - 1) / WIDTH * WIDTH; /* a query is padded with zeros */
     const size_t pairs = (size_t)(together * s->cells);
     int64_t fewest = -1;
+    /* Invariants: a query is ``width`` numbers of 16 bits, then as many of 8, so that whole registers can be read.
+       ``room`` holds the scores of the heads and, as `set_budgets` has seen that starts rise within the centroids, those of
+       any ``cells`` cells; `find_largest` ranks no more, and writes one place behind the z, or cells, of ``chosen``. */
     int16_t *wide = calloc((size_t)(together * width) + 1, sizeof *wide + 1);
     s->queries = malloc((size_t)together * sizeof *s->queries + 1);
     s->scores = malloc((size_t)(together * s->room) * sizeof *s->scores + 1);

@@ -25,7 +25,7 @@ static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_ob
     if (!take(arrays, objects, (int)n_objects)) {
         const Array *rows = arrays + 1, *out = arrays + 2, *chosen = n_objects == 4 ? arrays + 3 : NULL;
         const int64_t n = (chosen ? chosen : rows)->view.shape[0], d = arrays->view.shape[0];
-        float *padded = NULL;
+        float *padded = NULL; /* the query and WIDEST zeros, which the last product of a row reads */
         if (same_length(out->view.shape[0], n, "out for another number of rows") &&
             fit(d, rows, chosen) && !(padded = PyMem_Malloc((size_t)(d + WIDEST) * sizeof *padded)))
             PyErr_NoMemory();
@@ -58,6 +58,7 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
             same_length(arrays[2].view.shape[0], n, "codes for another number of rows") &&
             same_length(arrays[2].view.shape[1], compact_bytes(d), "codes of another width") &&
             same_length(arrays[3].view.shape[0], n, "scales for another number of rows") &&
+            /* For transforms of a row, then for its d numbers of 16 bits. */
             !(space = PyMem_Malloc((size_t)(d + 1) * sizeof *space)))
             PyErr_NoMemory();
         if (space) {

@@ -37,11 +37,12 @@ DISPATCHED static void transform(float *values, float *space, int64_t p)
         values[i] = from[i] * scale;
 }
 
-/* Rotate ``values`` (d,) by rounds of ``signs`` (ROUNDS, d) and transforms of the first and the last numbers. */
+/* Rotate ``values`` (d,) by rounds of ``signs`` (ROUNDS, d) and transforms of the first and the last numbers. ``space``
+   has room for d: p <= d. */
 DISPATCHED static void rotate(float *values, float *space, const float *signs, int64_t d)
 {
-    int64_t p = 1;
-    while (2 * p <= d)
+    int64_t p = d > 0;
+    while (p > 0 && 2 * p <= d)
         p *= 2;
     for (int round = 0; round < ROUNDS; round++, signs += d) {
         for (int64_t j = 0; j < d; j++)

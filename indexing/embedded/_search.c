@@ -47,13 +47,17 @@ static void drop(Whole *whole)
 }
 
 /* Take the arrays of part i, n rows; an error is set if they do not fit each other. */
-static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i)
+static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i, Py_ssize_t block)
 {
     const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
                                        {"peaks", "I", 1, 1}, {"mask", "B", 1},        {"ids", "B", 1},
                                        {"offsets", "q", 1},  {"vectors", "efB", 2},   {"compact", "B", 2},
                                        {"compact_scales", "f", 1}};
     Array *a = whole->arrays + i * PART_ARRAYS;
+    if (n < 0 || n > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
+        return;
+    }
     for (int j = 0; j < PART_ARRAYS; j++) {
         PyObject *array = PyTuple_GetItem(arrays, j);
         a[j] = wanted[j];
@@ -61,14 +65,14 @@ static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i)
             return;
     }
     const Py_ssize_t n_postings = a[ROWS].view.len / 2, n_terms = a[PEAKS].view.len / 4;
-    const Py_ssize_t blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1, counted = a[FREQUENCIES].view.shape[0];
+    const Py_ssize_t blocks = n > block ? (n - 1) / block + 1 : 1, counted = a[FREQUENCIES].view.shape[0];
     Part *part = whole->parts + i;
     *part = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .item = a[VECTORS].view.itemsize,
                    .compact = a[COMPACT].view.buf, .compact_scales = a[COMPACT_SCALES].view.buf};
     part->postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
                                 .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
                                 .width = counted ? (int)a[FREQUENCIES].view.itemsize : 0, .n = n,
-                                .n_terms = n_terms, .n_postings = n_postings, .blocks = blocks};
+                                .n_terms = n_terms, .n_postings = n_postings, .block = block, .blocks = blocks};
     whole->ids[i] = (Ids){a[ID_BYTES].view.buf, a[ID_OFFSETS].view.buf, a[ID_BYTES].view.len};
     whole->rows += n;
     int fits = same_length(a[LISTS].view.len / 4, n_terms * blocks + 1, "starts for another number of terms or rows") &&
@@ -87,8 +91,6 @@ static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i)
     if (fits && whole->signs != NULL && n > 0)
         fits = same_length(a[COMPACT].view.len, n * compact_bytes(whole->d), "compact codes for another number of bytes") &&
                same_length(a[COMPACT_SCALES].view.len / 4, n, "compact_scales for another number of rows");
-    if (fits && (n < 0 || n > INT32_MAX))
-        PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
 }
 
 /* A dictionary: the arrays of its centroids, and how cosines become weights. */
@@ -153,7 +155,13 @@ typedef struct {
     int64_t read, compared; /* candidates of all queries; queries that were compared with all rows */
 } Call;
 
-/* Memory of a call, for the candidates of one query. */
+/* Memory of a call, for the candidates of one query.
+ *
+ * Invariants: `keys` are 2 * `room`, see Best. `found`, with `products`, has room for one more than `most` candidates, which
+ * is no less than what `find_candidates` takes of all parts, at most depth of each. A scan lists 8 rows at a time after it
+ * made sure that `most` holds them: what it keeps, k or depth, is less by AT_ONCE, since k is at most depth (`fit`).
+ * `padded` has WIDEST zeros behind a vector, which its last product reads; `rotated` is a vector and the space that
+ * `rotate` needs; `compact.numbers` are padded to whole cache lines. */
 typedef struct {
     float *padded, *products, *rotated;
     CompactQuery compact;
@@ -464,10 +472,13 @@ static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule,
 static PyObject *parts(PyObject *module, PyObject *arguments)
 {
     PyObject *signs, *parts, *capsule = NULL;
-    Py_ssize_t d;
+    Py_ssize_t d, block;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!nO", &PyTuple_Type, &parts, &d, &signs))
+    if (!PyArg_ParseTuple(arguments, "O!nOn", &PyTuple_Type, &parts, &d, &signs, &block))
         return NULL;
+    if (d < 0 || block < LANES || block > WHOLE || block % LANES)
+        return PyErr_Format(PyExc_ValueError, "%zd components, and blocks of %zd rows; at least 0, and %d to %d by %d", d,
+                            block, LANES, WHOLE, LANES);
     const Py_ssize_t n = PyTuple_Size(parts), n_arrays = n * PART_ARRAYS + 1;
     Whole *made = PyMem_Calloc(1, sizeof *made);
     if (made == NULL)
@@ -489,7 +500,7 @@ static PyObject *parts(PyObject *module, PyObject *arguments)
         PyObject *arrays;
         Py_ssize_t rows;
         if (PyArg_ParseTuple(PyTuple_GetItem(parts, i), "O!n", &PyTuple_Type, &arrays, &rows))
-            take_part(made, arrays, rows, i);
+            take_part(made, arrays, rows, i, block);
     }
     if (PyErr_Occurred() || (capsule = PyCapsule_New(made, PARTS_NAME, drop_capsule)) == NULL)
         drop(made);
@@ -502,9 +513,10 @@ enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS
 static int fit(const Array *arrays, const Call *call)
 {
     const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
-    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1 && call->least >= 0 &&
+    int fits = call->k >= 1 && call->k <= call->depth && call->depth <= INT32_MAX && call->size >= 1 && call->least >= 0 &&
                call->share >= 0 &&
-               (call->vectors != NULL || !(call->code || call->all || call->least > 0 || call->share > 0));
+               (call->vectors != NULL ? call->whole->d > 0
+                                      : !(call->code || call->all || call->least > 0 || call->share > 0));
     if (!fits)
         PyErr_SetString(PyExc_ValueError, "k and the numbers of the plan must be within their limits");
     for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
@@ -542,7 +554,7 @@ static PyObject *best_rows(PyObject *module, PyObject *arguments)
                 (code != NULL ||
                  PyArg_ParseTuple(source, "OOO", objects + OFFSETS, objects + TERMS, objects + WEIGHTS));
     for (int i = 0; taken && i < ARRAYS; i++)
-        if (objects[i] != NULL && objects[i] != Py_None)
+        if (objects[i] != NULL && (i != QUERIES || objects[i] != Py_None))
             taken = !take(arrays + i, objects + i, 1);
     if (taken) {
         Call call = {.whole = whole, .code = code, .offsets = arrays[OFFSETS].view.buf, .terms = arrays[TERMS].view.buf,
@@ -604,7 +616,7 @@ static PyMethodDef methods[] = {
     {"strings", (PyCFunction)(void (*)(void))strings, METH_FASTCALL,
      "strings(rows, data, offsets): the strings of some rows, UTF-8 in data[offsets[row]:offsets[row + 1]]."},
     {"parts", parts, METH_VARARGS,
-     "parts(parts, d, signs): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
+     "parts(parts, d, signs, block): what ``best`` needs for vectors of width d, lists in blocks of rows. A part is a tuple of (starts, rows, frequencies, "
      "peaks, mask, bytes of ids, their offsets, vectors, compact codes, their scales), of which all behind the peaks may "
      "be None, and its number of rows. Several parts need ids; d is 0 without vectors."},
     {"code", code, METH_VARARGS,

@@ -8,6 +8,7 @@ def parts(
     parts: tuple[tuple[tuple[NDArray[Any] | None, ...], int], ...],
     d: int,
     signs: NDArray[Any] | None,
+    block: int,
 ) -> object: ...
 def code(mean: NDArray[Any], *centroids_and_numbers: NDArray[Any] | float) -> object: ...
 def best(

@@ -92,7 +92,7 @@ class Kernel:
         dim: int = 0,
         signs: NDArray[Any] | None = None,
     ) -> None:
-        self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs)
+        self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs, BLOCK)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
         self._code = lru_cache(CODES)(

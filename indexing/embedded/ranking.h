@@ -27,8 +27,8 @@ typedef struct {
     int64_t *rows, n;
     int32_t *parts;
     uint32_t *ranks;   /* sort keys of their scores */
-    uint8_t *dropped;  /* room for a mark each, all 0 */
-    Ranked *ranked;    /* room for all */
+    uint8_t *dropped;  /* room for a mark each, all 0 between calls: keep_largest takes back what drop_ties sets */
+    Ranked *ranked;    /* room for all: drop_ties lists ties of the first part from the begin, others from the end */
 } Candidates;
 
 static int best_first(const void *one, const void *other)

@@ -12,20 +12,25 @@
 #include "../../boc/_kernels.h"
 #include <stdlib.h>
 
-#define BLOCK 65536
-#define FEW 8192 /* postings per block up to which a block is read back row by row */
+#define WHOLE 65536 /* rows of a block at most, and as a rule: as many as 16 bits tell apart */
+#define FEW(block) ((block) / 8) /* postings per block up to which a block is read back row by row */
 #define PARTS 4  /* of a posting list per block */
-#define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
+#define LANES 64 /* scores compared with the threshold at a time; divides a block */
 #define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
 
-/* Passed by address, so that no loop looks up thread-local storage. */
+/* Passed by address, so that no loop looks up thread-local storage.
+ *
+ * Invariants: local rows are 16 bits wide, so that any of them is a place of `scores`, which are all zero between blocks:
+ * `check` has seen that no row of a list it lets pass is behind its block, whose scores are set to zero again. A block
+ * whose rows are gathered in `touched` has at most FEW postings, and a posting appends at most one row. `largest` has an
+ * entry for each LANES rows of a block. */
 typedef struct {
     union {
-        uint16_t narrow[BLOCK];
-        uint32_t wide[BLOCK];
+        uint16_t narrow[WHOLE];
+        uint32_t wide[WHOLE];
     } scores;
-    uint16_t touched[FEW];
-    uint32_t largest[BLOCK / LANES];
+    uint16_t touched[FEW(WHOLE)];
+    uint32_t largest[WHOLE / LANES];
 } Scratch;
 static _Thread_local Scratch of_thread;
 
@@ -36,7 +41,7 @@ typedef struct {
     const void *frequencies;
     uint32_t *peaks; /* largest frequency of each checked list, the same in all threads; 0 before the check */
     int width;       /* bytes of a frequency; 0 if all are 1 */
-    Py_ssize_t n, n_terms, n_postings, blocks;
+    Py_ssize_t n, n_terms, n_postings, block, blocks; /* block: rows of each but the last, a multiple of LANES */
 } Postings;
 
 typedef struct {
@@ -247,12 +252,18 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
                         }                                                                           \
                         best->count = count;                                                        \
                     }                                                                               \
-        memset(out, 0, BLOCK * sizeof *out);                                                        \
+        memset(out, 0, (size_t)p->block * sizeof *out);                                             \
     }
 SCAN(narrow, uint16_t)
 SCAN(wide, uint32_t)
 
 static const uint32_t *list_of(const Postings *p, int32_t term) { return p->starts + (size_t)term * (size_t)p->blocks; }
+
+static Py_ssize_t rows_of_block(const Postings *p, Py_ssize_t b)
+{
+    const Py_ssize_t rest = p->n - b * p->block;
+    return rest < p->block ? rest : p->block;
+}
 
 static void prefetch(const Postings *p, size_t begin, size_t end)
 {
@@ -265,7 +276,6 @@ static void prefetch(const Postings *p, size_t begin, size_t end)
 /* An error message about the query or the lists it reads, or NULL. Each list is checked once. */
 static const char *check(const Postings *p, Terms q)
 {
-    const size_t rest = (size_t)p->n - (size_t)(p->n > 0 ? p->blocks - 1 : 0) * BLOCK; /* rows of the last block */
     for (Py_ssize_t t = 0; t < q.length; t++) {
         if (q.terms[t] < 0 || q.terms[t] >= p->n_terms)
             return "a query holds a term that the postings do not have";
@@ -286,9 +296,12 @@ static const char *check(const Postings *p, Terms q)
     }
     for (Py_ssize_t t = 0; t < q.length; t++)
         if (p->peaks[q.terms[t]] == 0) {
-            const uint32_t *list = list_of(p, q.terms[t]), *last = list + p->blocks - 1;
-            if (last[0] < last[1] && largest_row(p->rows + last[0], last[1] - last[0]) >= rest)
-                return "the postings are damaged: a row is none of the segment's; index again";
+            const uint32_t *list = list_of(p, q.terms[t]);
+            /* 16 bits hold no row behind a whole block. */
+            for (Py_ssize_t b = p->block < WHOLE ? 0 : p->blocks - 1; b < p->blocks; b++)
+                if (list[b] < list[b + 1] &&
+                    largest_row(p->rows + list[b], list[b + 1] - list[b]) >= rows_of_block(p, b))
+                    return "the postings are damaged: a row is none of the segment's; index again";
             p->peaks[q.terms[t]] = largest_frequency(p, list[0], list[p->blocks]);
         }
     return NULL;
@@ -305,7 +318,7 @@ static uint64_t bound(const Postings *p, Terms q)
 
 static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
 {
-    const Py_ssize_t rows = p->n - b * BLOCK;
+    const Py_ssize_t rows = rows_of_block(p, b);
     uint32_t *scores = p->scratch->scores.wide;
     const uint16_t *touched = p->scratch->touched;
     size_t count = 0;
@@ -315,7 +328,7 @@ static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
     }
     for (size_t i = 0; i < count; i++) {
         if (touched[i] < rows) /* as when the list was checked */
-            offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
+            offer(best, scores[touched[i]], (uint32_t)(b * p->block) + touched[i]);
         scores[touched[i]] = 0;
     }
 }
@@ -323,7 +336,6 @@ static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
 /* Lists are added in parts, so that the scores of a part are still in the cache for the next list. */
 static void search_many(const Postings *p, Terms q, Py_ssize_t b, Best *best, int narrow)
 {
-    const Py_ssize_t rest = p->n - b * BLOCK;
     for (size_t part = 0; part < PARTS; part++)
         for (Py_ssize_t t = 0; t < q.length; t++) {
             const uint32_t *list = list_of(p, q.terms[t]) + b;
@@ -336,7 +348,7 @@ static void search_many(const Postings *p, Terms q, Py_ssize_t b, Best *best, in
             }
             (narrow ? add_narrow : add_wide)(p, begin, end, (uint32_t)q.weights[t]);
         }
-    (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * BLOCK), (size_t)(rest < BLOCK ? rest : BLOCK));
+    (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * p->block), (size_t)rows_of_block(p, b));
 }
 
 /* Whether the query was answered; it is not if a score may be 2**32 or more. Best first, ties to the lower row. */
@@ -349,7 +361,7 @@ static int search(const Postings *p, Terms q, Best *best, int by_row)
         size_t count = 0;
         for (Py_ssize_t t = 0; t < q.length; t++)
             count += list_of(p, q.terms[t])[b + 1] - list_of(p, q.terms[t])[b];
-        if (count > FEW)
+        if (count > (size_t)FEW(p->block))
             search_many(p, q, b, best, largest >> 16 == 0);
         else if (count > 0)
             search_few(p, q, b, best);

@@ -55,7 +55,7 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
-from indexing.embedded import merge, segment, text_store_writer
+from indexing.embedded import kernel, merge, postings, segment, text_store_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
@@ -79,12 +79,15 @@ SMALL = [
     (writer_module, "WAITING", 300),
     (merge, "MERGE", 3),
     (merge, "FEW", 1),
+    (kernel, "BLOCK", 64),
+    (postings, "BLOCK", 64),
+    (segment, "ROWS", 64),
     (segment, "BLOCK", 3),
     (segment, "POSTINGS", 7),
     (text_store_writer, "OCCURRENCES", 3),
 ]
 """Thresholds of the engine that make several segments of a handful of rows, and several blocks of a
-segment."""
+segment and of its posting lists."""
 
 
 @dataclass(frozen=True)

@@ -405,14 +405,14 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short = [*arrays[0][0]]
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
-            NATIVE.parts(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
-    parts = NATIVE.parts(tuple(arrays), DIM, None)
+            NATIVE.parts(((tuple(short), arrays[0][1]), arrays[1]), DIM, None, kernel.BLOCK)
+    parts = NATIVE.parts(tuple(arrays), DIM, None, kernel.BLOCK)
     made = NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
     out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
-    good = Plan("terms", 1, 1)
+    good = Plan("terms", 3, 1)
     for wrong_plan in (
-        good._replace(depth=0),
+        good._replace(depth=2),
         good._replace(size=0),
         good._replace(depth=1 << 40),
         good._replace(least=-1),
