@@ -60,9 +60,16 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "is_compiled", lambda name: not name.endswith("_search"))
+    monkeypatch.setattr(
+        doctor,
+        "is_compiled",
+        lambda name: not name.endswith("_search"),
+    )
     [finding] = doctor.compiled_modules()
-    assert (finding.state, "indexing.embedded._search" in finding.what) == ("note", True)
+    assert (
+        finding.state,
+        "indexing.embedded._search" in finding.what,
+    ) == ("note", True)
     assert "C compiler" in finding.todo
 
 
@@ -111,11 +118,17 @@ def answering(answer: Callable[[str, str], Answer]) -> Iterator[int]:
     class Engine(Handler):
         def _do(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, body = answer(self.command, self.path.partition("?")[0])
+            status, body = answer(
+                self.command,
+                self.path.partition("?")[0],
+            )
             data = json.dumps(body).encode()
             self.send_response_only(status)
             headers = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
-            for name, value in {**headers, "content-length": str(len(data))}.items():
+            for name, value in {
+                **headers,
+                "content-length": str(len(data)),
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
@@ -148,7 +161,15 @@ def test_unusable_servers() -> None:
     pytest.importorskip("elastic_transport")
     [finding] = doctor.backend(f"elastic+http://127.0.0.1:{free_port()}")
     assert (finding.state, bool(finding.todo)) == ("problem", True)
-    denied = 401, {"error": {"type": "security_exception", "reason": "missing authentication"}}
+    denied = (
+        401,
+        {
+            "error": {
+                "type": "security_exception",
+                "reason": "missing authentication",
+            },
+        },
+    )
     with answering(lambda method, path: denied) as port:
         [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
     assert finding.state == "problem"

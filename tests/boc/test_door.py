@@ -83,10 +83,19 @@ def test_build_add_and_delete(library: Path, at: str) -> None:
         rm=3,
         progress=lambda *tick: ticks.append(tick),
     )
-    assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 80, [], False)
+    assert (
+        report.images,
+        report.texts,
+        report.failed,
+        report.up_to_date,
+    ) == (40, 80, [], False)
     assert ticks[-1] == ("indexing", 120, 120)
     index = boc.open("photos", at)
-    assert (index.info()["rm"], index.info()["terms"], len(index)) == (3, 8, 120)
+    assert (
+        index.info()["rm"],
+        index.info()["terms"],
+        len(index),
+    ) == (3, 8, 120)
     item = index.get("003.png")
     assert index.delete(["003.png", "nobody.png"]) == boc.DeleteReport(1, ["nobody.png"])
     assert len(index) == 119
@@ -105,7 +114,13 @@ def test_an_index_follows_its_pictures_and_other_processes(
 ) -> None:
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
-    build_index("photos", pictures, encoder=f"tern:{library / 'model'}", at=at, device="cpu")
+    build_index(
+        "photos",
+        pictures,
+        encoder=f"tern:{library / 'model'}",
+        at=at,
+        device="cpu",
+    )
     index = boc.open("photos", at)
     other = boc.open("photos", at)
     (pictures / "000.png").unlink()
@@ -116,7 +131,13 @@ def test_an_index_follows_its_pictures_and_other_processes(
     assert "000.png" not in [hit.id for hit in index.search("a red box", k=40)]
     shutil.copy(library / "images" / "000.png", pictures)
     assert index.sync(pictures).added == 1
-    assert index.search(image=pictures / "000.png", k=1)[0].id == "000.png"
+    assert (
+        index.search(
+            image=pictures / "000.png",
+            k=1,
+        )[0].id
+        == "000.png"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -131,33 +152,55 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         "'/tmp/data' is no address; write file:DIR, for example file:/tmp/data",
     ),
     (
-        lambda index: index.search(image=io.TextIOWrapper(io.BytesIO(b"\xff"))),
+        lambda index: index.search(
+            image=io.TextIOWrapper(io.BytesIO(b"\xff")),
+        ),
         "opened by 'rb', got TextIOWrapper",
     ),
-    (lambda index: boc.open("nothing", index.at), "no index 'nothing'"),
+    (
+        lambda index: boc.open("nothing", index.at),
+        "no index 'nothing'",
+    ),
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (
         lambda index: build_index("x", "photos.h5", code=5),
         "code must be text such as 'dictionary:2/64'",
     ),
     (lambda index: index.search(), "give one of these: search"),
-    (lambda index: index.search(np.zeros(16)), "got ndarray; .* vector= for numbers"),
+    (
+        lambda index: index.search(np.zeros(16)),
+        "got ndarray; .* vector= for numbers",
+    ),
     (
         lambda index: index.search(vector=np.zeros((2, 16))),
         r"a vector of shape \(2, 16\); give \(d,\)",
     ),
-    (lambda index: index.search(vector=[1.0, 2.0]), r"of shape \(1, 2\); give rows of 16"),
     (
-        lambda index: index.search(vector=[1.0] * 16, hybrid="rrf"),
+        lambda index: index.search(vector=[1.0, 2.0]),
+        r"of shape \(1, 2\); give rows of 16",
+    ),
+    (
+        lambda index: index.search(
+            vector=[1.0] * 16,
+            hybrid="rrf",
+        ),
         "search by sentences, or leave hybrid out",
     ),
-    (lambda index: index.search(image=io.StringIO("x")), "a file opened by 'rb', got StringIO"),
     (
-        lambda index: index.search(image=UploadFile(io.BytesIO())),
+        lambda index: index.search(image=io.StringIO("x")),
+        "a file opened by 'rb', got StringIO",
+    ),
+    (
+        lambda index: index.search(
+            image=UploadFile(io.BytesIO()),
+        ),
         r"got UploadFile; write upload\.file for an upload",
     ),
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
-    (lambda index: run_apart(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
+    (
+        lambda index: run_apart(index.asearch("a dog", k=0)),
+        "k must be at least 1, got 0",
+    ),
     (lambda index: index.search(image=5), "image must be a path, a PIL image, an array, bytes"),
     (
         lambda index: build_index("x", "photos.h5", rm="3"),
@@ -180,7 +223,11 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    WRONG,
+    ids=[message for _, message in WRONG],
+)
 def test_a_wrong_call_is_answered_with_the_right_one(
     pets: boc.Index,
     call: Callable[[boc.Index], object],
@@ -218,17 +265,38 @@ def test_a_picture_in_memory_is_turned_as_its_file(
     turned = Image.Exif()
     turned[0x0112] = 6
     with Image.open(library / "images" / "007.png") as picture:
-        picture.resize((64, 32)).save(tmp_path / "turned.png", exif=turned)
+        picture.resize((64, 32)).save(
+            tmp_path / "turned.png",
+            exif=turned,
+        )
     with Image.open(tmp_path / "turned.png") as picture:
         assert pets.search(image=picture) == pets.search(image=tmp_path / "turned.png")
 
 
 def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
     vector = pets.searcher.encoder.encode_texts(["a red box"]).vectors[0]
-    hits = pets.search("a red box", 5, filters=None, sort="width")
-    for same in (vector, vector.astype(np.float64), vector.tolist()):
+    hits = pets.search(
+        "a red box",
+        5,
+        filters=None,
+        sort="width",
+    )
+    for same in (
+        vector,
+        vector.astype(np.float64),
+        vector.tolist(),
+    ):
         assert pets.search(vector=same, k=5, sort="width") == hits
-    assert run_apart(pets.asearch("a red box", k=5, sort="width")) == hits
+    assert (
+        run_apart(
+            pets.asearch(
+                "a red box",
+                k=5,
+                sort="width",
+            ),
+        )
+        == hits
+    )
 
 
 def test_an_index_holds_items_by_id(pets: boc.Index) -> None:
@@ -237,7 +305,10 @@ def test_an_index_holds_items_by_id(pets: boc.Index) -> None:
     assert [item.id for item in pets] == sorted(item.id for item in pets)
     assert len(list(pets)) == len(pets)
     assert pets.search("a red box", 3) == pets.search("a red box", k=np.int64(3))
-    assert pets.search(np.str_("a red box"), filters=("width>10", "height<99")) == pets.search(
+    assert pets.search(
+        np.str_("a red box"),
+        filters=("width>10", "height<99"),
+    ) == pets.search(
         "a red box",
     )
 
@@ -251,10 +322,23 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
 ) -> None:
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
-    build_index("photos", pictures, encoder=library / "model", at=at, device="cpu", progress=True)
+    build_index(
+        "photos",
+        pictures,
+        encoder=library / "model",
+        at=at,
+        device="cpu",
+        progress=True,
+    )
     said = capsys.readouterr().err
     assert [
-        (re.findall(rf"{stage}: +100%.* (\d+/\d+) ", said) or [""])[-1]
+        (
+            re.findall(
+                rf"{stage}: +100%.* (\d+/\d+) ",
+                said,
+            )
+            or [""]
+        )[-1]
         for stage in ("encoding", "indexing")
     ] == [
         "40/40",
@@ -267,7 +351,10 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     assert index.sync(pictures).removed == 1
     assert capsys.readouterr().err == ""
     ticks: list[tuple[str, int, int]] = []
-    index.add(tmp_path / "more/images", progress=lambda *tick: ticks.append(tick))
+    index.add(
+        tmp_path / "more/images",
+        progress=lambda *tick: ticks.append(tick),
+    )
     assert ticks[-1] == ("indexing", 41, 41)
     boc.copy_index("photos", "other", at=at, progress=True)
     assert "copying: 100%" in capsys.readouterr().err
@@ -303,7 +390,10 @@ def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path
     assert "encoder" not in vars(warm.searcher)
     warm.warm()
     assert "encoder" in vars(warm.searcher)
-    np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
+    np.save(
+        tmp_path / "rows.npy",
+        np.eye(16, dtype=np.float32),
+    )
     build_index("rows", tmp_path / "rows.npy", at=at)
     boc.open("rows", at).warm()
 
@@ -325,14 +415,23 @@ def test_hits_are_values_a_table_and_pictures(
         for hit in hits
     ]
     html = pets.search("a red box", k=61, find="text")._repr_html_()
-    assert (html.count("<figure>"), "and 1 more" in html, "data:image" in html) == (60, True, False)
+    assert (
+        html.count("<figure>"),
+        "and 1 more" in html,
+        "data:image" in html,
+    ) == (60, True, False)
     assert hits._repr_html_().count('<img src="data:image/jpeg') == 3
     pytest.importorskip("pandas")
     table = hits.to_pandas()
     assert table["id"].tolist() == [hit.id for hit in hits]
     assert table["width"].tolist() == [hit.fields["width"] for hit in hits]
     assert {"fields", "content_hash"}.isdisjoint(table)
-    assert [*pets.search("a red box", filters="width>9999").to_pandas()] == [
+    assert [
+        *pets.search(
+            "a red box",
+            filters="width>9999",
+        ).to_pandas(),
+    ] == [
         "id",
         "modality",
         "score",
@@ -368,7 +467,9 @@ def test_completion_offers_the_options() -> None:
 
 
 def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/howto/from-python.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/howto/from-python.md").read_text(
+        encoding="utf-8",
+    )
     own: dict[str, Any] = {"boc": boc, "index": pets}
     for code in page.partition("## In your own web service")[2].split("```python\n")[1:]:
         exec(code.partition("```")[0], own)
@@ -382,12 +483,24 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
             transport=httpx.ASGITransport(app=app),
             base_url="http://here",
         ) as client:
-            good = [client.get("/search", params={"q": sentence}) for sentence in sentences]
+            good = [
+                client.get(
+                    "/search",
+                    params={"q": sentence},
+                )
+                for sentence in sentences
+            ]
             odd = [
                 client.get("/search", params=asked)
                 for asked in ({"q": ""}, {"q": "a", "filters": "x"})
             ]
-            odd += [client.post("/like", files={"picture": data}) for data in (b"hello", picture)]
+            odd += [
+                client.post(
+                    "/like",
+                    files={"picture": data},
+                )
+                for data in (b"hello", picture)
+            ]
             answers = await asyncio.gather(*good, *odd)
             return answers[:32], answers[32:]
 

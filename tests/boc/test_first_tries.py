@@ -39,14 +39,41 @@ RIGHT: list[Callable[[boc.Index], Any]] = [
     lambda index: {item.modality for item in index} == {"image", "text"},
     lambda index: index.search(text=BOX)[0] == index.search(BOX, 1)[0],
     lambda index: (
-        len(index.search(BOX, 3, filters=["width>=64"], find="image", sort="-width")) == 3
+        len(
+            index.search(
+                BOX,
+                3,
+                filters=["width>=64"],
+                find="image",
+                sort="-width",
+            ),
+        )
+        == 3
     ),
     lambda index: index.search(image="a.png", k=1)[0].id == "007.png",
-    lambda index: index.search(image=Image.open("a.png"), k=1)[0].id == "007.png",
+    lambda index: (
+        index.search(
+            image=Image.open("a.png"),
+            k=1,
+        )[0].id
+        == "007.png"
+    ),
     lambda index: index.search(image=WHITE),
     lambda index: "003.png" not in [hit.id for hit in index.search(like="003.png", k=40)],
-    lambda index: len(index.search(like=["003.png"], unlike=["004.png"])) == 10,
-    lambda index: index.search(BOX, image="a.png", like=["003.png"]),
+    lambda index: (
+        len(
+            index.search(
+                like=["003.png"],
+                unlike=["004.png"],
+            ),
+        )
+        == 10
+    ),
+    lambda index: index.search(
+        BOX,
+        image="a.png",
+        like=["003.png"],
+    ),
     lambda index: index.search(BOX, image="a.png") != index.search(image="a.png"),
     lambda index: index.search_many([BOX, "a house"], 3)[0] == index.search(BOX, 3),
     lambda index: index.search_many(texts=[BOX], find="text")[0][0].path is None,
@@ -64,16 +91,33 @@ RIGHT: list[Callable[[boc.Index], Any]] = [
     lambda index: index.add(Path("a.png"), id="x") and index["x"].fields["width"] == 64,
     lambda index: index.add(path for path in Path().glob("[abc].png")).images == 3,
     lambda index: index.add(["a.png", "damaged.png"]).failed[0][0] == "damaged.png",
-    lambda index: index.add([Path("a.png").read_bytes(), b"no"], ids=["x", "y"]).images == 1,
+    lambda index: (
+        index.add(
+            [Path("a.png").read_bytes(), b"no"],
+            ids=["x", "y"],
+        ).images
+        == 1
+    ),
     lambda index: index.add(Image.open("a.png"), id="x") and index.search(image="a.png")[1].id,
-    lambda index: index.add(WHITE, id="x", fields={"taken": "2024-05-01"}).images == 1,
+    lambda index: (
+        index.add(
+            WHITE,
+            id="x",
+            fields={"taken": "2024-05-01"},
+        ).images
+        == 1
+    ),
     lambda index: index.add("photos.h5").replaced == 120,
     lambda index: index.delete("003.png") == boc.DeleteReport(1, []),
     lambda index: index.delete(["003.png", "z"]).unknown == ["z"] and "003.png" not in index,
 ]
 
 WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
-    (lambda index: boc.open("photo"), boc.BocError, "no index 'photo'.*photos"),
+    (
+        lambda index: boc.open("photo"),
+        boc.BocError,
+        "no index 'photo'.*photos",
+    ),
     (
         lambda index: boc.build_index("x", "a.png", encodr="clip"),  # type: ignore
         TypeError,
@@ -94,10 +138,22 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
         boc.BocError,
         "image= for a picture",
     ),
-    (lambda index: index.search_many(BOX), boc.BocError, r"must be a list, .* write \['a red box"),
-    (lambda index: index.search(like="nobody"), boc.BocError, "the index has no item 'nobody'"),
     (
-        lambda index: index.search(BOX, image="a.png", vector=[1.0]),
+        lambda index: index.search_many(BOX),
+        boc.BocError,
+        r"must be a list, .* write \['a red box",
+    ),
+    (
+        lambda index: index.search(like="nobody"),
+        boc.BocError,
+        "the index has no item 'nobody'",
+    ),
+    (
+        lambda index: index.search(
+            BOX,
+            image="a.png",
+            vector=[1.0],
+        ),
         boc.BocError,
         "a vector is a query of its own",
     ),
@@ -106,23 +162,46 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
         boc.BocError,
         r"explain\('a dog', hit.id\)",
     ),
-    (lambda index: index.add(WHITE), boc.BocError, "got None; give id= of one picture"),
-    (lambda index: index.add(WHITE / 2, id="x"), boc.BocError, "float64 is no picture; give"),
-    (lambda index: index.add(["a.png", WHITE], id="x"), boc.BocError, "ids of 2 pictures must"),
+    (
+        lambda index: index.add(WHITE),
+        boc.BocError,
+        "got None; give id= of one picture",
+    ),
+    (
+        lambda index: index.add(WHITE / 2, id="x"),
+        boc.BocError,
+        "float64 is no picture; give",
+    ),
+    (
+        lambda index: index.add(["a.png", WHITE], id="x"),
+        boc.BocError,
+        "ids of 2 pictures must",
+    ),
     (
         lambda index: index.add([WHITE, WHITE], ids=["x", "x"]),
         boc.BocError,
         "2 pictures have the id",
     ),
-    (lambda index: index.add("photos.h5", id="x"), boc.BocError, "give metadata= for others"),
-    (lambda index: index.add("damaged.png"), boc.BocError, "no picture can be used"),
+    (
+        lambda index: index.add("photos.h5", id="x"),
+        boc.BocError,
+        "give metadata= for others",
+    ),
+    (
+        lambda index: index.add("damaged.png"),
+        boc.BocError,
+        "no picture can be used",
+    ),
     (
         lambda index: index.add("a.png", fields={"year": 1}),
         boc.BocError,
         "no metadata fields year:keyword",
     ),
     (
-        lambda index: index.add("a.png", fields={"width": "wide"}),
+        lambda index: index.add(
+            "a.png",
+            fields={"width": "wide"},
+        ),
         boc.BocError,
         "width is of type integer, 'wide' is not; give a whole number",
     ),
@@ -134,12 +213,18 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(RIGHT)))
+@pytest.mark.parametrize(
+    "number",
+    range(len(RIGHT)),
+)
 def test_right_tries_work(index: boc.Index, number: int) -> None:
     assert RIGHT[number](index)
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)))
+@pytest.mark.parametrize(
+    "number",
+    range(len(WRONG)),
+)
 def test_wrong_tries_name_what_is_right(index: boc.Index, number: int) -> None:
     call, kind, message = WRONG[number]
     count = len(index)
@@ -151,12 +236,21 @@ def test_wrong_tries_name_what_is_right(index: boc.Index, number: int) -> None:
 def test_coroutines_search_alike(index: boc.Index) -> None:
     """In a thread of its own: this one may have the event loop of a browser."""
     with ThreadPoolExecutor(1) as pool:
-        hits = pool.submit(asyncio.run, index.asearch(BOX, 3, find="text")).result()
+        hits = pool.submit(
+            asyncio.run,
+            index.asearch(BOX, 3, find="text"),
+        ).result()
     assert hits == index.search(BOX, 3, find="text")
 
 
 def test_pictures_in_memory_have_no_path(index: boc.Index) -> None:
-    index.add([Image.open("a.png"), np.asarray(Image.open("b.png").convert("RGB"))], ids=["x", "y"])
+    index.add(
+        [
+            Image.open("a.png"),
+            np.asarray(Image.open("b.png").convert("RGB")),
+        ],
+        ids=["x", "y"],
+    )
     hits = {hit.id: hit for hit in index.search(image="a.png", k=3)}
     assert [hits[id].path for id in "xy"] == [None, None]
     assert hits["x"].score == pytest.approx(hits["007.png"].score)
@@ -165,7 +259,13 @@ def test_pictures_in_memory_have_no_path(index: boc.Index) -> None:
 
 
 def test_vectors_have_no_path(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
+    np.save(
+        tmp_path / "rows.npy",
+        np.eye(16, dtype=np.float32),
+    )
     boc.build_index("rows", tmp_path / "rows.npy", at=f"file:{tmp_path}")
-    hit = boc.open("rows", f"file:{tmp_path}").search(vector=np.eye(16)[5], k=1)[0]
+    hit = boc.open("rows", f"file:{tmp_path}").search(
+        vector=np.eye(16)[5],
+        k=1,
+    )[0]
     assert (hit.id, hit.path) == ("5", None)

@@ -31,7 +31,13 @@ def pictures(library: Path, tmp_path: Path) -> Path:
 def vectors(name: str, at: str) -> dict[str, list[float]]:
     index = Searcher.open(name, at).index
     ids = [item.id for item in index.items()]
-    return dict(zip(ids, index.vectors(ids).astype(float).tolist(), strict=True))
+    return dict(
+        zip(
+            ids,
+            index.vectors(ids).astype(float).tolist(),
+            strict=True,
+        ),
+    )
 
 
 def change(picture: Path) -> None:
@@ -39,7 +45,10 @@ def change(picture: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [["index", "--replace"], ["add"], ["sync"]])
+@pytest.mark.parametrize(
+    "again",
+    [["index", "--replace"], ["add"], ["sync"]],
+)
 def test_run_after_a_refused_one_is_fresh(
     library: Path,
     pictures: Path,
@@ -49,7 +58,17 @@ def test_run_after_a_refused_one_is_fresh(
     at = f"file:{tmp_path / 'at'}"
     encoder = f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
-    assert boc("index", "x", pictures, *common, "--code", "scalar(plain=true)").exit_code == 0
+    assert (
+        boc(
+            "index",
+            "x",
+            pictures,
+            *common,
+            "--code",
+            "scalar(plain=true)",
+        ).exit_code
+        == 0
+    )
     change(pictures / "000.png")
     refused = boc("index", "x", pictures, *common)
     assert refused.exit_code == 1
@@ -100,7 +119,13 @@ def test_leftovers_of_earlier_runs_are_removed(
     build_index("x", pictures, encoder=encoder, at=at)
     (tmp_path / "at" / ".x.0123456789ab.features.h5.parts").mkdir()
     (tmp_path / "at" / ".x.ba9876543210.features.h5").touch()
-    build_index("x", pictures, encoder=encoder, at=at, replace=True)
+    build_index(
+        "x",
+        pictures,
+        encoder=encoder,
+        at=at,
+        replace=True,
+    )
     assert [path.name for path in (tmp_path / "at").iterdir()] == ["x"]
 
 
@@ -112,12 +137,22 @@ def test_parts_of_changed_pictures_are_refused(
     from boc import plugins
 
     source = plugins.region_source("grid")
-    run = Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run()
+    run = Extraction(
+        open_source(pictures),
+        tmp_path / "r.h5",
+        regions=source,
+    ).run()
     next(run)
     run.close()
     change(pictures / "000.png")
     with pytest.raises(FeatureFileError, match="state of the pictures"):
-        list(Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run())
+        list(
+            Extraction(
+                open_source(pictures),
+                tmp_path / "r.h5",
+                regions=source,
+            ).run(),
+        )
 
 
 @pytest.mark.slow
@@ -134,7 +169,11 @@ def test_small_collections_are_searchable_or_refused(
     path = tmp_path / "f.h5"
     at = f"--at=file:{tmp_path / 'at'}"
     for i in range(count):
-        Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(
+        Image.new(
+            "RGB",
+            (64, 64),
+            "red" if equal else (40 * i, 255 - 40 * i, 90),
+        ).save(
             tmp_path / f"{i}.png",
         )
     run(
@@ -156,8 +195,21 @@ def test_small_collections_are_searchable_or_refused(
         if result.exit_code:
             assert result.stderr.splitlines()[-1].startswith("Error: ")
             continue
-        hits = run("search", f"x{number}", "--queries", path, at, "-k", count, "--json")
-        for id, line in zip(ids, hits.stdout.splitlines(), strict=True):
+        hits = run(
+            "search",
+            f"x{number}",
+            "--queries",
+            path,
+            at,
+            "-k",
+            count,
+            "--json",
+        )
+        for id, line in zip(
+            ids,
+            hits.stdout.splitlines(),
+            strict=True,
+        ):
             assert id in [hit["id"] for hit in json.loads(line)["hits"]], (code, line)
 
 
@@ -174,16 +226,48 @@ def test_renewed_searcher_takes_the_new_encoder(
         for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")
     ]
     trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
-    assert boc("train", library / "regions.h5", "-o", tmp_path / "other", *trained).exit_code == 0
+    assert (
+        boc(
+            "train",
+            library / "regions.h5",
+            "-o",
+            tmp_path / "other",
+            *trained,
+        ).exit_code
+        == 0
+    )
     for name in (None, f"tern:{library / 'model'}"):
-        build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
-        searcher = Searcher.open("x", at, encoder=name, device="cpu")
+        build_index(
+            "x",
+            pictures,
+            encoder=f"tern:{library / 'model'}",
+            at=at,
+            replace=True,
+        )
+        searcher = Searcher.open(
+            "x",
+            at,
+            encoder=name,
+            device="cpu",
+        )
         before = searcher.encoder.identity.digest
-        build_index("x", pictures, encoder=f"tern:{tmp_path / 'other'}", at=at, replace=True)
+        build_index(
+            "x",
+            pictures,
+            encoder=f"tern:{tmp_path / 'other'}",
+            at=at,
+            replace=True,
+        )
         renewed = searcher.renew()
         assert renewed.encoder.identity.digest != before
         assert renewed.search("a red box", k=3)
-        build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
+        build_index(
+            "x",
+            pictures,
+            encoder=f"tern:{library / 'model'}",
+            at=at,
+            replace=True,
+        )
         assert renewed.renew().encoder.identity.digest == before
 
 

@@ -32,12 +32,26 @@ from boc.types import Item, Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.oracles import new_manifest
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-BOXES = st.builds(Box, *(st.floats(0, 1) for _ in range(4)))
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"]),
+    max_size=5,
+)
+BOXES = st.builds(
+    Box,
+    *(st.floats(0, 1) for _ in range(4)),
+)
 LABELS = st.builds(
     Label,
     st.lists(TEXT, max_size=3).map(tuple),
-    st.lists(st.builds(Example, TEXT, TEXT, st.none() | BOXES), max_size=3).map(tuple),
+    st.lists(
+        st.builds(
+            Example,
+            TEXT,
+            TEXT,
+            st.none() | BOXES,
+        ),
+        max_size=3,
+    ).map(tuple),
 )
 
 
@@ -63,7 +77,11 @@ def test_unpack_foreign_bytes() -> None:
 
 @given(
     words=st.lists(
-        st.lists(st.text("abcXYZ", min_size=1, max_size=3), min_size=1, max_size=4),
+        st.lists(
+            st.text("abcXYZ", min_size=1, max_size=3),
+            min_size=1,
+            max_size=4,
+        ),
         max_size=6,
     ),
 )
@@ -76,7 +94,10 @@ def test_whole_words_joins_pieces(words: list[list[str]]) -> None:
 
 def test_whole_words_of_stray_pieces() -> None:
     words, of = whole_words(["##s", "##", "#", "[UNK]", "##ed"])
-    assert (words, of.tolist()) == (["##s", "##", "#", "[unk]ed"], [0, 1, 2, 3, 3])
+    assert (words, of.tolist()) == (
+        ["##s", "##", "#", "[unk]ed"],
+        [0, 1, 2, 3, 3],
+    )
 
 
 def test_carries_content() -> None:
@@ -101,10 +122,19 @@ def test_content_words() -> None:
     assert content_words("") == []
 
 
-COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), max_size=6)
+COUNTS = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.integers(1, 20),
+    max_size=6,
+)
 
 
-@given(inside=COUNTS, general=COUNTS, size=st.integers(20, 40), total=st.integers(20, 200))
+@given(
+    inside=COUNTS,
+    general=COUNTS,
+    size=st.integers(20, 40),
+    total=st.integers(20, 200),
+)
 def test_distinctive_follows_formula(
     inside: dict[str, int],
     general: dict[str, int],
@@ -118,7 +148,10 @@ def test_distinctive_follows_formula(
         a = 10 * (b + 0.5) / (total + 1)
         delta = math.log((y + a) / (size + 10 - y - a)) - math.log((b + a) / (total + 10 - b - a))
         scores[word] = delta / math.sqrt(1 / (y + a) + 1 / (b + a))
-    expected = sorted((w for w in scores if scores[w] > 1.64), key=lambda w: (-scores[w], w))
+    expected = sorted(
+        (w for w in scores if scores[w] > 1.64),
+        key=lambda w: (-scores[w], w),
+    )
     assert distinctive(inside, size, general, total) == expected
 
 
@@ -126,8 +159,18 @@ def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> E
     """An embedded index of items with the given term frequencies."""
     n = len(items)
     backend = EmbeddedBackend(folder)
-    with backend.create("i", new_manifest(terms.shape[1], 2), {}) as writer:
-        writer.add(Rows(items, sparse.csr_array(terms), np.ones((n, 2), np.float32)))
+    with backend.create(
+        "i",
+        new_manifest(terms.shape[1], 2),
+        {},
+    ) as writer:
+        writer.add(
+            Rows(
+                items,
+                sparse.csr_array(terms),
+                np.ones((n, 2), np.float32),
+            ),
+        )
         writer.commit()
     return backend.open("i")
 
@@ -148,7 +191,10 @@ def test_index_labels(tmp_path: Path) -> None:
     terms[: len(captions), 0] = ["zebra" in text for text in topics]
     terms[: len(captions), 1] = 1
     terms[len(captions) :, 0] = [3, 9, 0, 7, 5]
-    labels = IndexLabels(index_of(tmp_path, [*captions, *pictures], terms), 3)
+    labels = IndexLabels(
+        index_of(tmp_path, [*captions, *pictures], terms),
+        3,
+    )
     label = labels[0]
     assert set(label.words) == {"zebra", "zebras", "grass", "eat"}
     assert label.words[0] == "grass"
@@ -162,14 +208,28 @@ def test_index_labels(tmp_path: Path) -> None:
 
 def test_index_labels_without_captions(tmp_path: Path) -> None:
     items = [Item(f"p{i}", "image", f"/p{i}.jpg") for i in range(5)]
-    labels = IndexLabels(index_of(tmp_path, items, np.arange(1, 6, dtype=np.int32)[:, None]), 1)
-    assert labels[0] == Label((), tuple(Example(f"p{i}", f"/p{i}.jpg") for i in (4, 3, 2)))
+    labels = IndexLabels(
+        index_of(
+            tmp_path,
+            items,
+            np.arange(1, 6, dtype=np.int32)[:, None],
+        ),
+        1,
+    )
+    assert labels[0] == Label(
+        (),
+        tuple(Example(f"p{i}", f"/p{i}.jpg") for i in (4, 3, 2)),
+    )
 
 
 def test_background_size(tmp_path: Path) -> None:
     items = [Item(f"c{i:03d}", "text", f"word{'x' * i}") for i in range(100)]
     counts, size = IndexLabels(
-        index_of(tmp_path, items, np.ones((100, 1), np.int32)),
+        index_of(
+            tmp_path,
+            items,
+            np.ones((100, 1), np.int32),
+        ),
         1,
         sample=30,
     ).background

@@ -16,11 +16,27 @@ from boc.manifest import FORMAT, OPTIONAL, Manifest, describe
 from boc.types import FieldType, Identity
 from tests.oracles import TEXT, new_manifest
 
-FIELDS = st.dictionaries(TEXT, st.sampled_from(get_args(FieldType)), max_size=3)
-ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(["image", "text"])}
+FIELDS = st.dictionaries(
+    TEXT,
+    st.sampled_from(get_args(FieldType)),
+    max_size=3,
+)
+ARRAYS = {
+    "a": np.arange(6, dtype=np.float32).reshape(
+        2,
+        3,
+    ),
+    "b": np.array(["image", "text"]),
+}
 
 
-@given(spec=TEXT, dim=st.integers(1, 2**24 - 1), rm=st.floats(1, 1e6), source=TEXT, fields=FIELDS)
+@given(
+    spec=TEXT,
+    dim=st.integers(1, 2**24 - 1),
+    rm=st.floats(1, 1e6),
+    source=TEXT,
+    fields=FIELDS,
+)
 def test_json_round_trips(
     spec: str,
     dim: int,
@@ -43,7 +59,11 @@ def test_json_round_trips(
     assert read == written
     assert read.identity == identity
     assert (read.items, read.postings, read.format) == ({}, 0, FORMAT)
-    assert (read.rerank, read.concept_dtype, read.fields) == ("dot", None, fields)
+    assert (
+        read.rerank,
+        read.concept_dtype,
+        read.fields,
+    ) == ("dot", None, fields)
 
 
 DAMAGED = dict.fromkeys(
@@ -56,7 +76,10 @@ FOREIGN = dict.fromkeys(
 )
 
 
-@pytest.mark.parametrize(("text", "message"), (DAMAGED | FOREIGN).items())
+@pytest.mark.parametrize(
+    ("text", "message"),
+    (DAMAGED | FOREIGN).items(),
+)
 def test_other_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=f"here: {message}"):
         Manifest.from_json(text, where="here")
@@ -71,7 +94,10 @@ def test_newer_format_is_refused() -> None:
         Manifest.from_json(json.dumps(raw), where="here")
 
 
-@pytest.mark.parametrize("entry", sorted(set(asdict(new_manifest(3, 2))) - {"format", *OPTIONAL}))
+@pytest.mark.parametrize(
+    "entry",
+    sorted(set(asdict(new_manifest(3, 2))) - {"format", *OPTIONAL}),
+)
 def test_a_missing_entry_is_named(entry: str) -> None:
     raw = asdict(new_manifest(3, 2))
     del raw[entry]
@@ -110,12 +136,25 @@ def test_optional_entries() -> None:
     )
     assert told.entries().keys() - plain.entries().keys() == OPTIONAL.keys()
     for manifest in (plain, told):
-        assert Manifest.from_json(manifest.to_json(), where="here") == manifest
+        assert (
+            Manifest.from_json(
+                manifest.to_json(),
+                where="here",
+            )
+            == manifest
+        )
 
 
 @pytest.mark.parametrize(
     "odd",
-    [[], 3, {"a.jpg": 3}, {"a.jpg": ["3"]}, {"a.jpg": [True]}, {"a.jpg": {}}],
+    [
+        [],
+        3,
+        {"a.jpg": 3},
+        {"a.jpg": ["3"]},
+        {"a.jpg": [True]},
+        {"a.jpg": {}},
+    ],
 )
 def test_invalid_unreadable_is_refused(odd: Any) -> None:
     raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
@@ -123,33 +162,69 @@ def test_invalid_unreadable_is_refused(odd: Any) -> None:
         Manifest.from_json(json.dumps(raw), where="here")
 
 
-@pytest.mark.parametrize("odd", [float("inf"), float("nan"), 10**400, "3", None, [1]])
-@pytest.mark.parametrize("entry", ["rm", "postings", "items", "recall"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        float("inf"),
+        float("nan"),
+        10**400,
+        "3",
+        None,
+        [1],
+    ],
+)
+@pytest.mark.parametrize(
+    "entry",
+    ["rm", "postings", "items", "recall"],
+)
 def test_numbers_beyond_all_bounds_are_refused(entry: str, odd: Any) -> None:
-    sound = asdict(replace(new_manifest(3, 2), recall={"target": 0.9, "measured": 0.9}))
+    sound = asdict(
+        replace(
+            new_manifest(3, 2),
+            recall={"target": 0.9, "measured": 0.9},
+        ),
+    )
     Manifest.from_json(json.dumps(sound), where="here")
-    values = {"items": {"image": odd, "text": 0}, "recall": {"target": 0.9, "measured": odd}}
+    values = {
+        "items": {"image": odd, "text": 0},
+        "recall": {"target": 0.9, "measured": odd},
+    }
     with pytest.raises(ManifestError, match=f"manifest entry {entry} is "):
-        Manifest.from_json(json.dumps(sound | {entry: values.get(entry, odd)}), where="here")
+        Manifest.from_json(
+            json.dumps(sound | {entry: values.get(entry, odd)}),
+            where="here",
+        )
 
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
 
 
 @given(
-    array=DTYPES.flatmap(lambda d: arrays(d, array_shapes(max_dims=3, max_side=3))),
+    array=DTYPES.flatmap(
+        lambda d: arrays(
+            d,
+            array_shapes(max_dims=3, max_side=3),
+        ),
+    ),
     data=st.data(),
 )
 def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) -> None:
     if array.dtype.kind == "U":
         array = np.full(array.shape, "image")
     manifest = new_manifest(3, 2, {"x": array})
-    manifest.check_arrays({"x": array.copy()}, where="here")
+    manifest.check_arrays(
+        {"x": array.copy()},
+        where="here",
+    )
     flipped = bytearray(array.tobytes())
     place = data.draw(st.integers(0, 8 * len(flipped) - 1))
     flipped[place // 8] ^= 1 << place % 8
     changed = np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape)
-    others = [changed, array.reshape(1, *array.shape), np.repeat(array, 2, axis=0)]
+    others = [
+        changed,
+        array.reshape(1, *array.shape),
+        np.repeat(array, 2, axis=0),
+    ]
     for other in others:
         with pytest.raises(
             ManifestError,
@@ -162,7 +237,10 @@ def test_missing_or_retyped_array_is_refused() -> None:
     manifest = new_manifest(3, 2, ARRAYS)
     manifest.check_arrays(ARRAYS, where="here")
     with pytest.raises(ManifestError, match="codec array b is missing"):
-        manifest.check_arrays({"a": ARRAYS["a"]}, where="here")
+        manifest.check_arrays(
+            {"a": ARRAYS["a"]},
+            where="here",
+        )
     same_bytes = {**ARRAYS, "a": ARRAYS["a"].view(np.int32)}
     with pytest.raises(ManifestError, match="codec array a is missing or changed"):
         manifest.check_arrays(same_bytes, where="here")

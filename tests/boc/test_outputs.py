@@ -26,14 +26,20 @@ def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
     check_output(tmp_path / "out", OURS, tmp_path / "in", None)
 
 
-@pytest.mark.parametrize("data", [b"o", b"my only copy", b"an ours"])
+@pytest.mark.parametrize(
+    "data",
+    [b"o", b"my only copy", b"an ours"],
+)
 def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "out").write_bytes(data)
     with pytest.raises(BocError, match="not of the kind"):
         check_output(tmp_path / "out", OURS)
 
 
-@pytest.mark.parametrize("name", ["in", "../here/in", "link", "hard"])
+@pytest.mark.parametrize(
+    "name",
+    ["in", "../here/in", "link", "hard"],
+)
 def test_input_as_output_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "here").mkdir()
     source = tmp_path / "here" / "in"

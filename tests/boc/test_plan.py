@@ -13,15 +13,27 @@ from boc.plan import FOLDER, SERVER, Costs, Statistics, candidates, make_plan, v
 from boc.types import Embeddings, Filter, Rescore, SearchRequest
 
 TERMS = sparse.csr_array((1, 9), dtype=np.int32)
-VECTORS = Embeddings("text", np.zeros((1, 4), np.float32))
+VECTORS = Embeddings(
+    "text",
+    np.zeros((1, 4), np.float32),
+)
 
 
 def request_for(k: int, depth: int, **options: Any) -> SearchRequest:
     planned = {"planned": True, **options}
-    return SearchRequest(TERMS, depth, "image", rescore=Rescore("dot", VECTORS, k), **planned)
+    return SearchRequest(
+        TERMS,
+        depth,
+        "image",
+        rescore=Rescore("dot", VECTORS, k),
+        **planned,
+    )
 
 
-@given(depth=st.integers(1, 5000), k=st.integers(1, 300))
+@given(
+    depth=st.integers(1, 5000),
+    k=st.integers(1, 300),
+)
 def test_vectors_read_are_a_twentieth_and_five_per_hit(depth: int, k: int) -> None:
     size = vectors_read(depth, k)
     least = max(5 * max(k, 10), depth / 20)
@@ -29,7 +41,10 @@ def test_vectors_read_are_a_twentieth_and_five_per_hit(depth: int, k: int) -> No
     assert size == depth or least <= size < least + 1
 
 
-@given(k=st.integers(1, 99), rm=st.floats(1, 1e300))
+@given(
+    k=st.integers(1, 99),
+    rm=st.floats(1, 1e300),
+)
 def test_fewer_hits_are_the_first_of_ten(k: int, rm: float) -> None:
     assert candidates(k, rm, planned=True) == candidates(max(k, 10), rm, planned=False)
     assert candidates(k, rm, planned=False) == min(math.ceil(k * rm), 2**31 - 1)
@@ -41,7 +56,13 @@ def test_fewer_hits_are_the_first_of_ten(k: int, rm: float) -> None:
     matching=st.integers(0, 10**7),
     k=st.integers(1, 50),
     rm=st.integers(1, 50),
-    costs=st.sampled_from([FOLDER, SERVER, SERVER._replace(patience=0)]),
+    costs=st.sampled_from(
+        [
+            FOLDER,
+            SERVER,
+            SERVER._replace(patience=0),
+        ],
+    ),
 )
 def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
     passing: int,
@@ -52,7 +73,11 @@ def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
     costs: Costs,
 ) -> None:
     known = Statistics(passing, 10**7, 500.0, dim)
-    plan = make_plan(request_for(k, k * rm), lambda: known, costs)
+    plan = make_plan(
+        request_for(k, k * rm),
+        lambda: known,
+        costs,
+    )
     assert (plan.way == "all") == (passing <= min(costs.quick // dim, costs.window))
     enough = min(k * rm, k * costs.choice)
     few = plan.are_few(min(matching, passing), 20)
@@ -62,13 +87,28 @@ def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
 def test_under_filters_less_than_usual_is_too_few() -> None:
     filters = [Filter("n", "=", 1)]
     known = Statistics(10**6, 10**7, 500.0, 512)
-    plan = make_plan(request_for(10, 100, filters=filters), lambda: known, FOLDER)
+    plan = make_plan(
+        request_for(10, 100, filters=filters),
+        lambda: known,
+        FOLDER,
+    )
     # A query of 20 terms shares one with 20 x 500 items, of which a tenth passes.
     assert [plan.are_few(matching, 20) for matching in (499, 500)] == [True, False]
-    assert not make_plan(request_for(10, 100), lambda: known, FOLDER).are_few(499, 20)
+    assert not make_plan(
+        request_for(10, 100),
+        lambda: known,
+        FOLDER,
+    ).are_few(
+        499,
+        20,
+    )
 
 
 @pytest.mark.parametrize("costs", [FOLDER, SERVER])
 def test_budgets_by_hand_need_no_statistics(costs: Costs) -> None:
-    plan = make_plan(request_for(5, 50, planned=False), lambda: 1 / 0, costs)  # type: ignore[arg-type, return-value]
+    plan = make_plan(
+        request_for(5, 50, planned=False),
+        lambda: 1 / 0,
+        costs,
+    )  # type: ignore[arg-type, return-value]
     assert (plan.way, plan.depth, plan.are_few(0, 20)) == ("terms", 50, False)

@@ -11,7 +11,10 @@ from boc.prefetch import ahead
 
 
 @pytest.mark.slow
-@given(things=st.lists(st.integers()), threads=st.integers(1, 4))
+@given(
+    things=st.lists(st.integers()),
+    threads=st.integers(1, 4),
+)
 def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
     assert list(ahead(lambda x: x * x, things, threads)) == [x * x for x in things]
 
@@ -35,7 +38,13 @@ def test_prefetch_is_bounded() -> None:
 def test_two_threads_work_at_once() -> None:
     """Neither gets past the barrier alone."""
     barrier = threading.Barrier(2, timeout=300)
-    assert sorted(ahead(lambda _: barrier.wait(), range(4), 2)) == [0, 0, 1, 1]
+    assert sorted(
+        ahead(
+            lambda _: barrier.wait(),
+            range(4),
+            2,
+        ),
+    ) == [0, 0, 1, 1]
 
 
 def test_an_error_comes_in_its_turn() -> None:

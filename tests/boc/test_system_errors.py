@@ -28,14 +28,21 @@ UNDAMAGED = "make the index again"
 @pytest.mark.parametrize("number", NUMBERS)
 def test_each_is_told_with_its_own_advice(number: int) -> None:
     error = OSError(number, os.strerror(number))
-    with pytest.raises(BackendError, match=os.strerror(number)) as caught:
+    with pytest.raises(
+        BackendError,
+        match=os.strerror(number),
+    ) as caught:
         check_system("f", error, BackendError)
     assert advice(error) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("odd"), FileNotFoundError(errno.ENOENT, "no"), OSError("no number")],
+    [
+        ValueError("odd"),
+        FileNotFoundError(errno.ENOENT, "no"),
+        OSError("no number"),
+    ],
 )
 def test_check_system_ignores_other_errors(error: Exception) -> None:
     check_system("f", error)
@@ -56,7 +63,11 @@ def test_system_errors_are_not_damage(
 
     def failing(self: Path, *given: object, **options: object) -> object:
         if "index" in self.parts and self.suffix in (".npy", ".bin", ".json"):
-            raise OSError(number, os.strerror(number), str(self))
+            raise OSError(
+                number,
+                os.strerror(number),
+                str(self),
+            )
         return opening(self, *given, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", failing)
@@ -67,7 +78,10 @@ def test_system_errors_are_not_damage(
     assert "damaged" not in result.stderr
 
 
-@pytest.mark.parametrize("load", [load_array, lambda path: load_strings(path.parent, "a")])
+@pytest.mark.parametrize(
+    "load",
+    [load_array, lambda path: load_strings(path.parent, "a")],
+)
 def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], object]) -> None:
     with pytest.raises(BocError, match=UNDAMAGED):
         load(tmp_path / "a.npy")
@@ -82,7 +96,11 @@ def test_limit_of_open_files(library: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (n, n));"
         f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert "ulimit -n" in done.stderr
     assert "damaged" not in done.stderr
@@ -93,8 +111,14 @@ def save_closed(path: Path) -> None:
     save_file({"a": np.zeros(1)}, path)
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-@pytest.mark.parametrize("write", [Path.touch, save_closed])
+@pytest.mark.parametrize(
+    "mask",
+    [0o022, 0o077, 0o002],
+)
+@pytest.mark.parametrize(
+    "write",
+    [Path.touch, save_closed],
+)
 def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], mask: int) -> None:
     before = os.umask(mask)
     try:
@@ -106,7 +130,10 @@ def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(),
+    reason="no /dev/full here",
+)
 def test_full_output_is_one_line(library: Path) -> None:
     command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
     with Path("/dev/full").open("w") as full:
@@ -147,7 +174,10 @@ def test_arguments_are_utf8(library: Path, command: tuple[str, ...]) -> None:
         f"file:{library / 'index'}",
     )
     assert result.exit_code in (1, 2)
-    assert "not UTF-8" in result.stderr or re.search(r"no item '?caf\\+xe9", result.stderr)
+    assert "not UTF-8" in result.stderr or re.search(
+        r"no item '?caf\\+xe9",
+        result.stderr,
+    )
 
 
 def test_delete_writes_no_codec(
@@ -156,7 +186,15 @@ def test_delete_writes_no_codec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = f"--at=file:{tmp_path}"
-    assert boc("index", "x", library / "photos.h5", at).exit_code == 0
+    assert (
+        boc(
+            "index",
+            "x",
+            library / "photos.h5",
+            at,
+        ).exit_code
+        == 0
+    )
     creating = fs.create
 
     def full(path: Path) -> object:
@@ -171,7 +209,10 @@ def test_delete_writes_no_codec(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0, 100, 10_000])
+@pytest.mark.parametrize(
+    "limit",
+    [0, 100, 10_000],
+)
 def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: int) -> None:
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli "
@@ -179,7 +220,11 @@ def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: i
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
         f"main(['index', 'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert re.search(
         "cannot be written|No usable temporary directory",

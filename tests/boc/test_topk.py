@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from boc.topk import topk, topk_of_blocks, topk_positive
 
 FEW = st.sampled_from([-2.5, -1.0, -0.0, 0.0, 1.0, 7.0])
-SCORES = st.tuples(st.integers(0, 4), st.integers(0, 9)).flatmap(
+SCORES = st.tuples(
+    st.integers(0, 4),
+    st.integers(0, 9),
+).flatmap(
     lambda shape: st.sampled_from([np.float32, np.float64, np.int32]).flatmap(
         lambda dtype: arrays(np.float64, shape, elements=FEW).map(
             lambda found: found.astype(dtype),
@@ -22,7 +25,10 @@ SCORES = st.tuples(st.integers(0, 4), st.integers(0, 9)).flatmap(
 
 
 def sorted_places(scores: list[float], k: int) -> list[int]:
-    return sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:k]
+    return sorted(
+        range(len(scores)),
+        key=lambda place: (-scores[place], place),
+    )[:k]
 
 
 @given(scores=SCORES, k=st.integers(0, 11))

@@ -23,9 +23,16 @@ NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32)
 def test_unit_rows(rows: NDArray[Any]) -> None:
     unit = unit_rows(rows)
     assert unit.dtype == np.float32
-    for row, found in zip(rows.tolist(), unit.tolist(), strict=True):
+    for row, found in zip(
+        rows.tolist(),
+        unit.tolist(),
+        strict=True,
+    ):
         length = math.hypot(*row)
-        assert found == pytest.approx([x / length if length else 0.0 for x in row], abs=2e-6)
+        assert found == pytest.approx(
+            [x / length if length else 0.0 for x in row],
+            abs=2e-6,
+        )
 
 
 def test_unit_rows_of_nothing() -> None:

@@ -26,7 +26,10 @@ PHONE = {"width": 360, "height": 740}
 def chromium() -> str | None:
     """The path of a browser: BOC_CHROMIUM, or what the system has."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("BOC_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    return os.environ.get("BOC_CHROMIUM") or next(
+        filter(None, map(shutil.which, names)),
+        None,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +41,10 @@ def browser() -> Iterator[Any]:
             "BOC_CHROMIUM",
         )
     with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox"],
+        )
         yield found
         found.close()
 
@@ -46,7 +52,11 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def server(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of the index ``photos`` of ``library``."""
-    with serving("photos", library, tmp_path_factory.mktemp("served") / "cache") as process:
+    with serving(
+        "photos",
+        library,
+        tmp_path_factory.mktemp("served") / "cache",
+    ) as process:
         yield process.url
 
 
@@ -64,15 +74,34 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "purple",
         "the bottom",
     )
-    shapes = ((64, 64), (160, 60), (60, 160), (90, 60), (60, 90), (120, 80))
+    shapes = (
+        (64, 64),
+        (160, 60),
+        (60, 160),
+        (90, 60),
+        (60, 90),
+        (120, 80),
+    )
     names = [f"{i} <b>bold & <i>{i}.png" for i in range(len(shapes))]
-    with (home / "captions.csv").open("w", newline="", encoding="utf-8") as handle:
+    with (home / "captions.csv").open(
+        "w",
+        newline="",
+        encoding="utf-8",
+    ) as handle:
         rows = csv.writer(handle)
         rows.writerow(["image", "caption"])
         for i, (name, size) in enumerate(zip(names, shapes, strict=True)):
-            Image.new("RGB", size, (40 * i, 90, 200 - 20 * i)).save(home / "images" / name)
+            Image.new(
+                "RGB",
+                size,
+                (40 * i, 90, 200 - 20 * i),
+            ).save(home / "images" / name)
             rows.writerow([name, f"{colours[i]} {TAG}"])
-    with (home / "fields.csv").open("w", newline="", encoding="utf-8") as handle:
+    with (home / "fields.csv").open(
+        "w",
+        newline="",
+        encoding="utf-8",
+    ) as handle:
         rows = csv.writer(handle)
         rows.writerow(["id", "maker", "year:integer", "lens", "taken:date"])
         rows.writerows([name, TAG, 2015 + i, "", ""] for i, name in enumerate(names))
@@ -85,7 +114,15 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--encoder",
         f"tern:{library / 'model'}",
     )
-    run("index", "odd", home / "odd.h5", "--at", at, "--metadata", home / "fields.csv")
+    run(
+        "index",
+        "odd",
+        home / "odd.h5",
+        "--at",
+        at,
+        "--metadata",
+        home / "fields.csv",
+    )
     (home / "images" / names[5]).write_bytes(b"not a picture any more")
     return home
 
@@ -108,9 +145,17 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ``photos``."""
     home = tmp_path_factory.mktemp("scenes")
     names = [f"{i:05}.jpg" for i in range(80)]
-    for _ in draw_gallery(home / "photos", len(names), 2):
+    for _ in draw_gallery(
+        home / "photos",
+        len(names),
+        2,
+    ):
         pass
-    with (home / "dates.csv").open("w", newline="", encoding="utf-8") as handle:
+    with (home / "dates.csv").open(
+        "w",
+        newline="",
+        encoding="utf-8",
+    ) as handle:
         rows = csv.writer(handle)
         rows.writerow(["id", "taken:date", "trip"])
         rows.writerows(
@@ -126,7 +171,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "--encoder",
         "teran:demo/model",
     )
-    for name, others in (("scenes", names[60:]), ("album", names[:60])):
+    for name, others in (
+        ("scenes", names[60:]),
+        ("album", names[:60]),
+    ):
         run(
             "index",
             name,
@@ -138,7 +186,12 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             *at,
         )
         run("delete", name, *others, *at)
-    with serving("scenes", home, home / "cache", others=["album"]) as process:
+    with serving(
+        "scenes",
+        home,
+        home / "cache",
+        others=["album"],
+    ) as process:
         process.photos = home / "photos" / "images"
         yield process
 
@@ -184,7 +237,10 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
             "console",
             lambda said: complain(said.text) if said.type in ("error", "warning") else None,
         )
-        page.on("pageerror", lambda error: complain(str(error)))
+        page.on(
+            "pageerror",
+            lambda error: complain(str(error)),
+        )
         page.goto(url)
         return page
 

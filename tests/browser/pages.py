@@ -34,7 +34,15 @@ def serving(
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
     environment = {"XDG_CACHE_HOME": str(cache)} | ({"BOC_TOKEN": token} if token else {})
-    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", port]
+    command = [
+        "serve",
+        name,
+        *others,
+        "--at",
+        f"file:{home / 'index'}",
+        "--port",
+        port,
+    ]
     log = cache.parent / f"{name}-{port}.log"
     process: Any = start(command, log, log, **environment)
     process.url = f"http://127.0.0.1:{port}/"
@@ -64,7 +72,11 @@ def below(prefix: str, url: str) -> Iterator[str]:
         def pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             with closing(
-                HTTPConnection(target.hostname or "", target.port, timeout=START),
+                HTTPConnection(
+                    target.hostname or "",
+                    target.port,
+                    timeout=START,
+                ),
             ) as connection:
                 connection.request(
                     self.command,

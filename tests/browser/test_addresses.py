@@ -55,14 +55,33 @@ def test_several_indexes_are_beside_each_other(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     home = tmp_path_factory.mktemp("several")
-    for name, without in (("photos", range(35, 40)), ("album", range(8, 40))):
+    for name, without in (
+        ("photos", range(35, 40)),
+        ("album", range(8, 40)),
+    ):
         run("index", name, library / "photos.h5", "--at", f"file:{home / 'index'}")
-        run("delete", name, *(f"{i:03d}.png" for i in without), "--at", f"file:{home / 'index'}")
-    process = servers.enter_context(serving("photos", home, home / "cache", others=["album"]))
+        run(
+            "delete",
+            name,
+            *(f"{i:03d}.png" for i in without),
+            "--at",
+            f"file:{home / 'index'}",
+        )
+    process = servers.enter_context(
+        serving(
+            "photos",
+            home,
+            home / "cache",
+            others=["album"],
+        ),
+    )
     url = servers.enter_context(below("/all", process.url))
     page = visit(f"{url}?q={quote(SENTENCE)}&k=10")
     assert len(settle(page)) > 8
-    links = page.get_by_role("navigation", name="Indexes").get_by_role("link")
+    links = page.get_by_role(
+        "navigation",
+        name="Indexes",
+    ).get_by_role("link")
     assert links.all_inner_texts() == ["photos", "album"]
     assert links.nth(0).get_attribute("aria-current") == "page"
     links.nth(1).focus()

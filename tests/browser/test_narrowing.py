@@ -20,7 +20,10 @@ def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
     page.locator("a.open").first.focus()
     page.keyboard.press("x")
     page.keyboard.press("ArrowRight")
-    page.locator("li.hit").nth(1).get_by_role("button", name="Select").click()
+    page.locator("li.hit").nth(1).get_by_role(
+        "button",
+        name="Select",
+    ).click()
     bar = page.get_by_role("region", name="Selected")
     assert "2 selected" in bar.inner_text()
     bar.get_by_role("button", name="Copy paths").click()
@@ -37,8 +40,15 @@ def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
     assert query_of(page)["q"] == [SENTENCE]
     assert not set(ids_after) & set(shown[:2])
     assert bar.is_hidden()
-    page.locator("li.hit").first.get_by_role("button", name="Select").click()
-    settle_after(page, "/api/s", bar.get_by_role("button", name="Less like these").click)
+    page.locator("li.hit").first.get_by_role(
+        "button",
+        name="Select",
+    ).click()
+    settle_after(
+        page,
+        "/api/s",
+        bar.get_by_role("button", name="Less like these").click,
+    )
     assert query_of(page)["unlike"] == ids_after[:1]
     assert "like 2 items, unlike" in page.locator("#asked-by").inner_text()
     page.locator("a.open").first.click()
@@ -59,7 +69,10 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     assert "year" in offered
     assert not {"lens", "taken", "camera", "gps_latitude"} & set(offered)
     assert "maker" not in offered  # all have the same one
-    page.locator("details.facet", has_text="year").locator("summary").click()
+    page.locator(
+        "details.facet",
+        has_text="year",
+    ).locator("summary").click()
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
     year = value.locator("span").inner_text()
@@ -72,7 +85,10 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     assert "filter" not in query_of(page)
     page.keyboard.press("Escape")
     assert not page.locator("details.facet[open]").count()
-    page.locator("details.facet", has_text="year").locator("summary").click()
+    page.locator(
+        "details.facet",
+        has_text="year",
+    ).locator("summary").click()
     page.wait_for_selector("details[open] .facet-value")
     page.locator("#meter").click()
     assert not page.locator("details.facet[open]").count()
@@ -84,7 +100,12 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
 
     def described(route: Any) -> None:
         info = route.fetch().json()
-        route.fulfill(json={**info, "fields": {**info["fields"], "taken": "date"}})
+        route.fulfill(
+            json={
+                **info,
+                "fields": {**info["fields"], "taken": "date"},
+            },
+        )
 
     def dated(route: Any) -> None:
         query = parse_qs(urlsplit(route.request.url).query)
@@ -108,13 +129,21 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     order = page.get_by_label("Order of the hits")
     assert order.input_value() == ""
     order.focus()
-    newest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
+    newest = settle_after(
+        page,
+        "/api/s",
+        lambda: page.keyboard.press("ArrowDown"),
+    )
     assert query_of(page)["sort"] == ["-taken"]
     assert newest[:4] == best[9::10]  # the last year first
     assert set(newest) == set(best)
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
     assert violations(page) == []
-    oldest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
+    oldest = settle_after(
+        page,
+        "/api/s",
+        lambda: page.keyboard.press("ArrowDown"),
+    )
     assert oldest[:4] == best[::10]
     page.reload()
     assert settle(page) == oldest
@@ -142,11 +171,25 @@ def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str
 
     def described(route: Any) -> None:
         info = route.fetch().json()
-        route.fulfill(json={**info, "fields": {"taken": "date"}, "facets": {"taken": ["2021"]}})
+        route.fulfill(
+            json={
+                **info,
+                "fields": {"taken": "date"},
+                "facets": {"taken": ["2021"]},
+            },
+        )
 
     page.route("**/api/info", described)
-    page.route("**/api/facets?*", lambda route: route.fulfill(json={"hits": 9, "facets": [facet]}))
-    page.route("**/api/search?*filter*", lambda route: route.fulfill(json={**EMPTY}))
+    page.route(
+        "**/api/facets?*",
+        lambda route: route.fulfill(
+            json={"hits": 9, "facets": [facet]},
+        ),
+    )
+    page.route(
+        "**/api/search?*filter*",
+        lambda route: route.fulfill(json={**EMPTY}),
+    )
     page.goto(f"{server}?q=red")
     settle(page)
     page.locator("details.facet summary").click()

@@ -44,7 +44,10 @@ def explain(page: Any) -> None:
 
 
 def facet(page: Any) -> None:
-    page.locator("details.facet", has_text="taken").locator("summary").click()
+    page.locator(
+        "details.facet",
+        has_text="taken",
+    ).locator("summary").click()
     page.wait_for_selector("details[open] .facet-value")
 
 
@@ -57,7 +60,12 @@ def select(page: Any) -> None:
 def empty(page: Any) -> None:
     page.route(
         "**/api/info",
-        lambda r: r.fulfill(json={**r.fetch().json(), "items": {"image": 0, "text": 0}}),
+        lambda r: r.fulfill(
+            json={
+                **r.fetch().json(),
+                "items": {"image": 0, "text": 0},
+            },
+        ),
         times=1,
     )
     page.reload()
@@ -65,14 +73,21 @@ def empty(page: Any) -> None:
 
 
 def away(page: Any) -> None:
-    page.route("**/api/search*", lambda route: route.abort(), times=1)
+    page.route(
+        "**/api/search*",
+        lambda route: route.abort(),
+        times=1,
+    )
     page.fill("#q", "blue")
     page.wait_for_selector("#notice >> text=does not answer")
 
 
 def upload(page: Any) -> None:
     picture = page.locator("li.hit img").first.screenshot()
-    page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": picture})
+    page.set_input_files(
+        "#file",
+        {"name": "mine.png", "mimeType": "image/png", "buffer": picture},
+    )
     page.wait_for_selector("#asked-by img")
     settle(page)
 
@@ -116,7 +131,10 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["wide", "dark", "phone", "zoom"])
+@pytest.mark.parametrize(
+    "way",
+    ["wide", "dark", "phone", "zoom"],
+)
 def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None:
     pytest.importorskip("axe_playwright_python")
     page = visit(
@@ -136,7 +154,10 @@ def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None
     assert found == []
 
 
-@pytest.mark.parametrize("query", ["", f"?q={quote(SENTENCE)}", f"?q={quote(SENTENCE)}&find=text"])
+@pytest.mark.parametrize(
+    "query",
+    ["", f"?q={quote(SENTENCE)}", f"?q={quote(SENTENCE)}&find=text"],
+)
 def test_nothing_moves_while_it_loads(visit: Callable[..., Any], server: str, query: str) -> None:
     page = visit("about:blank")
     page.add_init_script(SHIFTS)
@@ -169,7 +190,10 @@ def test_a_first_visit_is_small(visit: Callable[..., Any], server: str) -> None:
     assert sum(size for _, size in sent) < BYTES
 
 
-@pytest.mark.parametrize("query", ["", "?q=red", "?q=red&find=text", "?q=red&open=001.png"])
+@pytest.mark.parametrize(
+    "query",
+    ["", "?q=red", "?q=red&find=text", "?q=red&open=001.png"],
+)
 def test_a_narrow_screen_scrolls_one_way(
     visit: Callable[..., Any],
     server: str,

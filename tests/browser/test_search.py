@@ -22,7 +22,11 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     page.keyboard.type("a red box")  # the box has the focus
     first = settle(page)
     page.wait_for_url("**/?q=a+red+box")
-    settle_after(page, "bottom", lambda: page.keyboard.type(" at the bottom"))
+    settle_after(
+        page,
+        "bottom",
+        lambda: page.keyboard.type(" at the bottom"),
+    )
     page.wait_for_url("**/?q=a+red+box+at+the+bottom")
     page.wait_for_function(
         f"() => !{first!r}.every((id, i) => "
@@ -46,7 +50,14 @@ def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page.fill("#q", SENTENCE)
     shown = settle(page)
     for route in kept:
-        route.fulfill(json={"hits": [], "find": "image", "stages": {}, "more": False})
+        route.fulfill(
+            json={
+                "hits": [],
+                "find": "image",
+                "stages": {},
+                "more": False,
+            },
+        )
     page.wait_for_timeout(100)
     assert kept
     assert ids(page) == shown
@@ -88,8 +99,16 @@ def test_a_picture_finds_itself_first(
 ) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
-    arguments = ["#q" if way == "paste" else "#results", way, picture_file(library)]
-    shown = settle_after(page, "/api/search", lambda: page.evaluate(TRANSFER, arguments))
+    arguments = [
+        "#q" if way == "paste" else "#results",
+        way,
+        picture_file(library),
+    ]
+    shown = settle_after(
+        page,
+        "/api/search",
+        lambda: page.evaluate(TRANSFER, arguments),
+    )
     assert shown[0] == "007.png"
     assert page.locator("#asked-by").inner_text() == "mine.png"
     assert page.input_value("#q") == ""
@@ -117,12 +136,19 @@ def test_what_is_no_picture_is_refused_with_a_message(
 def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
     noise = io.BytesIO()
-    Image.effect_noise((2600, 1800), 90).save(noise, "PNG")
+    Image.effect_noise((2600, 1800), 90).save(
+        noise,
+        "PNG",
+    )
     assert len(noise.getvalue()) > 4e6
     with page.expect_request(lambda request: request.method == "POST") as sent:
         page.set_input_files(
             "#file",
-            {"name": "large.png", "mimeType": "image/png", "buffer": noise.getvalue()},
+            {
+                "name": "large.png",
+                "mimeType": "image/png",
+                "buffer": noise.getvalue(),
+            },
         )
     assert len(sent.value.post_data_buffer or b"") < 4e6
     settle(page)
@@ -131,7 +157,11 @@ def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str)
 def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
-    settle_after(page, "find=text", lambda: page.get_by_label("Sentences", exact=True).check())
+    settle_after(
+        page,
+        "find=text",
+        lambda: page.get_by_label("Sentences", exact=True).check(),
+    )
     assert page.locator("li.sentence-hit .sentence").first.inner_text()
     assert page.locator("li.sentence-hit img").first.is_visible()
     assert query_of(page)["find"] == ["text"]
@@ -139,7 +169,10 @@ def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], serv
     page.locator("a.open").first.focus()
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.href").endswith(
-        quote(first[1], safe="").replace("%20", "+"),
+        quote(first[1], safe="").replace(
+            "%20",
+            "+",
+        ),
     )
 
 
@@ -173,7 +206,11 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert page.evaluate(focused) == 1
-    ids_after = settle_after(page, "like=", lambda: page.keyboard.press("m"))
+    ids_after = settle_after(
+        page,
+        "like=",
+        lambda: page.keyboard.press("m"),
+    )
     assert len(ids_after) == 39
     assert page.evaluate(focused) == 0
     page.keyboard.press("ArrowUp")
@@ -195,7 +232,11 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
         page.get_by_label(label).fill(value)
         page.keyboard.press("Enter")
     assert "z=1000000" not in page.url
-    settle_after(page, "hybrid=rrf", lambda: page.get_by_label("Fuse ranks").check())
+    settle_after(
+        page,
+        "hybrid=rrf",
+        lambda: page.get_by_label("Fuse ranks").check(),
+    )
     page.locator("a.open").nth(2).click()
     unfold(page)
     state = query_of(page)
@@ -205,7 +246,10 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     shown = ids(page)
     page.reload()
     unfold(page)
-    assert (page.locator("dialog .figures").inner_text(), ids(page)[:10]) == (title, shown[:10])
+    assert (
+        page.locator("dialog .figures").inner_text(),
+        ids(page)[:10],
+    ) == (title, shown[:10])
     assert page.get_by_label("Candidates re-ranked per hit").input_value() == "3"
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
@@ -235,7 +279,11 @@ def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: st
     before = dict(page.evaluate(read))
     page.get_by_role("button", name="Settings of the search").click()
     page.get_by_label("Query terms").fill("4")
-    settle_after(page, "z=", lambda: page.keyboard.press("Enter"))
+    settle_after(
+        page,
+        "z=",
+        lambda: page.keyboard.press("Enter"),
+    )
     after = dict(page.evaluate(read))
     number = {
         name: int(text.replace(",", ""))

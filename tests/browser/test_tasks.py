@@ -28,14 +28,19 @@ class Hand:
 
     def click(self, target: Any, **options: Any) -> None:
         self.clicks += 1
-        (self.page.locator(target) if isinstance(target, str) else target).click(**options)
+        (self.page.locator(target) if isinstance(target, str) else target).click(
+            **options,
+        )
 
     def asks(self, text: str) -> list[str]:
         """Type what is asked; the ids of the answer."""
         return settle_after(
             self.page,
             "/api/search",
-            lambda: (self.page.fill("#q", text), self.page.keyboard.press("Enter")),
+            lambda: (
+                self.page.fill("#q", text),
+                self.page.keyboard.press("Enter"),
+            ),
         )
 
 
@@ -46,7 +51,12 @@ def hand(visit: Callable[..., Any], scenes: Any, request: pytest.FixtureRequest)
     page.wait_for_selector("#results[data-shows=library]")
     user = Hand(page)
     yield user
-    LOG.info("%s: %d clicks, %.1f s", request.node.name, user.clicks, perf_counter() - user.begun)
+    LOG.info(
+        "%s: %d clicks, %.1f s",
+        request.node.name,
+        user.clicks,
+        perf_counter() - user.begun,
+    )
 
 
 def years(page: Any, shown: list[str]) -> set[int]:
@@ -74,7 +84,12 @@ def test_take_a_filter_away(hand: Hand) -> None:
     wide = settle_after(
         page,
         "/api/search",
-        lambda: hand.click(page.get_by_role("button", name=f"Remove taken {YEAR}")),
+        lambda: hand.click(
+            page.get_by_role(
+                "button",
+                name=f"Remove taken {YEAR}",
+            ),
+        ),
     )
     assert set(narrow) < set(wide)
     assert years(page, wide) == {YEAR, YEAR + 2}  # those of the Alps
@@ -98,7 +113,10 @@ def test_more_like_this_in_a_new_tab(hand: Hand) -> None:
     hand.asks(SENTENCE)
     page.locator("li.hit").first.hover()
     with page.context.expect_page() as tab:
-        hand.click(page.locator("a.like").first, modifiers=["ControlOrMeta"])
+        hand.click(
+            page.locator("a.like").first,
+            modifiers=["ControlOrMeta"],
+        )
     shown = settle(tab.value)
     assert query_of(tab.value) == {"like": [FIRST]}
     assert FIRST not in shown
@@ -119,7 +137,10 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
     settle_after(
         page,
         "/api/search",
-        lambda: (page.keyboard.type("a red boat"), page.keyboard.press("Enter")),
+        lambda: (
+            page.keyboard.type("a red boat"),
+            page.keyboard.press("Enter"),
+        ),
     )
     page.go_back()
     page.wait_for_function("() => scrollY === 700")
@@ -139,7 +160,14 @@ def test_selection_alone_and_shared(hand: Hand, visit: Callable[..., Any]) -> No
     shown = hand.asks(SENTENCE)
     for item in (0, 2):
         page.locator("li.hit").nth(item).hover()
-        hand.click(page.locator("li.hit").nth(item).get_by_role("button", name="Select"))
+        hand.click(
+            page.locator("li.hit")
+            .nth(item)
+            .get_by_role(
+                "button",
+                name="Select",
+            ),
+        )
     hand.click(page.get_by_role("button", name="Show alone"))
     page.wait_for_selector("#meter >> text=2 pictures")
     other = visit(page.url)
@@ -175,7 +203,12 @@ def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
     settle_after(
         page,
         "/api/search",
-        lambda: hand.click(page.get_by_role("button", name="a green kite with a submarien")),
+        lambda: hand.click(
+            page.get_by_role(
+                "button",
+                name="a green kite with a submarien",
+            ),
+        ),
     )
     assert page.input_value("#q") == "a green kite with a submarien"
     assert hand.clicks == 1
@@ -193,7 +226,12 @@ def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any
     shown = settle_after(
         page,
         "/api/search",
-        lambda: hand.click(page.get_by_role("button", name=f"a kite year:{YEAR}")),
+        lambda: hand.click(
+            page.get_by_role(
+                "button",
+                name=f"a kite year:{YEAR}",
+            ),
+        ),
     )
     assert years(page, shown) == {YEAR}
     assert page.input_value("#q") == "a kite"
@@ -233,7 +271,11 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
     page.locator("a.open").first.tap()
     page.wait_for_selector("dialog .fields")
     touch = page.context.new_cdp_session(page)
-    for kind, x in (("touchStart", 300), ("touchMove", 180), ("touchEnd", None)):
+    for kind, x in (
+        ("touchStart", 300),
+        ("touchMove", 180),
+        ("touchEnd", None),
+    ):
         points = [] if x is None else [{"x": x, "y": 300}]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     page.wait_for_url(f"**open={quote(shown[1])}*")

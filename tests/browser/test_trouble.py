@@ -61,7 +61,11 @@ def test_a_busy_server_is_asked_again(visit: Callable[..., Any], server: str) ->
         "json": {"error": "too many at once; ask again"},
         "headers": {"Retry-After": "1"},
     }
-    page.route("**/api/search*", lambda route: route.fulfill(**busy), times=1)
+    page.route(
+        "**/api/search*",
+        lambda route: route.fulfill(**busy),
+        times=1,
+    )
     page.fill("#q", "red")
     page.wait_for_selector("#notice >> text=too many at once")
     assert len(settle(page)) == 40
@@ -161,7 +165,12 @@ def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Any], server: s
     page = visit("about:blank")
 
     def emptied(route: Any) -> None:
-        route.fulfill(json={**route.fetch().json(), "items": {"image": 0, "text": 0}})
+        route.fulfill(
+            json={
+                **route.fetch().json(),
+                "items": {"image": 0, "text": 0},
+            },
+        )
 
     page.route("**/api/info", emptied)
     page.goto(server)

@@ -108,7 +108,16 @@ def test_a_picture_is_written_in_words_that_search(
     servers: ExitStack,
 ) -> None:
     words = tmp_path / "words.npz"
-    run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)
+    run(
+        "build-codebook",
+        library / "photos.h5",
+        "-o",
+        words,
+        "--kind",
+        "words",
+        "--clusters",
+        7,
+    )
     run(
         "index",
         "written",
@@ -118,7 +127,13 @@ def test_a_picture_is_written_in_words_that_search(
         "--at",
         f"file:{tmp_path / 'index'}",
     )
-    url = servers.enter_context(serving("written", tmp_path, tmp_path / "cache")).url
+    url = servers.enter_context(
+        serving(
+            "written",
+            tmp_path,
+            tmp_path / "cache",
+        ),
+    ).url
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)
     page.locator("a.open").first.click()

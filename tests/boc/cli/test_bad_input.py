@@ -21,7 +21,11 @@ def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
         if path.is_file() and path.name not in (".lock", ".checked")
     ]
     return {
-        str(path): (path.stat().st_ino, path.stat().st_size, path.stat().st_mtime_ns)
+        str(path): (
+            path.stat().st_ino,
+            path.stat().st_size,
+            path.stat().st_mtime_ns,
+        )
         for path in files
     }
 
@@ -44,13 +48,25 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "one.csv").write_text("image,caption\n000.png,a box\n000.png,the box\n")
     at = f"--at=file:{home / 'index'}"
     encoder = f"--encoder=tern:{home / 'model'}"
-    run("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
+    run(
+        "index",
+        "described",
+        home / "photos.h5",
+        "--metadata",
+        home / "fine.csv",
+        at,
+    )
     run("index", "tiny", home / "one.csv", encoder, at)
     for name in ("odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
     odd = home / "index" / "odd"
     commit = (
-        (odd / (odd / "CURRENT").read_text()).read_text().replace("Dictionary", "SecretDictionary")
+        (odd / (odd / "CURRENT").read_text())
+        .read_text()
+        .replace(
+            "Dictionary",
+            "SecretDictionary",
+        )
     )
     renamed = f"commit-{hashlib.sha256(commit.encode()).hexdigest()[:16]}.json"
     (odd / renamed).write_text(commit)
@@ -160,7 +176,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), CASES, ids=[line for line, _ in CASES])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    CASES,
+    ids=[line for line, _ in CASES],
+)
 def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> None:
     before = contents(home)
     arguments = [
@@ -178,7 +198,14 @@ def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> N
 
 @pytest.mark.slow
 def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None:
-    result = run("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
+    result = run(
+        "extract",
+        home / "images",
+        "-o",
+        tmp_path / "out.h5",
+        "--regions",
+        "grid",
+    )
     assert "40 pictures" in result.stdout
     assert result.stderr.count("broken.png") == 1
     assert "1 items could not be used; 40 are done." in result.stderr

@@ -74,7 +74,11 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize(("options", "queries"), QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.parametrize(
+    ("options", "queries"),
+    QUERIES.values(),
+    ids=QUERIES.keys(),
+)
 @pytest.mark.parametrize("find", MODALITIES)
 def test_search_output(
     library: Path,
@@ -85,8 +89,22 @@ def test_search_output(
 ) -> None:
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
-    given = [places.get(option, option.format(home=library)) for option in options]
-    found = answers("photos", *given, "--find", find, "-k", 7, at(library))
+    given = [
+        places.get(
+            option,
+            option.format(home=library),
+        )
+        for option in options
+    ]
+    found = answers(
+        "photos",
+        *given,
+        "--find",
+        find,
+        "-k",
+        7,
+        at(library),
+    )
     assert [answer["query"] for answer in found] == [
         query.format(home=library) for query in queries
     ]
@@ -100,7 +118,16 @@ def test_search_output(
             assert set(hit) - {"fields"} == {"id", "modality", "score", "content"}
             assert ("fields" in hit) == (find == "image")  # those of its file
             assert hit["modality"] == find
-    shown = run("search", "photos", *given, "--find", find, "-k", 7, at(library))
+    shown = run(
+        "search",
+        "photos",
+        *given,
+        "--find",
+        find,
+        "-k",
+        7,
+        at(library),
+    )
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
     for answer in found:
@@ -110,13 +137,25 @@ def test_search_output(
             match = LINE.fullmatch(lines.pop(0))
             assert match is not None
             content = hit["content"] if find == "text" else None
-            assert match.groups() == (str(rank), f"{hit['score']:.4f}", hit["id"], content)
+            assert match.groups() == (
+                str(rank),
+                f"{hit['score']:.4f}",
+                hit["id"],
+                content,
+            )
     assert not lines
 
 
 def test_search_by_feature_file(library: Path) -> None:
     """An item of the index asks as its vector does, but is not its own hit."""
-    records = answers("photos", "--queries", library / "photos.h5", "--find", "image", at(library))
+    records = answers(
+        "photos",
+        "--queries",
+        library / "photos.h5",
+        "--find",
+        "image",
+        at(library),
+    )
     with FeatureFile(library / "photos.h5") as file:
         items = file.items("image") + file.items("text")
     assert [record["query"] for record in records] == [
@@ -124,7 +163,16 @@ def test_search_by_feature_file(library: Path) -> None:
     ]
     for number in (0, 39):
         id = items[number].id
-        like = answers("photos", "--like", id, "-k", 9, "--find", "image", at(library))[0]["hits"]
+        like = answers(
+            "photos",
+            "--like",
+            id,
+            "-k",
+            9,
+            "--find",
+            "image",
+            at(library),
+        )[0]["hits"]
         assert like == [hit for hit in records[number]["hits"] if hit["id"] != id][:9]
 
 
@@ -133,22 +181,43 @@ def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
     def hits(*options: str) -> list[str]:
         return [
             hit["id"]
-            for hit in answers("photos", *options, "-k", 40, "--find", "image", at(library))[0][
-                "hits"
-            ]
+            for hit in answers(
+                "photos",
+                *options,
+                "-k",
+                40,
+                "--find",
+                "image",
+                at(library),
+            )[0]["hits"]
         ]
 
     hits_of = Searcher.open("photos", f"file:{library / 'index'}").search_query
-    query = Query.of("a red box", like=["003.png"], unlike=["007.png"])
+    query = Query.of(
+        "a red box",
+        like=["003.png"],
+        unlike=["007.png"],
+    )
     expected = [hit.item.id for hit in hits_of(query, k=40, find="image")]
     assert hits("a red box", "--like", "003.png", "--like", "-007.png") == expected
 
 
 def test_queries_may_come_from_a_pipe(library: Path) -> None:
-    arguments = ["search", "photos", "--queries", "-", "--json", at(library)]
+    arguments = [
+        "search",
+        "photos",
+        "--queries",
+        "-",
+        "--json",
+        at(library),
+    ]
     piped = CliRunner().invoke(main, arguments, input="a red box\nsomething green\n")
     found = [json.loads(line) for line in piped.stdout.splitlines()]
-    for answer, text in zip(found, ("a red box", "something green"), strict=True):
+    for answer, text in zip(
+        found,
+        ("a red box", "something green"),
+        strict=True,
+    ):
         [alone] = answers("photos", text, at(library))
         assert answer["query"] == text
         assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in alone["hits"]]
@@ -159,7 +228,10 @@ def test_queries_may_come_from_a_pipe(library: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["search", "photos", "--queries", "-"], ["delete", "photos", "-"]],
+    [
+        ["search", "photos", "--queries", "-"],
+        ["delete", "photos", "-"],
+    ],
 )
 def test_a_closed_standard_input_is_told(
     library: Path,
@@ -171,14 +243,33 @@ def test_a_closed_standard_input_is_told(
         click.ClickException,
         match="the standard input is closed; redirect a file to it",
     ):
-        main.main([*arguments, at(library)], standalone_mode=False)
+        main.main(
+            [*arguments, at(library)],
+            standalone_mode=False,
+        )
 
 
 @pytest.mark.slow
 def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
-    plain = run("search", "photos", "a red box", "-k", 5, at(library))
+    plain = run(
+        "search",
+        "photos",
+        "a red box",
+        "-k",
+        5,
+        at(library),
+    )
     page = tmp_path / "new" / "hits.html"
-    shown = run("search", "photos", "a red box", "-k", 5, "--html", page, at(library))
+    shown = run(
+        "search",
+        "photos",
+        "a red box",
+        "-k",
+        5,
+        "--html",
+        page,
+        at(library),
+    )
     assert shown.stdout == plain.stdout
     text = page.read_text(encoding="utf-8")
     assert text.count("<img src=") == 5
@@ -186,7 +277,14 @@ def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -
 
 
 def test_info_shows_the_facts_of_an_index(library: Path) -> None:
-    facts = json.loads(run("info", "photos", at(library), "--json").stdout)
+    facts = json.loads(
+        run(
+            "info",
+            "photos",
+            at(library),
+            "--json",
+        ).stdout,
+    )
     assert facts["items"] == {"image": 40, "text": 80}
     shown = run("info", "photos", at(library)).stdout
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
@@ -207,7 +305,12 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
 
 def test_indexing_again_does_nothing(home: Path) -> None:
     before = files(home / "index")
-    result = run("index", "photos", home / "photos.h5", at(home))
+    result = run(
+        "index",
+        "photos",
+        home / "photos.h5",
+        at(home),
+    )
     assert result.stdout == "photos is up to date: 40 pictures and 80 captions\n"
     assert result.stderr.startswith("Next: boc search photos ")
     assert files(home / "index") == before
@@ -215,7 +318,14 @@ def test_indexing_again_does_nothing(home: Path) -> None:
 
 def test_another_code_needs_replace(home: Path) -> None:
     before = files(home / "index")
-    again = ("index", "photos", home / "photos.h5", "--code", "scalar:3", at(home))
+    again = (
+        "index",
+        "photos",
+        home / "photos.h5",
+        "--code",
+        "scalar:3",
+        at(home),
+    )
     refused = boc(*again)
     assert refused.exit_code == 1
     assert "has an index 'photos' of something else; make it again with --replace" in refused.stderr
@@ -227,27 +337,59 @@ def test_another_code_needs_replace(home: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
+@pytest.mark.parametrize(
+    "source",
+    ["captions.csv", "images", "regions.h5"],
+)
 def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str) -> None:
     place = f"--at=file:{tmp_path / 'index'}"
-    run("extract", library / source, "-o", tmp_path / "f.h5", encoder(library))
+    run(
+        "extract",
+        library / source,
+        "-o",
+        tmp_path / "f.h5",
+        encoder(library),
+    )
     run("index", "two", tmp_path / "f.h5", place)
-    result = run("index", "one", library / source, encoder(library), place)
+    result = run(
+        "index",
+        "one",
+        library / source,
+        encoder(library),
+        place,
+    )
     captions = 0 if source == "images" else 80
     assert result.stdout == f"one: 40 pictures and {captions} captions\n"
     assert "encoding" in result.stderr
     assert "indexing" in result.stderr
     assert sorted(p.name for p in (tmp_path / "index").iterdir()) == ["one", "two"]
     for find in MODALITIES[: 2 if captions else 1]:
-        asked = ("--queries", library / "photos.h5", "--find", find, "-k", 100, place)
+        asked = (
+            "--queries",
+            library / "photos.h5",
+            "--find",
+            find,
+            "-k",
+            100,
+            place,
+        )
         assert answers("one", *asked) == answers("two", *asked)
-    again = boc("index", "one", library / source, encoder(library), place)
+    again = boc(
+        "index",
+        "one",
+        library / source,
+        encoder(library),
+        place,
+    )
     assert again.exit_code == 1
     assert "boc sync" in again.stderr
 
 
 def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
+    np.save(
+        tmp_path / "rows.npy",
+        np.eye(16, dtype=np.float32),
+    )
     for name, source, query in (
         ("one", library / "photos.h5", "a dog"),
         ("two", tmp_path / "rows.npy", "--like ID"),
@@ -275,7 +417,14 @@ def test_a_place_under_the_home_folder_is_found(
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    run("index", "photos", library / "captions.csv", encoder(library), "--at", "file:~/data")
+    run(
+        "index",
+        "photos",
+        library / "captions.csv",
+        encoder(library),
+        "--at",
+        "file:~/data",
+    )
     assert (tmp_path / "user" / "data" / "photos" / "CURRENT").exists()
     assert not list((tmp_path / "work").iterdir())
 
@@ -293,13 +442,28 @@ def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path
         "grid",
         "--set=dtype=float32",
     )
-    run("extract", library / "captions.csv", "-o", direct, encoder(library))
+    run(
+        "extract",
+        library / "captions.csv",
+        "-o",
+        direct,
+        encoder(library),
+    )
     run("extract", whole, "-o", through, encoder(library))
     assert through.read_bytes() == direct.read_bytes()
-    run("extract", library / "regions.h5", "-o", tmp_path / "half.h5", encoder(library))
+    run(
+        "extract",
+        library / "regions.h5",
+        "-o",
+        tmp_path / "half.h5",
+        encoder(library),
+    )
     with FeatureFile(direct) as one, FeatureFile(tmp_path / "half.h5") as other:
         assert np.abs(one.vectors("image") - other.vectors("image")).max() <= 0.01
-        assert np.array_equal(one.vectors("text"), other.vectors("text"))
+        assert np.array_equal(
+            one.vectors("text"),
+            other.vectors("text"),
+        )
 
 
 def test_extract_settings(library: Path, tmp_path: Path) -> None:
@@ -326,7 +490,13 @@ def test_extract_settings(library: Path, tmp_path: Path) -> None:
 
 def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
-    result = run("train", home / "regions.h5", "-o", home / "model", *TRAIN)
+    result = run(
+        "train",
+        home / "regions.h5",
+        "-o",
+        home / "model",
+        *TRAIN,
+    )
     assert result.stderr == ""
     history = json.loads((home / "model" / "history.json").read_text())
     best = next(entry for entry in history["history"] if entry["step"] == history["best_step"])
@@ -348,7 +518,13 @@ def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
 def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -> None:
-    result = run("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
+    result = run(
+        "train",
+        library / "captions.csv",
+        "-o",
+        tmp_path / "model",
+        *TRAIN,
+    )
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
         "sentence to picture",
         "picture to sentence",
@@ -413,16 +589,27 @@ def described(home: Path) -> Path:
 def test_filters_keep_what_the_table_says(described: Path) -> None:
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
-        hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0][
-            "hits"
-        ]
+        hits = answers(
+            "described",
+            "a box",
+            "-k",
+            200,
+            "--find",
+            find,
+            *options,
+            at(described),
+        )[0]["hits"]
         fields = {hit["id"]: hit.get("fields", {}) for hit in hits}
         return {
             key: {name: value for name, value in each.items() if name not in FACTS}
             for key, each in fields.items()
         }
 
-    first = {"year": 2019, "tag": ["box", "red"], "title": "A box"}
+    first = {
+        "year": 2019,
+        "tag": ["box", "red"],
+        "title": "A box",
+    }
     assert found("year<=2019", find="image") == {"000.png": first}
     assert found("tag=box") == {
         f"00{i}.png#{j}": [first, {"year": 2020, "tag": "box"}][i] for i in (0, 1) for j in (0, 1)
@@ -431,11 +618,24 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert found("year=2021") == {"002.png#0": {"year": 2021}}
     assert len(found("tag!=box")) == 76
     assert found("year=1999") == {}
-    hits = answers("described", "a box", "-k", 40, "--find=image", "--sort=-year", at(described))[
-        0
-    ]["hits"]
+    hits = answers(
+        "described",
+        "a box",
+        "-k",
+        40,
+        "--find=image",
+        "--sort=-year",
+        at(described),
+    )[0]["hits"]
     assert [hit["id"] for hit in hits[:2]] == ["001.png", "000.png"]
-    best = answers("described", "a box", "-k", 40, "--find=image", at(described))[0]["hits"]
+    best = answers(
+        "described",
+        "a box",
+        "-k",
+        40,
+        "--find=image",
+        at(described),
+    )[0]["hits"]
     assert hits[2:] == [hit for hit in best if "year" not in hit.get("fields", {})]
     told = run("info", "described", at(described)).stdout
     assert "tag:keyword, taken:date, " in told
@@ -458,12 +658,24 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=soft"], ["--concepts=int8"]])
+@pytest.mark.parametrize(
+    "code",
+    [
+        [],
+        ["--code=dictionary"],
+        ["--code=soft"],
+        ["--concepts=int8"],
+    ],
+)
 def test_add_equals_one_load(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first
     again."""
     ids = [f"{i:03d}.png" for i in range(40)]
-    for part, chosen in (("first", ids[:20]), ("second", ids[15:]), ("rest", ids[:15])):
+    for part, chosen in (
+        ("first", ids[:20]),
+        ("second", ids[15:]),
+        ("rest", ids[:15]),
+    ):
         (home / f"{part}.txt").write_text("\n".join(chosen))
         run(
             "extract",
@@ -475,23 +687,47 @@ def test_add_equals_one_load(home: Path, code: list[str]) -> None:
             encoder(home),
         )
     if code == ["--code=soft"]:
-        run("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
+        run(
+            "build-codebook",
+            home / "photos.h5",
+            "-o",
+            home / "book.npz",
+            "--clusters",
+            9,
+        )
         code = [f"--code=soft(z=2, codebook='{home / 'book.npz'}')"]
-    run("index", "grown", home / "first.h5", *code, at(home))
+    run(
+        "index",
+        "grown",
+        home / "first.h5",
+        *code,
+        at(home),
+    )
     before = Searcher.open("grown", f"file:{home / 'index'}")
-    result = run("add", "grown", home / "second.h5", at(home))
+    result = run(
+        "add",
+        "grown",
+        home / "second.h5",
+        at(home),
+    )
     assert (
         result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
     )
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source
-    assert verify(grown, files=[home / "second.h5", home / "rest.h5"]).right
+    assert verify(
+        grown,
+        files=[home / "second.h5", home / "rest.h5"],
+    ).right
     if "--concepts=int8" in code:
         with FeatureFile(home / "second.h5") as file:
             batch = file.batch("image", 0, 25)
         sets = store(batch.embeddings.concepts, "int8")
-        assert np.array_equal(grown.concepts([item.id for item in batch.items]).values, sets.values)
+        assert np.array_equal(
+            grown.concepts([item.id for item in batch.items]).values,
+            sets.values,
+        )
 
 
 @pytest.mark.slow
@@ -500,10 +736,20 @@ def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
     (tmp_path / "metadata.csv").write_text("id,year:integer\nnew-000.png,2030\n")
-    appended = ("add", "described", tmp_path / "new" / "images", at(described))
+    appended = (
+        "add",
+        "described",
+        tmp_path / "new" / "images",
+        at(described),
+    )
     result = run(*appended, "--metadata", tmp_path / "metadata.csv")
     assert result.stdout == "described: 3 pictures and 0 captions added\n"
-    hits = answers("described", "a box", "--filter=year>=2020", at(described))[0]["hits"]
+    hits = answers(
+        "described",
+        "a box",
+        "--filter=year>=2020",
+        at(described),
+    )[0]["hits"]
     assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {
         "001.png": 2020,
         "new-000.png": 2030,
@@ -516,14 +762,34 @@ def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
 
 
 def test_deleting_takes_items_away(home: Path) -> None:
-    result = run("delete", "photos", "000.png", "000.png#0", "000.png", at(home))
+    result = run(
+        "delete",
+        "photos",
+        "000.png",
+        "000.png#0",
+        "000.png",
+        at(home),
+    )
     assert result.stdout == "photos: 2 items deleted\n"
     gone = "001.png\n\nnope\n002.png\nnor this\n"
-    result = CliRunner().invoke(main, ["delete", "photos", "-", at(home)], input=gone)
+    result = CliRunner().invoke(
+        main,
+        ["delete", "photos", "-", at(home)],
+        input=gone,
+    )
     assert result.exit_code == 0
     assert result.stdout == "photos: 2 items deleted\n"
     assert result.stderr.splitlines() == ["no item nope in photos", "no item nor this in photos"]
-    found = {hit["id"] for hit in answers("photos", "a box", "-k", 200, at(home))[0]["hits"]}
+    found = {
+        hit["id"]
+        for hit in answers(
+            "photos",
+            "a box",
+            "-k",
+            200,
+            at(home),
+        )[0]["hits"]
+    }
     assert found == {f"{i:03d}.png" for i in range(3, 40)}
     assert (
         run("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
@@ -531,7 +797,13 @@ def test_deleting_takes_items_away(home: Path) -> None:
     before = files(home / "index")
     assert boc("delete", "photos", "nope", at(home)).stdout == "photos: 0 items deleted\n"
     assert files(home / "index") == before
-    assert run("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith(
+    assert run(
+        "index",
+        "photos",
+        home / "photos.h5",
+        "--replace",
+        at(home),
+    ).stdout.startswith(
         "photos: 40",
     )
 
@@ -565,7 +837,11 @@ def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.warns(UserWarning, match="stranger"):
             warnings.warn("a stranger", UserWarning, stacklevel=2)
 
-    monkeypatch.setitem(main.commands, "warn", click.Command("warn", callback=warn))
+    monkeypatch.setitem(
+        main.commands,
+        "warn",
+        click.Command("warn", callback=warn),
+    )
     for _ in range(2):
         assert run("warn").stderr == "note: cut short\n"
 

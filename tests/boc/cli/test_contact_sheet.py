@@ -54,10 +54,20 @@ def dog(tmp_path: Path) -> Path:
 
 def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
     hits = [
-        Hit(Item("dog.png", "image", str(dog), "dog.png"), 0.9),
+        Hit(
+            Item("dog.png", "image", str(dog), "dog.png"),
+            0.9,
+        ),
         Hit(Item("x#0", "text", "a cat", "x"), 0.25),
     ]
-    write_sheet(tmp_path / "a.html", [("first", hits), ("second", hits[::-1]), ("third", [])])
+    write_sheet(
+        tmp_path / "a.html",
+        [
+            ("first", hits),
+            ("second", hits[::-1]),
+            ("third", []),
+        ],
+    )
     found = page(tmp_path / "a.html")
     assert [found.count(tag) for tag in ("h1", "ol", "li", "img")] == [3, 3, 4, 2]
     words = found.text.split()
@@ -75,13 +85,27 @@ def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
 
 
 @settings(max_examples=30)
-@given(text=st.text(st.sampled_from("<>&\"'/=- a;#x0"), min_size=1, max_size=12))
+@given(
+    text=st.text(
+        st.sampled_from("<>&\"'/=- a;#x0"),
+        min_size=1,
+        max_size=12,
+    ),
+)
 def test_any_text_comes_back_from_the_page(
     tmp_path_factory: pytest.TempPathFactory,
     text: str,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.html"
-    write_sheet(path, [(f"1{text}1", [Hit(Item(f"2{text}2", "text", f"3{text}3", ""), 1.0)])])
+    write_sheet(
+        path,
+        [
+            (
+                f"1{text}1",
+                [Hit(Item(f"2{text}2", "text", f"3{text}3", ""), 1.0)],
+            ),
+        ],
+    )
     for number in "123":
         assert f"{number}{text}{number}" in page(path).text
 
@@ -90,7 +114,10 @@ def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:
     gone = str(tmp_path / "gone <1>.png")
     hits = [
         Hit(Item("gone", "image", gone, "gone"), 1.0),
-        Hit(Item("dog", "image", str(dog), "dog"), 0.5),
+        Hit(
+            Item("dog", "image", str(dog), "dog"),
+            0.5,
+        ),
     ]
     write_sheet(tmp_path / "a.html", [("a dog", hits)])
     found = page(tmp_path / "a.html")

@@ -27,7 +27,10 @@ ONE_WAY = {"convert"}
 def examples(name: str) -> list[str]:
     """The lines of the block of examples of a command, at the end of its help."""
     command = main.commands[name]
-    text = inspect.cleandoc(command.help or "").replace("\x08\n", "\b\n")
+    text = inspect.cleandoc(command.help or "").replace(
+        "\x08\n",
+        "\b\n",
+    )
     block = text.rpartition("\b\n")[2]
     first, *others = block.splitlines()
     start = re.match(r"Examples?: ", first)
@@ -79,9 +82,11 @@ def test_codes_are_listed_with_their_arguments(name: str) -> None:
         assert about == kind.about
         assert arguments.split(", ") == list(kind.rules)
     for argument in ARGUMENTS:
-        assert re.search(rf"^    {argument} +\S", shown.partition("Arguments")[2], re.MULTILINE), (
-            argument
-        )
+        assert re.search(
+            rf"^    {argument} +\S",
+            shown.partition("Arguments")[2],
+            re.MULTILINE,
+        ), argument
 
 
 def test_every_command_stands_in_one_section() -> None:
@@ -120,7 +125,10 @@ def test_command_suggestions(typed: str, meant: str) -> None:
 @pytest.mark.slow
 @given(
     typed=st.text(
-        st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]),
+        st.characters(
+            codec="utf-8",
+            exclude_categories=["Cc", "Cs"],
+        ),
         min_size=1,
         max_size=15,
     ),

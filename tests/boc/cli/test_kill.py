@@ -74,7 +74,17 @@ def long_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calm(table: Path) -> Path:
     """Regions of all pictures, of a run that nobody disturbed."""
     path = table.parent / "calm.h5"
-    assert boc("extract", table, "-o", path, "--regions", "grid").exit_code == 0
+    assert (
+        boc(
+            "extract",
+            table,
+            "-o",
+            path,
+            "--regions",
+            "grid",
+        ).exit_code
+        == 0
+    )
     return path
 
 
@@ -86,7 +96,15 @@ def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> No
     def never_half() -> None:
         assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
 
-    arguments = ("extract", table, "-o", wild, "--regions", "grid", f"--set=workers={workers}")
+    arguments = (
+        "extract",
+        table,
+        "-o",
+        wild,
+        "--regions",
+        "grid",
+        f"--set=workers={workers}",
+    )
     hits = disturb(arguments, tmp_path / "wild.h5.parts", never_half)
     assert hits
     assert wild.read_bytes() == calm.read_bytes()
@@ -110,11 +128,27 @@ class Run:
 
 
 def run_busy(table: Path, output: Path) -> Run:
-    arguments = ("extract", table, "-o", output, "--regions", "grid", "--set=workers=2")
+    arguments = (
+        "extract",
+        table,
+        "-o",
+        output,
+        "--regions",
+        "grid",
+        "--set=workers=2",
+    )
     # Started in the background, this process may ignore interrupts, and so would its children.
     heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [*BOC[:-1], heeding + BOC[-1], *(str(a) for a in arguments)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    command = [
+        *BOC[:-1],
+        heeding + BOC[-1],
+        *(str(a) for a in arguments),
+    ]
+    pipes = {
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     process = subprocess.Popen(command, start_new_session=True, **pipes)
     while not list(output.with_name(f"{output.name}.parts").glob("[0-9]*.h5")):
         assert process.poll() is None
@@ -127,7 +161,11 @@ def run_busy(table: Path, output: Path) -> Run:
         pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     }
     assert len(workers) == 2
-    return Run(process, sorted(workers), sorted(children - workers))
+    return Run(
+        process,
+        sorted(workers),
+        sorted(children - workers),
+    )
 
 
 def running(pid: int) -> bool:
@@ -167,7 +205,17 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("left_to_torch")
 def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
-    assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0
+    assert (
+        boc(
+            "extract",
+            table,
+            "-o",
+            regions,
+            "--regions",
+            "grid",
+        ).exit_code
+        == 0
+    )
     arguments = [
         "train",
         regions,
@@ -178,7 +226,11 @@ def test_training(table: Path, tmp_path: Path) -> None:
     calm = tmp_path / "calm"
     wild = tmp_path / "wild"
     assert boc(*arguments, "-o", calm).exit_code == 0
-    disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)
+    disturb(
+        [*arguments, "-o", wild],
+        wild / "training" / "state.safetensors",
+        lambda: None,
+    )
     for name in ("model.safetensors", "config.json", "tokenizer.json", "history.json"):
         assert (wild / name).read_bytes() == (calm / name).read_bytes(), name
     assert not (wild / "training").exists()
@@ -223,7 +275,15 @@ def test_building(library: Path, tmp_path: Path) -> None:
     whole."""
     at = f"file:{tmp_path}"
     assert (
-        boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code
+        boc(
+            "index",
+            "photos",
+            library / "photos.h5",
+            "--code",
+            "scalar:3",
+            "--at",
+            at,
+        ).exit_code
         == 0
     )
     old = contents(tmp_path / "photos", chosen=False)
@@ -235,7 +295,14 @@ def test_building(library: Path, tmp_path: Path) -> None:
     def never_half() -> None:
         assert contents(tmp_path / "photos", chosen=False) in (old, loaded)
 
-    arguments = ("index", "photos", library / "photos.h5", "--replace", "--at", at)
+    arguments = (
+        "index",
+        "photos",
+        library / "photos.h5",
+        "--replace",
+        "--at",
+        at,
+    )
     disturb(arguments, tmp_path / "photos" / ".lock", never_half)
     assert contents(tmp_path / "photos") == new
     assert len(list((tmp_path / "photos").glob("segment-*"))) == 1

@@ -44,7 +44,12 @@ UNWANTED = (
     ".Trash/files/1",
     ".t/1",
 )
-TIMES = {"before": -(10**18), "beyond": 2**63 - 10**15, "zero": 0, "future": 5 * 10**18}
+TIMES = {
+    "before": -(10**18),
+    "beyond": 2**63 - 10**15,
+    "zero": 0,
+    "future": 5 * 10**18,
+}
 """Times of files, in ns since 1970."""
 
 
@@ -60,11 +65,23 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_text("no picture"),
     "page": lambda path: path.write_text("<html>404</html>"),
     "round": lambda path: (path.unlink(), path.symlink_to(path.name)),
-    "sub/round": lambda path: (path.unlink(), path.symlink_to("../sub/round.png")),
-    "dangling": lambda path: (path.unlink(), path.symlink_to("nowhere.png")),
-    "gone": lambda path: (path.unlink(), path.symlink_to("/nowhere/at/all.png")),
+    "sub/round": lambda path: (
+        path.unlink(),
+        path.symlink_to("../sub/round.png"),
+    ),
+    "dangling": lambda path: (
+        path.unlink(),
+        path.symlink_to("nowhere.png"),
+    ),
+    "gone": lambda path: (
+        path.unlink(),
+        path.symlink_to("/nowhere/at/all.png"),
+    ),
     "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-    "endless": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "endless": lambda path: (
+        path.unlink(),
+        path.symlink_to("/dev/zero"),
+    ),
 }
 """What makes a picture one that nobody can read, by its name."""
 
@@ -94,17 +111,33 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
         spoil(put(name))
     good = {f"images/{number:03d}.png" for number in range(PICTURES)}
 
-    told = run("index", "x", folder, "--encoder", f"tern:{library / 'model'}", "--verbose", at)
+    told = run(
+        "index",
+        "x",
+        folder,
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--verbose",
+        at,
+    )
     assert told.stdout == f"x: {PICTURES + len(odd)} pictures and 0 captions\n"
     reasons = [line for line in told.stderr.splitlines() if line.startswith("left out: ")]
     assert len(reasons) == len(UNREADABLE)
     for name in UNREADABLE:
         assert any(f"/{name}.png: " in reason and ";" in reason for reason in reasons), name
-    searcher = Searcher.open("x", at.removeprefix("--at="), device="cpu")
+    searcher = Searcher.open(
+        "x",
+        at.removeprefix("--at="),
+        device="cpu",
+    )
     assert f"left out {len(UNWANTED)} hidden or unwanted names" in told.stderr
 
     def pictures(name: str) -> dict[str, Path]:
-        hits = Searcher.open(name, at.removeprefix("--at="), device="cpu").search(
+        hits = Searcher.open(
+            name,
+            at.removeprefix("--at="),
+            device="cpu",
+        ).search(
             "a red box",
             k=1000,
         )
@@ -123,9 +156,22 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
         assert [
             id for id in hits if client.get(f"/api/{route}/{quote(id, safe='')}").status_code != 200
         ] == []
-    run("copy", "x", "y", "--from", at.removeprefix("--at="), at)
+    run(
+        "copy",
+        "x",
+        "y",
+        "--from",
+        at.removeprefix("--at="),
+        at,
+    )
     assert pictures("y") == hits
-    run("delete", "x", at, "--", *(hits.keys() - good))
+    run(
+        "delete",
+        "x",
+        at,
+        "--",
+        *(hits.keys() - good),
+    )
     assert pictures("x").keys() == good
     assert run("sync", "x", folder, at).stdout == f"x: {len(odd)} added, {PICTURES} as they were\n"
     assert pictures("x") == hits

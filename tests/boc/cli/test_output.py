@@ -26,13 +26,26 @@ def test_output_is_printable(tmp_path: Path) -> None:
     batches = []
     for seed, modality in enumerate(MODALITIES):
         items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
-        batches.append(Batch(items, Embeddings(modality, random_units(seed, 5, 16))))
+        batches.append(
+            Batch(
+                items,
+                Embeddings(modality, random_units(seed, 5, 16)),
+            ),
+        )
     write_features(tmp_path / "f.h5", *batches, spec=f"own:{ODD}")
     at = f"--at=file:{tmp_path / 'at'}"
     assert boc("index", "x", tmp_path / "f.h5", at).exit_code == 0
     for command in (
         ("search", "x", "--queries", tmp_path / "f.h5", at),
-        ("search", "x", "--queries", tmp_path / "f.h5", at, "--find", "text"),
+        (
+            "search",
+            "x",
+            "--queries",
+            tmp_path / "f.h5",
+            at,
+            "--find",
+            "text",
+        ),
         ("search", "x", "--like", f"{ODD}image0", at),
         ("search", "x", "--like", f"{ODD}none", at),
         ("info", "x", at),
@@ -53,7 +66,14 @@ def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> N
         "id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)),
     )
     assert (
-        boc("index", "x", library / "photos.h5", at, "--metadata", tmp_path / "years.csv").exit_code
+        boc(
+            "index",
+            "x",
+            library / "photos.h5",
+            at,
+            "--metadata",
+            tmp_path / "years.csv",
+        ).exit_code
         == 0
     )
     search = ("search", "x", "--like", "000.png", at)
@@ -61,7 +81,10 @@ def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> N
     assert boc(*search, "--filter", "year=2020").stderr == ""
 
 
-@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize(
+    "count",
+    [1, 5, 40],
+)
 def test_too_few_pictures_to_train_on_are_refused(
     library: Path,
     tmp_path: Path,
@@ -84,7 +107,14 @@ def test_too_few_pictures_to_train_on_are_refused(
 
 def test_too_long_cell_is_refused(library: Path, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"image,caption\n000.png,{'long ' * 30_000}\n")
-    told = boc("extract", tmp_path / "t.csv", "-o", tmp_path / "f.h5", "--regions", "grid").stderr
+    told = boc(
+        "extract",
+        tmp_path / "t.csv",
+        "-o",
+        tmp_path / "f.h5",
+        "--regions",
+        "grid",
+    ).stderr
     assert "more than 131,072 characters" in told
     assert "UTF-8" not in told
     (tmp_path / "m.csv").write_text(f"id,tag\n000.png,{'x' * 40_000}\n")

@@ -37,14 +37,23 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of pictures with odd names, two sentences, and a picture that is gone."""
     folder = tmp_path_factory.mktemp("odd")
     for path in paths_in(folder)[:-1]:
-        Image.new("RGB", (40, 30), "red").save(os.fsdecode(path), "PNG")
+        Image.new("RGB", (40, 30), "red").save(
+            os.fsdecode(path),
+            "PNG",
+        )
     items = [
         Item(f"p{i}", "image", path_text(os.fsdecode(path)))
         for i, path in enumerate(paths_in(folder))
     ]
     texts = [Item(f"t{i}", "text", "a red box") for i in range(2)]
     batches = [
-        Batch(part, Embeddings(part[0].modality, random_units(7, len(part), 16)))
+        Batch(
+            part,
+            Embeddings(
+                part[0].modality,
+                random_units(7, len(part), 16),
+            ),
+        )
         for part in (items, texts)
     ]
     write_features(folder / "f.h5", *batches)
@@ -53,7 +62,16 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(odd: Path, *options: str) -> tuple[bytes, str]:
-    result = run("search", "odd", "--like", "t0", "-k", 20, f"--at=file:{odd / 'at'}", *options)
+    result = run(
+        "search",
+        "odd",
+        "--like",
+        "t0",
+        "-k",
+        20,
+        f"--at=file:{odd / 'at'}",
+        *options,
+    )
     return result.stdout_bytes, result.stderr
 
 
@@ -62,7 +80,10 @@ def test_a_zero_byte_ends_each_path_whatever_its_name(odd: Path) -> None:
     assert said == ""
     *paths, end = output.split(b"\0")
     assert end == b""
-    order = re.findall(r"p(\d)", printed(odd)[0].decode())
+    order = re.findall(
+        r"p(\d)",
+        printed(odd)[0].decode(),
+    )
     assert paths == [paths_in(odd)[int(number)] for number in order]
     assert sum(Path(os.fsdecode(path)).exists() for path in paths) == len(NAMES)
 
@@ -83,9 +104,19 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
     assert "t1 has no path" in said
 
 
-@pytest.mark.parametrize("options", [("--json", "-0"), ("--paths", "--request", "body")])
+@pytest.mark.parametrize(
+    "options",
+    [("--json", "-0"), ("--paths", "--request", "body")],
+)
 def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
-    result = boc("search", "odd", "--like", "t0", *options, f"--at=file:{odd / 'at'}")
+    result = boc(
+        "search",
+        "odd",
+        "--like",
+        "t0",
+        *options,
+        f"--at=file:{odd / 'at'}",
+    )
     assert result.exit_code == 2
     assert "give one of --json, --paths, -0 and --request" in result.stderr
 
@@ -98,8 +129,27 @@ def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.Mo
 
 def test_a_minus_zero_is_no_word_of_the_sentence(library: Path) -> None:
     at = f"--at=file:{library / 'index'}"
-    assert run("search", "photos", "-0", "a red box", at).stdout.count("\0") == 10
-    assert run("search", "photos", "a red box", "-0", "-k2", at).stdout.count("\0") == 2
+    assert (
+        run(
+            "search",
+            "photos",
+            "-0",
+            "a red box",
+            at,
+        ).stdout.count("\0")
+        == 10
+    )
+    assert (
+        run(
+            "search",
+            "photos",
+            "a red box",
+            "-0",
+            "-k2",
+            at,
+        ).stdout.count("\0")
+        == 2
+    )
 
 
 def test_no_setting_gives_another_program_other_lines() -> None:
@@ -110,8 +160,20 @@ def test_no_setting_gives_another_program_other_lines() -> None:
 def test_a_terminal_gets_nothing_to_obey(odd: Path) -> None:
     master, slave = pty.openpty()
     code = "from boc.cli import main; main()"
-    words = ["search", "odd", "--like", "t0", "--paths", "-k", "20", f"--at=file:{odd / 'at'}"]
-    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=slave) as process:
+    words = [
+        "search",
+        "odd",
+        "--like",
+        "t0",
+        "--paths",
+        "-k",
+        "20",
+        f"--at=file:{odd / 'at'}",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=slave,
+    ) as process:
         os.close(slave)
         output = b""
         with suppress(OSError):  # the other end is closed

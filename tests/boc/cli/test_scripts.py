@@ -51,16 +51,44 @@ def test_forms_of_text_are_one(at: str, form: str) -> None:
     def typed(text: str) -> str:
         return normalize(form, text)
 
-    assert set(found("a", "--filter", typed("folder=Málaga"), at)) == {NAME, ODD}
-    assert found("a", "--filter", typed("tag=grün"), at) == [NAME]
+    assert set(
+        found(
+            "a",
+            "--filter",
+            typed("folder=Málaga"),
+            at,
+        ),
+    ) == {NAME, ODD}
+    assert found(
+        "a",
+        "--filter",
+        typed("tag=grün"),
+        at,
+    ) == [NAME]
     assert set(found("--like", typed(NAME), at)) == {"plain.png", ODD}
     assert found("--hybrid=words", typed("Müller"), at) == [NAME]
     assert found(typed("größe"), at) == found(normalize("NFC", "größe"), at)
     assert (
-        run("search", "captions", typed("größe"), "--find=text", at).stdout.split()[1] == "1.0000"
+        run(
+            "search",
+            "captions",
+            typed("größe"),
+            "--find=text",
+            at,
+        ).stdout.split()[1]
+        == "1.0000"
     )
     run("explain", "x", "a", typed(NAME), at)
-    assert run("delete", "x", typed(NAME), typed(ODD), at).stdout == "x: 2 items deleted\n"
+    assert (
+        run(
+            "delete",
+            "x",
+            typed(NAME),
+            typed(ODD),
+            at,
+        ).stdout
+        == "x: 2 items deleted\n"
+    )
 
 
 @given(st.text())
@@ -75,10 +103,16 @@ def test_words_keep_their_marks() -> None:
     assert words_of("हिन्दी_IMG-12 (ไทย).x") == "हिन्दी IMG 12 ไทย x"
 
 
-@pytest.mark.parametrize("charset", ["latin-1", "cp437", "utf-8"])
+@pytest.mark.parametrize(
+    "charset",
+    ["latin-1", "cp437", "utf-8"],
+)
 def test_no_code_page_loses_a_hit(at: str, charset: str) -> None:
     for more in ([], ["--json"]):
-        result = CliRunner(charset=charset).invoke(main, ["search", "x", "a", at, *more])
+        result = CliRunner(charset=charset).invoke(
+            main,
+            ["search", "x", "a", at, *more],
+        )
         assert result.exit_code == 0
         assert result.stdout_bytes.count(b".png\n") == 3 or more
     hits = json.loads(result.stdout_bytes.decode(charset))["hits"]

@@ -30,14 +30,24 @@ def parameters(command: str, *arguments: str) -> dict[str, Any]:
     """The parameters that a command would be called with."""
     seen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main.commands[command], "callback", lambda **given: seen.update(given))
-        result = CliRunner().invoke(main, [command, *arguments])
+        patch.setattr(
+            main.commands[command],
+            "callback",
+            lambda **given: seen.update(given),
+        )
+        result = CliRunner().invoke(
+            main,
+            [command, *arguments],
+        )
     assert result.exit_code == 0, result.output
     return seen
 
 
 def write(text: str, path: Path | str = "boc.toml") -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     Path(path).write_text(text, encoding="utf-8")
 
 
@@ -45,16 +55,24 @@ SOURCES = ("shared key", "own key", "shared variable", "own variable", "flag")  
 
 
 @anywhere
-@given(given=st.sets(st.sampled_from(SOURCES)))
+@given(
+    given=st.sets(st.sampled_from(SOURCES)),
+)
 def test_the_strongest_source_counts(given: set[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         lines = ['at = "file:shared key"'] if "shared key" in given else []
         lines += ["[info]", 'at = "file:own key"'] if "own key" in given else []
         write("\n".join(lines))
-        for name, source in (("BOC_AT", "shared variable"), ("BOC_INFO_AT", "own variable")):
+        for name, source in (
+            ("BOC_AT", "shared variable"),
+            ("BOC_INFO_AT", "own variable"),
+        ):
             if source in given:
                 patch.setenv(name, f"file:{source}")
-        at = parameters("info", *(["--at", "file:flag"] if "flag" in given else []))["at"]
+        at = parameters(
+            "info",
+            *(["--at", "file:flag"] if "flag" in given else []),
+        )["at"]
     assert at == f"file:{max(given, key=SOURCES.index, default='boc-data')}"
 
 
@@ -88,7 +106,11 @@ def test_file_and_environment_equal_the_flag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def effective(arguments: list[str]) -> Any:
-        parent = click.Context(main, info_name="boc", default_map=settings.defaults(main))
+        parent = click.Context(
+            main,
+            info_name="boc",
+            default_map=settings.defaults(main),
+        )
         context = main.commands[command].make_context(
             command,
             arguments,
@@ -101,7 +123,10 @@ def test_file_and_environment_equal_the_flag(
     single = value[0] if isinstance(value, list) else value
     typed = max(option.opts, key=len)
     flag = effective([typed] if single is True else [typed, str(single)])
-    monkeypatch.setenv(settings.variable(command, key), str(single))
+    monkeypatch.setenv(
+        settings.variable(command, key),
+        str(single),
+    )
     assert effective([]) == flag
     monkeypatch.delenv(settings.variable(command, key))
     write(f"[{command}]\n{key} = {json.dumps(value)}\n")
@@ -130,7 +155,16 @@ def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BOC_ENCODER", "tern:set")
     alone = boc("extract", "none", "-o", "x.h5", "--regions", "grid")
     assert "no such file or folder" in alone.stderr
-    both = boc("extract", "none", "-o", "x.h5", "--regions", "grid", "--encoder", "tern:typed")
+    both = boc(
+        "extract",
+        "none",
+        "-o",
+        "x.h5",
+        "--regions",
+        "grid",
+        "--encoder",
+        "tern:typed",
+    )
     assert "give either --encoder" in both.stderr
 
 
@@ -185,7 +219,10 @@ def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
         "[index]": ("index", "photos", "photos.h5"),
         "[extract]": ("extract", "photos", "-o", "photos.h5"),
     }
-    command = commands.get(text.partition("\n")[0], ("search", "photos", "a dog"))
+    command = commands.get(
+        text.partition("\n")[0],
+        ("search", "photos", "a dog"),
+    )
     result = boc(*command)
     assert result.exit_code in (1, 2)
     assert result.stdout == ""
@@ -214,7 +251,11 @@ def test_files_that_cannot_be_read_are_named(
 
 def test_a_wrong_file_does_not_stop_help() -> None:
     write("wrong")
-    for arguments in (["--help"], ["search", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["search", "--help"],
+        ["--version"],
+    ):
         run(*arguments)
     assert boc("info").exit_code == 1
 
@@ -222,7 +263,10 @@ def test_a_wrong_file_does_not_stop_help() -> None:
 @anywhere
 @given(
     password=st.text(
-        st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]),
+        st.characters(
+            codec="utf-8",
+            exclude_categories=["Cc", "Cs"],
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -239,12 +283,17 @@ def test_password_in_an_address_is_recognised(password: str, user: str) -> None:
 
 
 def test_documented_settings_exist() -> None:
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(
+        encoding="utf-8",
+    )
     files = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert files
     for text in files:
         write(text)
         assert settings.defaults(main)
     known = {settings.variable(name, key) for name, key, _ in OPTIONS}
-    known |= {*settings.OTHERS, *map(settings.variable, settings.SHARED)}
+    known |= {
+        *settings.OTHERS,
+        *map(settings.variable, settings.SHARED),
+    }
     assert set(re.findall(r"\bBOC_[A-Z_]+[A-Z]\b", page)) <= known

@@ -28,12 +28,25 @@ def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None
 def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index that is re-ranked by mrsw."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
-    run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
+    run(
+        "index",
+        "photos",
+        library / "photos.h5",
+        "--at",
+        at,
+        "--rerank",
+        "mrsw",
+        "--rm",
+        20,
+    )
     return Searcher.open("photos", at, device="cpu")
 
 
 def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> None:
-    assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == (
+    assert (
+        aligned.index.manifest.rerank,
+        aligned.index.manifest.concept_dtype,
+    ) == (
         "mrsw",
         "float16",
     )
@@ -62,13 +75,28 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
             tmp_path / "features" / "bu_att" / f"{i:03d}.npz",
             feat=rng.random((n, 6), dtype=np.float32),
         )
-        np.save(tmp_path / "features" / "bu_box" / f"{i:03d}.npy", corners.reshape(n, 4))
+        np.save(
+            tmp_path / "features" / "bu_box" / f"{i:03d}.npy",
+            corners.reshape(n, 4),
+        )
     regions = plugins.region_source(f"files:{tmp_path / 'features'}")
     source = open_source(table)
-    assert list(Extraction(source, tmp_path / "regions.h5", regions=regions).run()) == [0, 36]
+    assert list(
+        Extraction(
+            source,
+            tmp_path / "regions.h5",
+            regions=regions,
+        ).run(),
+    ) == [0, 36]
 
     trainer = plugins.tool("train")
-    sizes = {"visual_width": 8, "joint_width": 8, "feedforward": 8, "heads": 2, "text_layers": 1}
+    sizes = {
+        "visual_width": 8,
+        "joint_width": 8,
+        "feedforward": 8,
+        "heads": 2,
+        "text_layers": 1,
+    }
     plan = {"epochs": 1, "batch_size": 4, "held_out": 4}
     recipe = trainer.Recipe.of(
         "small",
@@ -91,7 +119,14 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
     assert trainer.is_finished(folder, run)
 
     encoder = plugins.encoder(f"tern:{folder}", "cpu")
-    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [
+    assert list(
+        Extraction(
+            source,
+            tmp_path / "f.h5",
+            encoder=encoder,
+            dtype="float32",
+        ).run(),
+    ) == [
         0,
         36,
     ]
@@ -106,7 +141,15 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
             0,
         ]
         codec = fit_code(file, global_code(z=16))
-        assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
+        assert list(
+            load_index(
+                file,
+                at,
+                "files",
+                codec,
+                new_manifest(file, codec),
+            ),
+        ) == [12, 36]
         vectors = file.vectors("image")
     found = Searcher.open("files", at, device="cpu").search(
         image=tmp_path / "made" / "images" / "004.png",

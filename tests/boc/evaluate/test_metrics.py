@@ -37,10 +37,20 @@ def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
     equal."""
     n = draw(st.integers(1, most))
     spare = draw(st.lists(st.integers(0, n - 1), max_size=6))
-    owners = np.array(draw(st.permutations([*range(n), *spare])), dtype=np.int64)
+    owners = np.array(
+        draw(st.permutations([*range(n), *spare])),
+        dtype=np.int64,
+    )
     whole = st.integers(-1, 1).map(np.float32)
     images, texts = (
-        draw(arrays(np.float32, (count, 2), elements=whole)) for count in (n, len(owners))
+        draw(
+            arrays(
+                np.float32,
+                (count, 2),
+                elements=whole,
+            ),
+        )
+        for count in (n, len(owners))
     )
     return images, texts, owners
 
@@ -49,7 +59,10 @@ def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: s
     """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by
     position."""
     scores = [sum(float(a) * float(b) for a, b in zip(query, row, strict=True)) for row in gallery]
-    order = sorted(range(len(gallery)), key=lambda i: -scores[i])
+    order = sorted(
+        range(len(gallery)),
+        key=lambda i: -scores[i],
+    )
     return next(place for place, i in enumerate(order) if i in right)
 
 
@@ -63,17 +76,33 @@ def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> Non
     images, _, owners = gallery
     n = len(images)
     scores = data.draw(
-        arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)),
+        arrays(
+            np.float32,
+            (len(owners), n),
+            elements=st.integers(-2, 2).map(np.float32),
+        ),
     )
     places = []
-    for row, owner in zip(scores.tolist(), owners.tolist(), strict=True):
-        places.append(sorted(range(n), key=lambda i, row=row: -row[i]).index(owner))
+    for row, owner in zip(
+        scores.tolist(),
+        owners.tolist(),
+        strict=True,
+    ):
+        places.append(
+            sorted(
+                range(n),
+                key=lambda i, row=row: -row[i],
+            ).index(owner),
+        )
     assert ranks(scores, owners, np.arange(n)).tolist() == places
     found = evaluate_recall(scores, owners)
     assert found.text_to_image == Recall.of(np.array(places))
     places = []
     for picture, column in enumerate(scores.T.tolist()):
-        order = sorted(range(len(owners)), key=lambda j, column=column: -column[j])
+        order = sorted(
+            range(len(owners)),
+            key=lambda j, column=column: -column[j],
+        )
         places.append(min(order.index(j) for j in own_texts(owners, picture)))
     assert ranks(scores.T, np.arange(n), owners).tolist() == places
     assert found.image_to_text == Recall.of(np.array(places))
@@ -87,12 +116,28 @@ def test_ranks_are_right_across_blocks() -> None:
     images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
     owners = rng.permutation(np.arange(2 * n) % n)
     texts = rng.integers(-2, 3, (2 * n, 3)).astype(np.float32)
-    to_image = ranks(texts @ images.T, owners, np.arange(n))
-    to_text = ranks(images @ texts.T, np.arange(n), owners)
+    to_image = ranks(
+        texts @ images.T,
+        owners,
+        np.arange(n),
+    )
+    to_text = ranks(
+        images @ texts.T,
+        np.arange(n),
+        owners,
+    )
     for j in (0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * n - 1):
-        assert to_image[j] == slow_rank(texts[j], images, {int(owners[j])})
+        assert to_image[j] == slow_rank(
+            texts[j],
+            images,
+            {int(owners[j])},
+        )
     for i in (0, BLOCK - 1, BLOCK, n - 1):
-        assert to_text[i] == slow_rank(images[i], texts, own_texts(owners, i))
+        assert to_text[i] == slow_rank(
+            images[i],
+            texts,
+            own_texts(owners, i),
+        )
 
 
 @pytest.mark.parametrize(
@@ -111,16 +156,29 @@ def test_recalls_worked_by_hand(
     median: float,
 ) -> None:
     found = Recall.of(np.array(ranks, dtype=np.int64))
-    assert found == Recall(pytest.approx(r1), pytest.approx(r5), pytest.approx(r10), median)
+    assert found == Recall(
+        pytest.approx(r1),
+        pytest.approx(r5),
+        pytest.approx(r10),
+        median,
+    )
     assert found.total == pytest.approx(r1 + r5 + r10)
 
 
 def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]:
-    return arrays(np.float32, shape, elements=st.integers(0, 8).map(lambda i: np.float32(i / 8)))
+    return arrays(
+        np.float32,
+        shape,
+        elements=st.integers(0, 8).map(lambda i: np.float32(i / 8)),
+    )
 
 
 @pytest.mark.slow
-@given(gallery=galleries(), fold=st.integers(1, 6), data=st.data())
+@given(
+    gallery=galleries(),
+    fold=st.integers(1, 6),
+    data=st.data(),
+)
 def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) -> None:
     """Recalls and NDCG, each with the ideals of its fold; a rest that is shorter than a fold does
     not count."""
@@ -133,8 +191,19 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
         mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
         own = owners[mine] - start
         pictures = images[start : start + fold]
-        parts.append(evaluate_recall(texts[mine] @ pictures.T, own))
-        ndcgs.append(evaluate_ndcg(texts[mine] @ pictures.T, own, R[mine, start : start + fold]))
+        parts.append(
+            evaluate_recall(
+                texts[mine] @ pictures.T,
+                own,
+            ),
+        )
+        ndcgs.append(
+            evaluate_ndcg(
+                texts[mine] @ pictures.T,
+                own,
+                R[mine, start : start + fold],
+            ),
+        )
     recalls = evaluate_recall(texts @ images.T, owners, fold)
     assert recalls == evaluate_recall(texts @ images.T, owners, fold)
     ndcg = evaluate_ndcg(texts @ images.T, owners, R, fold)
@@ -147,7 +216,13 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
             assert getattr(getattr(recalls, side), measure) == pytest.approx(np.mean(values))
 
 
-@given(order=st.permutations(["a", "b", "c"]), spare=st.lists(st.sampled_from("abc"), max_size=4))
+@given(
+    order=st.permutations(["a", "b", "c"]),
+    spare=st.lists(
+        st.sampled_from("abc"),
+        max_size=4,
+    ),
+)
 def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
     groups = [*spare, "c", "a", "b"]
     assert [order[i] for i in owners_of(order, groups)] == groups
@@ -167,8 +242,23 @@ def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
         gains = [2 ** relevance[i] - 1 for i in order[:p]]
         return sum(g / math.log2(rank + 1) for rank, g in enumerate(gains, start=1))
 
-    ideal = dcg(sorted(range(len(relevance)), key=lambda i: -relevance[i]))
-    return dcg(sorted(range(len(scores)), key=lambda i: -scores[i])) / ideal if ideal else 0.0
+    ideal = dcg(
+        sorted(
+            range(len(relevance)),
+            key=lambda i: -relevance[i],
+        ),
+    )
+    return (
+        dcg(
+            sorted(
+                range(len(scores)),
+                key=lambda i: -scores[i],
+            ),
+        )
+        / ideal
+        if ideal
+        else 0.0
+    )
 
 
 def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[float]]:
@@ -179,15 +269,38 @@ def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[
 
 
 @pytest.mark.slow
-@given(gallery=galleries(), p=st.integers(1, 8), data=st.data())
+@given(
+    gallery=galleries(),
+    p=st.integers(1, 8),
+    data=st.data(),
+)
 def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -> None:
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
-    to_image = [slow_ndcg(s, r, p) for s, r in zip(dots(texts, images), R.tolist(), strict=True)]
-    to_text = [slow_ndcg(s, r, p) for s, r in zip(dots(images, texts), R.T.tolist(), strict=True)]
+    to_image = [
+        slow_ndcg(s, r, p)
+        for s, r in zip(
+            dots(texts, images),
+            R.tolist(),
+            strict=True,
+        )
+    ]
+    to_text = [
+        slow_ndcg(s, r, p)
+        for s, r in zip(
+            dots(images, texts),
+            R.T.tolist(),
+            strict=True,
+        )
+    ]
     assert ndcg(texts @ images.T, R, p=p).tolist() == pytest.approx(to_image)
     assert ndcg(images @ texts.T, R.T, p=p).tolist() == pytest.approx(to_text)
-    found = evaluate_ndcg(texts @ images.T, owners, R, p=p)
+    found = evaluate_ndcg(
+        texts @ images.T,
+        owners,
+        R,
+        p=p,
+    )
     assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
     counted = [value for value in to_text if value > 0]
     assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
@@ -214,22 +327,49 @@ def test_metrics_equal_trec_eval() -> None:
     }
     for p in (5, 25):
         values = {
-            v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)
+            v.query_id: v.value
+            for v in ir_measures.iter_calc(
+                [ir_measures.nDCG @ p],
+                qrels,
+                run,
+            )
         }
-        found = ndcg(queries @ items.T, grades.astype(np.float32), p=p)
+        found = ndcg(
+            queries @ items.T,
+            grades.astype(np.float32),
+            p=p,
+        )
         assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(queries))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
-    recall = Recall.of(ranks(queries @ items.T, owners, np.arange(len(items))))
-    for k, value in ((1, recall.r1), (5, recall.r5), (10, recall.r10)):
+    recall = Recall.of(
+        ranks(
+            queries @ items.T,
+            owners,
+            np.arange(len(items)),
+        ),
+    )
+    for k, value in (
+        (1, recall.r1),
+        (5, recall.r5),
+        (10, recall.r10),
+    ):
         measure = ir_measures.Success @ k
         assert value == pytest.approx(
-            100 * ir_measures.calc_aggregate([measure], own, run)[measure],
+            100
+            * ir_measures.calc_aggregate(
+                [measure],
+                own,
+                run,
+            )[measure],
         )
 
 
 def test_nan_relevance_counts_as_0() -> None:
     rows = np.eye(3, dtype=np.float32)
-    R = np.array([[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]], dtype=np.float32)
+    R = np.array(
+        [[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]],
+        dtype=np.float32,
+    )
     found = evaluate_ndcg(rows, np.arange(3), R)
     assert found.text_to_image == pytest.approx(2 / 3)  # over all
     assert found.image_to_text == 1  # over those that are not 0
@@ -242,16 +382,31 @@ ROWS = np.eye(3, dtype=np.float32)
     ("call", "message"),
     [
         (
-            lambda: evaluate_recall(ROWS @ ROWS.T, np.arange(3), 0),
+            lambda: evaluate_recall(
+                ROWS @ ROWS.T,
+                np.arange(3),
+                0,
+            ),
             "fold must be between 1 and the number of pictures, 3; got 0",
         ),
         (
-            lambda: evaluate_recall(ROWS @ ROWS.T, np.arange(3), 4),
+            lambda: evaluate_recall(
+                ROWS @ ROWS.T,
+                np.arange(3),
+                4,
+            ),
             "fold must be between 1 and the number of pictures, 3; got 4",
         ),
-        (lambda: ndcg(ROWS, ROWS, p=0), "p must be at least 1, got 0"),
         (
-            lambda: evaluate_ndcg(ROWS, np.arange(3), ROWS[:, :2]),
+            lambda: ndcg(ROWS, ROWS, p=0),
+            "p must be at least 1, got 0",
+        ),
+        (
+            lambda: evaluate_ndcg(
+                ROWS,
+                np.arange(3),
+                ROWS[:, :2],
+            ),
             "for 3 captions and 2 pictures, there are 3 and 3",
         ),
     ],
@@ -282,7 +437,15 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.floa
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
     tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
-    plain = json.loads(boc("evaluate", path, "--fold", 10, "--json").stdout)
+    plain = json.loads(
+        boc(
+            "evaluate",
+            path,
+            "--fold",
+            10,
+            "--json",
+        ).stdout,
+    )
     lines = boc("evaluate", path, *options).stdout.splitlines()
     for number, (label, fold) in enumerate(
         {"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items(),

@@ -14,7 +14,10 @@ from boc.errors import BocError
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
-SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(
+SENTENCE = st.text("ab AB", max_size=9) | st.lists(
+    st.sampled_from("abcdeA"),
+    max_size=150,
+).map(
     " ".join,
 )
 
@@ -42,8 +45,16 @@ def slow_rouge_l(candidate: str, references: list[str]) -> float:
     ("candidate", "references", "expected"),
     [
         # P = 2/3 from the first, R = 1 from the second: maxima of different references.
-        ("a dog runs", ["a dog sits on grass", "runs"], 2.44 * (2 / 3) / (1 + 1.44 * 2 / 3)),
-        ("a ", ["a"], 2.44 * (1 / 2) / (1 + 1.44 / 2)),  # the empty token behind the space counts
+        (
+            "a dog runs",
+            ["a dog sits on grass", "runs"],
+            2.44 * (2 / 3) / (1 + 1.44 * 2 / 3),
+        ),
+        (
+            "a ",
+            ["a"],
+            2.44 * (1 / 2) / (1 + 1.44 / 2),
+        ),  # the empty token behind the space counts
         ("", [""], 1),
     ],
 )
@@ -54,13 +65,33 @@ def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected:
 
 
 @pytest.mark.slow
-@given(data=st.data(), block=st.integers(1, 3), n=st.integers(1, 4))
+@given(
+    data=st.data(),
+    block=st.integers(1, 3),
+    n=st.integers(1, 4),
+)
 def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: int) -> None:
-    owners = np.array([*range(n), *data.draw(st.lists(st.integers(0, n - 1), max_size=4))])
+    owners = np.array(
+        [
+            *range(n),
+            *data.draw(st.lists(st.integers(0, n - 1), max_size=4)),
+        ],
+    )
     owners = owners[data.draw(st.permutations(range(len(owners))))]
-    texts = data.draw(st.lists(SENTENCE, min_size=len(owners), max_size=len(owners)))
+    texts = data.draw(
+        st.lists(
+            SENTENCE,
+            min_size=len(owners),
+            max_size=len(owners),
+        ),
+    )
     cells: list[int] = []
-    found = rouge_l_matrix(texts, owners, block=block, tick=cells.append)
+    found = rouge_l_matrix(
+        texts,
+        owners,
+        block=block,
+        tick=cells.append,
+    )
     assert found.dtype == np.float32
     assert found.shape == (len(texts), n)
     assert sum(cells) == found.size
@@ -90,11 +121,17 @@ def test_owners_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BocError, match="got 2 captions, 1 owners"):
         rouge_l_matrix(["a", "b"], np.array([0]))
     with pytest.raises(BocError, match="picture 1 has no caption"):
-        rouge_l_matrix(["a", "b"], np.array([0, 2]))
+        rouge_l_matrix(
+            ["a", "b"],
+            np.array([0, 2]),
+        )
 
 
 def some_relevance() -> NDArray[np.float32]:
-    return np.array([[1, 0.5, 0], [0.25, 1, np.nan]], dtype=np.float32)
+    return np.array(
+        [[1, 0.5, 0], [0.25, 1, np.nan]],
+        dtype=np.float32,
+    )
 
 
 def test_read_relevance(tmp_path: Path) -> None:
@@ -120,7 +157,11 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path) -> None:
     some_relevance().tofile(path)
     with pytest.raises(BocError, match="24 bytes are no float32 rows of 4 captions"):
         read_relevance(path, 4)
-    np.save(path.with_suffix(".npy"), some_relevance(), allow_pickle=False)
+    np.save(
+        path.with_suffix(".npy"),
+        some_relevance(),
+        allow_pickle=False,
+    )
     with pytest.raises(BocError, match="has a numpy header"):
         read_relevance(path.with_suffix(".npy"), 2)
     np.full((2, 3), -7, dtype=np.float32).tofile(path)
@@ -128,7 +169,10 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path) -> None:
         read_relevance(path, 2)
 
 
-@pytest.mark.parametrize("row", [0, 1023, 1024, 2047])
+@pytest.mark.parametrize(
+    "row",
+    [0, 1023, 1024, 2047],
+)
 def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int) -> None:
     relevance = np.zeros((2048, 2), dtype=np.float32)
     relevance[row, 1] = -1

@@ -34,7 +34,13 @@ def items_of(images: int = IMAGES, texts: int = TEXTS) -> tuple[list[Item], list
     pictures = [Item(f"p{i}", "image", f"{i}.jpg", f"p{i}") for i in range(images)]
     owned = [f"p{j % images}" for j in range(texts)]
     return pictures, [
-        Item(f"{group}#{j}", "text", f"sentence {j}", group) for j, group in enumerate(owned)
+        Item(
+            f"{group}#{j}",
+            "text",
+            f"sentence {j}",
+            group,
+        )
+        for j, group in enumerate(owned)
     ]
 
 
@@ -52,19 +58,31 @@ def write(
     rng = np.random.default_rng(seed)
 
     def batch(some: Sequence[Item]) -> Batch:
-        vectors = unit_rows(rng.standard_normal((len(some), dim), dtype=np.float32))
+        vectors = unit_rows(
+            rng.standard_normal(
+                (len(some), dim),
+                dtype=np.float32,
+            ),
+        )
         sets = [rng.standard_normal((rng.integers(least, 5), dim)) for _ in some]
         modality = some[0].modality if some else "image"
         return Batch(
             list(some),
-            Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None),
+            Embeddings(
+                modality,
+                vectors,
+                Ragged.from_sets(sets, dim) if concepts else None,
+            ),
         )
 
     with FeatureWriter(
         path,
         Header("embeddings", f"random:{seed}", f"{seed}", dim, dtype, "items"),
     ) as writer:
-        writer.append(sum(map(len, items)), [batch(some) for some in items if some])
+        writer.append(
+            sum(map(len, items)),
+            [batch(some) for some in items if some],
+        )
         writer.finish()
     return path
 
@@ -73,7 +91,15 @@ def write(
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Files of the same items by two encoders, of other widths."""
     home = tmp_path_factory.mktemp("models")
-    return [write(home / f"{seed}.h5", items_of(), seed, dim) for seed, dim in ((1, 6), (2, 9))]
+    return [
+        write(
+            home / f"{seed}.h5",
+            items_of(),
+            seed,
+            dim,
+        )
+        for seed, dim in ((1, 6), (2, 9))
+    ]
 
 
 def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
@@ -90,16 +116,33 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
     regions = images.embeddings.concepts
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
     return np.stack(
-        [align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))],
+        [
+            align(
+                words[j],
+                stored,
+                metric,
+                asks_by_words=True,
+            )
+            for j in range(len(words))
+        ],
     )
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
     done: list[int] = []
-    scores = Gallery.of(models[0]).scores(metric, block=4, tick=done.append)
+    scores = Gallery.of(models[0]).scores(
+        metric,
+        block=4,
+        tick=done.append,
+    )
     assert (scores.shape, scores.dtype) == ((TEXTS, IMAGES), np.float32)
-    np.testing.assert_allclose(scores, slow_scores(models[0], metric), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        scores,
+        slow_scores(models[0], metric),
+        rtol=1e-5,
+        atol=1e-6,
+    )
     assert done == [4, 4, 3]
     with pytest.raises(ValueError, match="read-only"):
         scores[0, 0] = 1
@@ -109,17 +152,54 @@ def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
 @pytest.mark.parametrize("metric", ["dot", "mrsw"])
 def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric) -> None:
     items = items_of(12, 60)
-    path = write(tmp_path / "f.h5", items, dim=8, least=1)
+    path = write(
+        tmp_path / "f.h5",
+        items,
+        dim=8,
+        least=1,
+    )
     at = f"file:{tmp_path / 'index'}"
-    shared = {"code": Code("scalar"), "rm": 60, "rerank": metric}
-    build_index("all", path, at=at, concepts="float16", **shared)
+    shared = {
+        "code": Code("scalar"),
+        "rm": 60,
+        "rerank": metric,
+    }
+    build_index(
+        "all",
+        path,
+        at=at,
+        concepts="float16",
+        **shared,
+    )
     relevance = np.float32(np.random.default_rng(0).random((60, 12)))
     relevance.tofile(tmp_path / "r.f32")
     options = ("--ndcg", tmp_path / "r.f32", "--json")
-    dense = json.loads(boc("evaluate", path, "--score", metric, *options).stdout)
-    found = json.loads(boc("evaluate", path, "--name", "all", "--at", at, *options).stdout)
+    dense = json.loads(
+        boc(
+            "evaluate",
+            path,
+            "--score",
+            metric,
+            *options,
+        ).stdout,
+    )
+    found = json.loads(
+        boc(
+            "evaluate",
+            path,
+            "--name",
+            "all",
+            "--at",
+            at,
+            *options,
+        ).stdout,
+    )
     assert list(found) == ["index"]
-    for one, other in zip(dense.values(), found.values(), strict=True):
+    for one, other in zip(
+        dense.values(),
+        found.values(),
+        strict=True,
+    ):
         for side in ("text_to_image", "image_to_text"):
             for measure in ("r1", "r5", "r10", "ndcg"):
                 near = (
@@ -129,11 +209,24 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
                     side,
                     measure,
                 )
-    refused = boc("evaluate", path, "--name", "all", "--at", at, "--fold", 5)
+    refused = boc(
+        "evaluate",
+        path,
+        "--name",
+        "all",
+        "--at",
+        at,
+        "--fold",
+        5,
+    )
     assert "--fold does not fit an index" in refused.stderr
     refused = boc(
         "evaluate",
-        write(tmp_path / "h.h5", items_of(13, 60), dim=8),
+        write(
+            tmp_path / "h.h5",
+            items_of(13, 60),
+            dim=8,
+        ),
         "--name",
         "all",
         "--at",
@@ -150,17 +243,37 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
 def test_ensemble_averages_scores(models: list[Path], metric: str) -> None:
     one, other = (Gallery.of(path).scores(metric).astype(np.float64) for path in models)
     together = Gallery.of(*models).scores(metric)
-    np.testing.assert_allclose(together, (one + other) / 2, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(Gallery.of(*reversed(models)).scores(metric), together)
+    np.testing.assert_allclose(
+        together,
+        (one + other) / 2,
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    np.testing.assert_array_equal(
+        Gallery.of(*reversed(models)).scores(metric),
+        together,
+    )
 
 
 @pytest.mark.parametrize("metric", ["dot", "symm"])
 def test_evaluate_command(models: list[Path], metric: str) -> None:
     options = ("--score", metric, "--ndcg", "rouge-l", "--json")
     alone = boc("evaluate", models[0], *options).stdout
-    assert boc("evaluate", models[0], models[0], *options).stdout == alone
+    assert (
+        boc(
+            "evaluate",
+            models[0],
+            models[0],
+            *options,
+        ).stdout
+        == alone
+    )
     gallery = Gallery.of(*models)
-    expected = evaluate_ndcg(gallery.scores(metric), gallery.owners, gallery.relevance())
+    expected = evaluate_ndcg(
+        gallery.scores(metric),
+        gallery.owners,
+        gallery.relevance(),
+    )
     found = json.loads(boc("evaluate", *models, *options).stdout)["all 5 pictures"]
     assert found["image_to_text"]["ndcg"] == pytest.approx(expected.image_to_text)
     assert ("scores" in boc("evaluate", *models, *options).stderr) == (metric != "dot")

@@ -24,9 +24,16 @@ ir_measures = pytest.importorskip("ir_measures", reason="ir-measures is not inst
 
 
 @given(
-    st.lists(st.sampled_from([0.5, 0.25, -1.0, 0.3, 2.0**-149]), min_size=2, max_size=9),
     st.lists(
-        st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1),
+        st.sampled_from([0.5, 0.25, -1.0, 0.3, 2.0**-149]),
+        min_size=2,
+        max_size=9,
+    ),
+    st.lists(
+        st.text(
+            st.characters(codec="utf-8", exclude_categories=["Cs"]),
+            min_size=1,
+        ),
         min_size=9,
         unique=True,
     ),
@@ -41,32 +48,68 @@ def test_a_run_keeps_the_order_of_hits_whatever_their_ids_and_ties(
     keys = ids[: len(scores)]
     write_run(path / "a.run", [("the query", keys, scores)])
     for rank in range(len(keys)):
-        write_qrels(path / "qrels", [("the query", [keys[rank]])])
+        write_qrels(
+            path / "qrels",
+            [("the query", [keys[rank]])],
+        )
         reciprocal = Judgements(path / "qrels").measure(path / "a.run")[0][MEASURES.index("RR")]
         assert reciprocal == pytest.approx(1 / (rank + 1))
 
 
 def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path: Path) -> None:
-    result = boc("evaluate", library / "photos.h5", "--run", tmp_path / "runs", "--json")
+    result = boc(
+        "evaluate",
+        library / "photos.h5",
+        "--run",
+        tmp_path / "runs",
+        "--json",
+    )
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)["all 40 pictures"]
-    for side, direction in (("text_to_image", "text-to-image"), ("image_to_text", "image-to-text")):
+    for side, direction in (
+        ("text_to_image", "text-to-image"),
+        ("image_to_text", "image-to-text"),
+    ):
         run, qrels = (tmp_path / "runs" / f"{direction}.{kind}" for kind in ("run", "qrels"))
-        measured = json.loads(boc("evaluate", run, "--qrels", qrels, "--json").stdout)[str(run)]
+        measured = json.loads(
+            boc(
+                "evaluate",
+                run,
+                "--qrels",
+                qrels,
+                "--json",
+            ).stdout,
+        )[str(run)]
         for k in (1, 5, 10):
-            assert 100 * measured[f"Success@{k}"] == pytest.approx(printed[side][f"r{k}"], abs=1e-6)
+            assert 100 * measured[f"Success@{k}"] == pytest.approx(
+                printed[side][f"r{k}"],
+                abs=1e-6,
+            )
         tool = ir_measures.calc_aggregate(
             [ir_measures.nDCG @ 10, ir_measures.R @ 10],
             list(ir_measures.read_trec_qrels(str(qrels))),
             list(ir_measures.read_trec_run(str(run))),
         )
-        assert measured["nDCG@10"] == pytest.approx(tool[ir_measures.nDCG @ 10], abs=1e-6)
+        assert measured["nDCG@10"] == pytest.approx(
+            tool[ir_measures.nDCG @ 10],
+            abs=1e-6,
+        )
         assert (measured["R@10"], measured["nDCG@10"]) == pytest.approx(
             _by_hand(run, qrels),
             abs=1e-6,
         )
         rows = list(
-            csv.DictReader(StringIO(boc("evaluate", run, "--qrels", qrels, "--per-query").stdout)),
+            csv.DictReader(
+                StringIO(
+                    boc(
+                        "evaluate",
+                        run,
+                        "--qrels",
+                        qrels,
+                        "--per-query",
+                    ).stdout,
+                ),
+            ),
         )
         assert np.mean([float(row["Success@10"]) for row in rows]) == pytest.approx(
             measured["Success@10"],
@@ -103,13 +146,26 @@ def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
 def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path) -> None:
     at = f"file:{library / 'index'}"
     runs = tmp_path / "runs"
-    result = boc("evaluate", library / "photos.h5", "--name", "photos", "--at", at, "--run", runs)
+    result = boc(
+        "evaluate",
+        library / "photos.h5",
+        "--name",
+        "photos",
+        "--at",
+        at,
+        "--run",
+        runs,
+    )
     assert result.exit_code == 0, result.output
     searcher = Searcher.open("photos", at)
     query = next(item.id for item in searcher.index.items() if item.modality == "text")
     hits = [
         hit.id
-        for hit in searcher.search_vectors(searcher.embeddings(query), k=100, find="image")[0]
+        for hit in searcher.search_vectors(
+            searcher.embeddings(query),
+            k=100,
+            find="image",
+        )[0]
     ]
     lines = [line.split() for line in (runs / "text-to-image.run").read_text().splitlines()]
     assert [line[2] for line in lines if line[0] == query] == hits
@@ -119,7 +175,15 @@ def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None
     topics = tmp_path / "topics.tsv"
     run = tmp_path / "photos.run"
     topics.write_text("q 1\ta red square\nq2\ta red square\nq3\ta blue circle -red\n")
-    arguments = ("photos", "--at", f"file:{library / 'index'}", "--queries", topics, "-k", 3)
+    arguments = (
+        "photos",
+        "--at",
+        f"file:{library / 'index'}",
+        "--queries",
+        topics,
+        "-k",
+        3,
+    )
     result = boc("search", *arguments, "--run", run)
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in run.read_text().splitlines()]
@@ -163,8 +227,14 @@ def test_two_runs_are_compared_with_captions_of_a_picture_together(tmp_path: Pat
         (f"{picture}#{caption}", [str(picture)]) for picture in range(12) for caption in range(5)
     ]
     write_qrels(tmp_path / "qrels", queries)
-    write_run(tmp_path / "right.run", [(query, right, [1.0]) for query, right in queries])
-    write_run(tmp_path / "wrong.run", [(query, ["none"], [1.0]) for query, _ in queries])
+    write_run(
+        tmp_path / "right.run",
+        [(query, right, [1.0]) for query, right in queries],
+    )
+    write_run(
+        tmp_path / "wrong.run",
+        [(query, ["none"], [1.0]) for query, _ in queries],
+    )
     assert len(set(Judgements(tmp_path / "qrels").clusters.tolist())) == 12
     command = (
         "evaluate",
@@ -177,7 +247,11 @@ def test_two_runs_are_compared_with_captions_of_a_picture_together(tmp_path: Pat
     result = boc(*command, "--json")
     assert result.exit_code == 0, result.output
     difference = json.loads(result.stdout)["Success@1"]
-    assert (difference["difference"], difference["low"], difference["high"]) == (1.0, 1.0, 1.0)
+    assert (
+        difference["difference"],
+        difference["low"],
+        difference["high"],
+    ) == (1.0, 1.0, 1.0)
     assert 0.0001 <= difference["p"] < 0.002 < 7 * difference["p"] * 1.01
     assert difference["holm"] == pytest.approx(7 * difference["p"])
     assert "Success@1   +1.0000  [+1.0000, +1.0000]" in boc(*command).stdout
@@ -203,7 +277,16 @@ def test_other_files_are_refused(tmp_path: Path, run: str, qrels: str, message: 
 def test_files_of_other_kinds_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("dear diary\n")
     with pytest.raises(BocError, match="not of the kind"):
-        write_run(tmp_path / "notes", [("q", ["a"], [1.0])])
-    write_run(tmp_path / "run", [("q", ["a"], [1.0])])
-    write_run(tmp_path / "run", [("q", ["b"], [1.0])])
+        write_run(
+            tmp_path / "notes",
+            [("q", ["a"], [1.0])],
+        )
+    write_run(
+        tmp_path / "run",
+        [("q", ["a"], [1.0])],
+    )
+    write_run(
+        tmp_path / "run",
+        [("q", ["b"], [1.0])],
+    )
     assert (tmp_path / "run").read_text() == "q Q0 b 1 1 boc\n"

@@ -42,7 +42,14 @@ def unit(n: int = N, seed: int = 0) -> NDArray[np.float32]:
     """Vectors of two kinds, so that some pairs share no term."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((n, 16)) + 4 * np.eye(16)[rng.integers(0, 16, n)]
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return (
+        vectors
+        / np.linalg.norm(
+            vectors,
+            axis=1,
+            keepdims=True,
+        )
+    ).astype(np.float32)
 
 
 def fitted(code: str = "scalar", **options: Any) -> SurrogateCodec:
@@ -54,7 +61,10 @@ def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embedd
     kinds = [
         [i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")
     ]
-    return [Embeddings("image", vectors[kinds[0]]), Embeddings("text", vectors[kinds[1]])]
+    return [
+        Embeddings("image", vectors[kinds[0]]),
+        Embeddings("text", vectors[kinds[1]]),
+    ]
 
 
 def coded(
@@ -86,7 +96,13 @@ def build(
         source="cd" * 32,
     )
     with backend.create(name, manifest, arrays) as writer:
-        writer.add(Rows(ITEMS, change(coded(codec, ITEMS, vectors)), vectors))
+        writer.add(
+            Rows(
+                ITEMS,
+                change(coded(codec, ITEMS, vectors)),
+                vectors,
+            ),
+        )
         writer.commit()
     return backend.open(name)
 
@@ -108,14 +124,28 @@ def tampered(
 ) -> Engine:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
-    monkeypatch.setattr(index, "search", lambda request: [search(hits) for hits in right(request)])
+    monkeypatch.setattr(
+        index,
+        "search",
+        lambda request: [search(hits) for hits in right(request)],
+    )
     return index
 
 
 @pytest.mark.parametrize("code", GLOBAL_CODES)
-@pytest.mark.parametrize("pairs", [1, 70, 1000, 100_000])
+@pytest.mark.parametrize(
+    "pairs",
+    [1, 70, 1000, 100_000],
+)
 def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None:
-    report = verify(build(plugins.backend(place), "photos", fitted(code)), pairs=pairs)
+    report = verify(
+        build(
+            plugins.backend(place),
+            "photos",
+            fitted(code),
+        ),
+        pairs=pairs,
+    )
     assert report.right
     assert report.mismatches == []
     assert report.rounded == []
@@ -132,7 +162,10 @@ def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         index,
         "search",
-        lambda request: (asked.append(request.queries.toarray()), search(request))[1],
+        lambda request: (
+            asked.append(request.queries.toarray()),
+            search(request),
+        )[1],
     )
     runs = []
     for seed in (0, 0, 1):
@@ -153,7 +186,10 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
     return change
 
 
-@pytest.mark.parametrize(("by", "rounded"), [(0, []), (1, ["007.jpg"])])
+@pytest.mark.parametrize(
+    ("by", "rounded"),
+    [(0, []), (1, ["007.jpg"])],
+)
 def test_wrong_scores(
     place: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,13 +197,21 @@ def test_wrong_scores(
     rounded: list[str],
 ) -> None:
     """Also of an item whose frequencies are one rounding away from its code."""
-    index = build(plugins.backend(place), "photos", fitted(), raised(7, by))
+    index = build(
+        plugins.backend(place),
+        "photos",
+        fitted(),
+        raised(7, by),
+    )
     wrong = {"004.jpg", "006#0", "007.jpg"}
 
     def add(hits: list[Hit]) -> list[Hit]:
         return [Hit(hit.item, hit.score + 5) if hit.item.id in wrong else hit for hit in hits]
 
-    report = verify(tampered(index, add, monkeypatch), pairs=N * N)
+    report = verify(
+        tampered(index, add, monkeypatch),
+        pairs=N * N,
+    )
     assert not report.right
     assert report.rounded == rounded
     assert {mismatch.item for mismatch in report.mismatches} == wrong
@@ -181,13 +225,20 @@ def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(module, "ALL_HITS", limit)
     monkeypatch.setattr(module, "SOME_HITS", 10)
     assert verify(index, pairs=N * N).right
-    report = verify(tampered(index, lambda hits: hits[1:], monkeypatch), pairs=N * N)
+    report = verify(
+        tampered(index, lambda hits: hits[1:], monkeypatch),
+        pairs=N * N,
+    )
     assert len(report.mismatches) > 20
     assert all(mismatch.found == 0 < mismatch.expected for mismatch in report.mismatches)
 
 
 @given(
-    scores=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    scores=st.lists(
+        st.integers(0, 4),
+        min_size=1,
+        max_size=8,
+    ),
     k=st.integers(1, 9),
     asked=st.integers(0, 7),
     claimed=st.integers(0, 5),
@@ -202,7 +253,13 @@ def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> No
 
     asked %= len(scores)
     hits = ranked(scores)
-    one = module._Trial("query", sparse.csr_array((1, 1)), k, hits, [])
+    one = module._Trial(
+        "query",
+        sparse.csr_array((1, 1)),
+        k,
+        hits,
+        [],
+    )
     changed = [claimed if i == asked else score for i, score in enumerate(scores)]
     assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
 
@@ -213,7 +270,11 @@ def test_changed_file_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(npy_files, "SMALL", 0)
-    index = build(plugins.backend(place), "photos", fitted())
+    index = build(
+        plugins.backend(place),
+        "photos",
+        fitted(),
+    )
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40
@@ -222,7 +283,11 @@ def test_changed_file_is_reported(
         data,
     )  # of what is mapped already: an index that is opened now would be refused
     report = verify(index, pairs=N * N)
-    assert (report.right, report.damaged, report.pairs) == (False, [str(file)], 0)
+    assert (
+        report.right,
+        report.damaged,
+        report.pairs,
+    ) == (False, [str(file)], 0)
     monkeypatch.setattr(index, "damaged_files", list)
     report = verify(index, pairs=N * N)
     assert {mismatch.item for mismatch in report.mismatches} == {
@@ -232,7 +297,11 @@ def test_changed_file_is_reported(
 
 def test_wrong_counts_are_reported(index: Engine) -> None:
     postings = index.manifest.postings
-    index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
+    index.manifest = replace(
+        index.manifest,
+        items={"image": 41, "text": 20},
+        postings=postings - 2,
+    )
     report = verify(index)
     assert not report.right
     assert report.counts == {
@@ -243,13 +312,20 @@ def test_wrong_counts_are_reported(index: Engine) -> None:
 
 
 def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
+    monkeypatch.setattr(
+        index,
+        "items",
+        lambda: iter([*ITEMS, picture("gone.jpg")]),
+    )
     with pytest.raises(BocError, match=r"item 'gone\.jpg' went away"):
         verify(index, pairs=N * N)
 
 
 def test_ids_that_occur_twice_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = sorted([*ITEMS, ITEMS[3]], key=lambda item: item.id)
+    items = sorted(
+        [*ITEMS, ITEMS[3]],
+        key=lambda item: item.id,
+    )
     monkeypatch.setattr(index, "items", lambda: iter(items))
     report = verify(index)
     assert report.repeated == [ITEMS[3].id]
@@ -269,7 +345,11 @@ def test_features_are_an_outside_witness(
     assert report.against == "features"
     other = unit()
     other[7] = -other[7]
-    report = verify(index, files=[write(tmp_path / "other.h5", ITEMS, other)], pairs=N * N)
+    report = verify(
+        index,
+        files=[write(tmp_path / "other.h5", ITEMS, other)],
+        pairs=N * N,
+    )
     assert {mismatch.item for mismatch in report.mismatches if mismatch.query != "007.jpg"} == {
         "007.jpg",
     }
@@ -282,12 +362,22 @@ def write(
     digest: str = IDENTITY.digest,
 ) -> Path:
     rows = [
-        Batch([item for item in items if item.modality == part.modality], part)
+        Batch(
+            [item for item in items if item.modality == part.modality],
+            part,
+        )
         for part in embedded(items, vectors)
     ]
     with FeatureWriter(
         path,
-        Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name),
+        Header(
+            "embeddings",
+            IDENTITY.spec,
+            digest,
+            16,
+            "float32",
+            path.name,
+        ),
     ) as writer:
         writer.append(len(items), rows)
         writer.finish()
@@ -296,9 +386,28 @@ def write(
 
 def test_other_features_are_refused(index: Engine, tmp_path: Path) -> None:
     with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
-        verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
+        verify(
+            index,
+            files=[
+                write(
+                    tmp_path / "part.h5",
+                    ITEMS[:10],
+                    unit(10),
+                ),
+            ],
+        )
     with pytest.raises(EncoderError, match="use one encoder"):
-        verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
+        verify(
+            index,
+            files=[
+                write(
+                    tmp_path / "other.h5",
+                    ITEMS,
+                    unit(),
+                    "cd" * 32,
+                ),
+            ],
+        )
 
 
 @pytest.mark.slow
@@ -316,9 +425,22 @@ def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
         == 0
     )
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
-    assert boc("index", "photos", library / "photos.h5", "--at", at, *code).exit_code == 0
+    assert (
+        boc(
+            "index",
+            "photos",
+            library / "photos.h5",
+            "--at",
+            at,
+            *code,
+        ).exit_code
+        == 0
+    )
     index = plugins.backend(at).open("photos")
-    for files, against in (([], "terms"), ([library / "photos.h5"], "features")):
+    for files, against in (
+        ([], "terms"),
+        ([library / "photos.h5"], "features"),
+    ):
         report = verify(index, files=files)
         assert report.right, report
         assert report.against == against
@@ -327,7 +449,12 @@ def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_verify_command(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
-    build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
+    build(
+        plugins.backend(place),
+        "wrong",
+        fitted(),
+        raised(7, 3),
+    )
     result = boc("verify", "right", "--at", place)
     assert result.exit_code == 0
     assert result.stdout.startswith(
@@ -389,8 +516,19 @@ def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
 
     def put(key: str, terms: TermMatrix, id: str = "007.jpg") -> None:
         item = replace(shown, id=id)
-        (document,) = documents(strategy, field, [item], terms, vector)
-        request("PUT", f"/{path}/_doc/{key}", {**document, "item": pack_item(item)}, refresh="true")
+        (document,) = documents(
+            strategy,
+            field,
+            [item],
+            terms,
+            vector,
+        )
+        request(
+            "PUT",
+            f"/{path}/_doc/{key}",
+            {**document, "item": pack_item(item)},
+            refresh="true",
+        )
 
     put("007.jpg", other)
     report = verify(backend.open(name), pairs=N * N)

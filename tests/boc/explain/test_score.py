@@ -34,7 +34,13 @@ def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Sear
         samples = [file.batch(m, 0, 100).embeddings for m in MODALITIES]
         codec = SurrogateCodec([HardAssignment.from_codebook(cluster([file], 10))]).fit(*samples)
         at = f"file:{tmp_path_factory.mktemp('concepts')}"
-        for _ in load_index(file, at, "both", codec, new_manifest(file, codec)):
+        for _ in load_index(
+            file,
+            at,
+            "both",
+            codec,
+            new_manifest(file, codec),
+        ):
             pass
     return Searcher(plugins.backend(at).open("both"))
 
@@ -45,7 +51,11 @@ def queries_of(searcher: Searcher, text: str) -> TermMatrix:
 
 @pytest.mark.parametrize(
     ("kind", "modality"),
-    [("searcher", "image"), ("searcher", "text"), ("by_concepts", "text")],
+    [
+        ("searcher", "image"),
+        ("searcher", "text"),
+        ("by_concepts", "text"),
+    ],
 )
 def test_products_sum_to_the_score(
     kind: str,
@@ -53,10 +63,21 @@ def test_products_sum_to_the_score(
     request: pytest.FixtureRequest,
 ) -> None:
     searcher = request.getfixturevalue(kind)
-    hits = searcher.index.search(SearchRequest(queries_of(searcher, SENTENCE), 1000, modality))[0]
+    hits = searcher.index.search(
+        SearchRequest(
+            queries_of(searcher, SENTENCE),
+            1000,
+            modality,
+        ),
+    )[0]
     assert len(hits) > 10
     for hit in [*hits[:3], *hits[-3:]]:
-        found = explain(searcher, hit.item.id, SENTENCE, labelled=0)
+        found = explain(
+            searcher,
+            hit.item.id,
+            SENTENCE,
+            labelled=0,
+        )
         assert isinstance(found.score, int)
         assert found.score == hit.score
         assert sum(found.share(match) for match in found.matches) == Fraction(1)
@@ -68,8 +89,18 @@ def test_products_sum_to_the_score(
 
 
 def test_matches_are_shared_terms(searcher: Searcher) -> None:
-    query = dict(zip(*(a.tolist() for a in _row(queries_of(searcher, SENTENCE))), strict=True))
-    item = dict(zip(*(a.tolist() for a in _row(searcher.index.terms(["003.png"]))), strict=True))
+    query = dict(
+        zip(
+            *(a.tolist() for a in _row(queries_of(searcher, SENTENCE))),
+            strict=True,
+        ),
+    )
+    item = dict(
+        zip(
+            *(a.tolist() for a in _row(searcher.index.terms(["003.png"]))),
+            strict=True,
+        ),
+    )
     found = explain(searcher, "003.png", SENTENCE, labelled=2)
     assert {m.term: (m.query_frequency, m.item_frequency) for m in found.matches} == {
         term: (query[term], item[term]) for term in query if term in item
@@ -92,7 +123,15 @@ def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPa
         "terms",
         lambda ids, among: asked.append((ids, among)) or terms(ids, among),
     )
-    assert explain(searcher, "003.png", SENTENCE, labelled=0).matches == whole.matches
+    assert (
+        explain(
+            searcher,
+            "003.png",
+            SENTENCE,
+            labelled=0,
+        ).matches
+        == whole.matches
+    )
     assert asked == [(["003.png"], query)]
 
 
@@ -179,14 +218,24 @@ def test_part_shares_equal_counts_of_codewords(by_concepts: Searcher, id: str) -
     )
     assert found.item_parts is not None
     nearest = [
-        int(np.argmin(((step.centroids_.astype(np.float64) - v) ** 2).sum(axis=1)))
+        int(
+            np.argmin(
+                ((step.centroids_.astype(np.float64) - v) ** 2).sum(
+                    axis=1,
+                ),
+            ),
+        )
         for v in found.item_parts.vectors
     ]
     expected = np.zeros(found.part_shares.shape)
     for m, match in enumerate(found.matches):
         at = Counter(
             name
-            for name, codeword in zip(found.item_parts.of.tolist(), nearest, strict=True)
+            for name, codeword in zip(
+                found.item_parts.of.tolist(),
+                nearest,
+                strict=True,
+            )
             if codeword == match.term
         )
         assert at.total() == match.item_frequency
@@ -204,14 +253,25 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
     step = by_concepts.codec.steps[0]
     example = Example("x", "/x", Box(0, 0, 1, 1))
     stored = [
-        Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))
+        Label(
+            (f"word{i}",),
+            () if i % 2 else (example,),
+        )
+        for i in range(len(step.centroids_))
     ]
     asked = IndexLabels(by_concepts.index, by_concepts.codec.n_terms)
     captions = [item for item in by_concepts.index.items() if item.modality == "text"][:10]
     step.term_labels_ = pack_labels(stored)
     try:
         matches = [
-            m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches
+            m
+            for c in captions
+            for m in explain(
+                by_concepts,
+                c.id,
+                c.content,
+                labelled=99,
+            ).matches
         ]
     finally:
         del step.term_labels_
@@ -219,7 +279,10 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
     for match in matches:
         own = stored[match.term]
         other = asked[match.term]
-        assert match.label == Label(own.words or other.words, own.examples or other.examples)
+        assert match.label == Label(
+            own.words or other.words,
+            own.examples or other.examples,
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +305,10 @@ def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         searcher.index,
         "terms",
-        lambda ids, among: sparse.csr_array(terms.shape, dtype=np.int32),
+        lambda ids, among: sparse.csr_array(
+            terms.shape,
+            dtype=np.int32,
+        ),
     )
     found = explain(searcher, "003.png", SENTENCE)
     assert (found.score, found.matches) == (0, [])
@@ -256,7 +322,11 @@ def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
     run("extract", table, "-o", features, "--encoder", f"tern:{library / 'model'}")
     run("index", "photos", features, "--at", at)
     (tmp_path / "images" / "007.png").unlink()
-    found = explain(Searcher.open("photos", at, device="cpu"), "007.png", SENTENCE)
+    found = explain(
+        Searcher.open("photos", at, device="cpu"),
+        "007.png",
+        SENTENCE,
+    )
     result = boc("explain", "photos", SENTENCE, "007.png", "--at", at)
     assert found.matches
     assert "007.png: cannot be read" in found.missing
@@ -280,7 +350,10 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
             match.item_frequency,
         )
         assert int(product) == match.product
-        assert float(share) == pytest.approx(100 * match.product / found.score, abs=0.06)
+        assert float(share) == pytest.approx(
+            100 * match.product / found.score,
+            abs=0.06,
+        )
         assert match.label is not None
         assert " ".join(words) == ", ".join(match.label.words)
     assert lines[-1] == f"score    {found.score}"
@@ -304,7 +377,11 @@ def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
     assert sum(term["share"] for term in record["terms"]) == pytest.approx(1)
     assert np.array(record["alignment"]).shape == (46, 46)
     assert np.array(record["item_parts"]["boxes"]).shape == (46, 4)
-    said = {"query": str(image), "content": found.item.content, "plan": "all"}
+    said = {
+        "query": str(image),
+        "content": found.item.content,
+        "plan": "all",
+    }
     assert record == {**said, **found.to_dict()}
     assert record["weighed_by"] == "alignment"
 

@@ -20,14 +20,25 @@ def some(n: int, seed: int) -> tuple[list[Hit], np.ndarray]:
         [0, 0.02, 0.5],
         (n, 1),
     ) * (rng.standard_normal((n, 6)))
-    scores = sorted(rng.integers(0, 8, n).tolist(), reverse=True)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    scores = sorted(
+        rng.integers(0, 8, n).tolist(),
+        reverse=True,
+    )
+    vectors /= np.linalg.norm(
+        vectors,
+        axis=1,
+        keepdims=True,
+    )
     return [
         Hit(picture(f"{i:02d}"), float(score)) for i, score in enumerate(scores)
     ], vectors.astype(np.float32)
 
 
-@given(n=st.integers(0, 14), seed=st.integers(0, 99), threshold=st.floats(0.5, 1))
+@given(
+    n=st.integers(0, 14),
+    seed=st.integers(0, 99),
+    threshold=st.floats(0.5, 1),
+)
 def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
     n: int,
     seed: int,
@@ -45,7 +56,10 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
             assert row[id] > row[one.item.id]
             assert vectors[row[id]] @ vectors[row[one.item.id]] >= threshold - ROUNDING
     assert sorted(row) == sorted(
-        [*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)],
+        [
+            *(hit.item.id for hit in shown),
+            *(id for hit in shown for id in hit.duplicates),
+        ],
     )
 
 
@@ -57,5 +71,11 @@ def test_collapsing_fills_up(searcher: Searcher) -> None:
     hidden = {id for hit in hits for id in hit.duplicates}
     assert not hidden & {hit.item.id for hit in hits}
     if hidden:
-        assert len(hits) == min(6, len(searcher.search(TEXT, k=40, collapse=True)))
-    assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
+        assert len(hits) == min(
+            6,
+            len(searcher.search(TEXT, k=40, collapse=True)),
+        )
+    assert [hit.score for hit in every] == sorted(
+        (hit.score for hit in every),
+        reverse=True,
+    )

@@ -54,7 +54,10 @@ def test_filters_are_texts_or_values() -> None:
     tagged = Filter("tag", "=", "sea")
     for filters in ("width>10", wide, ["width>10"], (wide,)):
         assert parse_filters(filters, FIELDS) == (wide,)
-    assert parse_filters(["width > 10", tagged], FIELDS) == (wide, tagged)
+    assert parse_filters(
+        ["width > 10", tagged],
+        FIELDS,
+    ) == (wide, tagged)
     assert parse_filters((), FIELDS) == ()
 
 
@@ -78,6 +81,11 @@ def test_other_filters_are_refused_with_the_right_form(filters: Any, message: st
 
 def test_names_load_no_other_module_of_ours_and_no_numpy() -> None:
     code = "import sys, boc.names; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = {name for name in done.stdout.split() if name.partition(".")[0] in {"boc", "numpy"}}
     assert loaded == {"boc", "boc.names"}

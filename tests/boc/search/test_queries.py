@@ -26,12 +26,27 @@ WEIGHTS = st.floats(0.01, 100)
 def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
-    run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw")
+    run(
+        "index",
+        "photos",
+        library / "photos.h5",
+        "--at",
+        at,
+        "--rerank",
+        "mrsw",
+    )
     return Searcher.open("photos", at, device="cpu")
 
 
 def row(vector: NDArray[np.float32], concepts: NDArray[np.float32] | None = None) -> Embeddings:
-    sets = None if concepts is None else Ragged.from_sets([concepts], concepts.shape[1])
+    sets = (
+        None
+        if concepts is None
+        else Ragged.from_sets(
+            [concepts],
+            concepts.shape[1],
+        )
+    )
     return Embeddings("text", vector[None], sets)
 
 
@@ -80,14 +95,20 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
     ("arguments", "message"),
     [
         ({}, "nothing to look for"),
-        ({"minus": ["snow"], "unlike": ["1.jpg"]}, "nothing to look for"),
+        (
+            {"minus": ["snow"], "unlike": ["1.jpg"]},
+            "nothing to look for",
+        ),
         ({"text": " "}, "the sentence is empty"),
         ({"text": "a dog", "weight": 0}, "weights must be above 0, got 0"),
         (
             {"text": "a dog", "unlike_weight": float("nan")},
             "weights must be above 0, got 1.0 and nan",
         ),
-        ({"like": ["1.jpg"], "weight": float("inf")}, "a weight of inf"),
+        (
+            {"like": ["1.jpg"], "weight": float("inf")},
+            "a weight of inf",
+        ),
         ({"text": 3}, "no part of a query: 'text' 3"),
         ({"text": "\ud800"}, "a sentence must be words"),
         ({"text": "a", "weight": "1"}, "weights must be above 0, got '1'"),
@@ -109,9 +130,24 @@ def test_what_is_said_twice_counts_once(aligned: Searcher) -> None:
         unlike=["4", "4"],
         images=["a", Path("a")],
     )
-    assert twice == Query.of("a dog", minus=["snow"], like=["003.png"], unlike=["4"], images=["a"])
-    once = aligned.search_query(Query.of(like=["003.png"]), k=20)
-    assert aligned.search_query(Query.of(like=["003.png", "003.png"]), k=20) == once
+    assert twice == Query.of(
+        "a dog",
+        minus=["snow"],
+        like=["003.png"],
+        unlike=["4"],
+        images=["a"],
+    )
+    once = aligned.search_query(
+        Query.of(like=["003.png"]),
+        k=20,
+    )
+    assert (
+        aligned.search_query(
+            Query.of(like=["003.png", "003.png"]),
+            k=20,
+        )
+        == once
+    )
 
 
 def test_rocchio_gives_each_kind_of_part_its_weight() -> None:
@@ -147,7 +183,11 @@ def test_only_the_ratios_of_weights_matter(
     assert np.linalg.norm(one.vectors) == pytest.approx(1, abs=1e-5)
 
 
-@given(vectors=tied_vectors((2, 4), 5), less=WEIGHTS, more=WEIGHTS)
+@given(
+    vectors=tied_vectors((2, 4), 5),
+    less=WEIGHTS,
+    more=WEIGHTS,
+)
 def test_what_is_unwanted_moves_the_query_away_and_more_weight_further(
     vectors: NDArray[np.float32],
     less: float,
@@ -178,12 +218,34 @@ def test_parts_that_cancel_each_other_are_refused() -> None:
 @pytest.mark.parametrize("metric", METRICS[1:])
 def test_an_alignment_of_parts_is_the_weighted_sum_of_theirs(metric: Metric) -> None:
     rng = np.random.default_rng(0)
-    stored = store(Ragged.from_sets([rng.standard_normal((n, 5)) for n in (3, 0, 4)], 5), "float16")
+    stored = store(
+        Ragged.from_sets(
+            [rng.standard_normal((n, 5)) for n in (3, 0, 4)],
+            5,
+        ),
+        "float16",
+    )
     sets = [rng.standard_normal((n, 5)).astype(np.float32) for n in (2, 3)]
     parts = [(row(each[0], each), weight) for each, weight in zip(sets, (1.5, -0.5), strict=True)]
-    scores = alignment_scores(Rescore(metric, compose(parts), 3, parts), 0, stored, "image")
-    alone = [alignment_scores(Rescore(metric, part, 3), 0, stored, "image") for part, _ in parts]
-    assert scores == pytest.approx(1.5 * alone[0] - 0.5 * alone[1], abs=1e-5)
+    scores = alignment_scores(
+        Rescore(metric, compose(parts), 3, parts),
+        0,
+        stored,
+        "image",
+    )
+    alone = [
+        alignment_scores(
+            Rescore(metric, part, 3),
+            0,
+            stored,
+            "image",
+        )
+        for part, _ in parts
+    ]
+    assert scores == pytest.approx(
+        1.5 * alone[0] - 0.5 * alone[1],
+        abs=1e-5,
+    )
 
 
 def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) -> None:
@@ -203,9 +265,15 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
             image=path,
             k=6,
         )
-    hits = searcher.search_vectors(searcher.embeddings("007.png"), k=7)[0]
+    hits = searcher.search_vectors(
+        searcher.embeddings("007.png"),
+        k=7,
+    )[0]
     assert (
-        searcher.search_query(Query.of(like=["007.png"]), k=6)
+        searcher.search_query(
+            Query.of(like=["007.png"]),
+            k=6,
+        )
         == [h for h in hits if h.item.id != "007.png"][:6]
     )
 
@@ -213,7 +281,12 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
 def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
     searcher: Searcher = request.getfixturevalue(which)
-    twice = Query((QueryPart("text", TEXT), QueryPart("text", TEXT, 0.5)))
+    twice = Query(
+        (
+            QueryPart("text", TEXT),
+            QueryPart("text", TEXT, 0.5),
+        ),
+    )
     assert ids(searcher.search_query(twice, k=8, rm=5)) == ids(searcher.search(TEXT, k=8, rm=5))
 
 
@@ -221,7 +294,12 @@ def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
     """With all items as candidates: the cosines of each part, divided by how widely they are
     spread."""
     index = searcher.index
-    query = Query.of(TEXT, minus=["green"], like=["003.png", "004.png"], unlike=["005.png"])
+    query = Query.of(
+        TEXT,
+        minus=["green"],
+        like=["003.png", "004.png"],
+        unlike=["005.png"],
+    )
     pictures = [item.id for item in index.items() if item.modality == "image"]
     vectors = index.vectors(pictures).astype(np.float64)
     total = np.zeros(len(pictures))
@@ -239,9 +317,18 @@ def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
 
 
 def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
-    query = Query.of(TEXT, minus=["green"], like=["003.png"])
+    query = Query.of(
+        TEXT,
+        minus=["green"],
+        like=["003.png"],
+    )
     for metric in METRICS[1:]:
-        hits = aligned.search_query(query, k=5, rm=8, rerank=metric)
+        hits = aligned.search_query(
+            query,
+            k=5,
+            rm=8,
+            rerank=metric,
+        )
         assert len(hits) == 5
         assert "003.png" not in ids(hits)
         stored = aligned.index.concepts(ids(hits))
@@ -254,17 +341,30 @@ def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
                 if text
                 else aligned.embeddings(str(part.value))
             )
-            scores = alignment_scores(Rescore(metric, one, 5), 0, stored, "image")
+            scores = alignment_scores(
+                Rescore(metric, one, 5),
+                0,
+                stored,
+                "image",
+            )
             total += part.weight * scores / background.scores(one, metric).std()
         assert [hit.score for hit in hits] == pytest.approx(total.tolist(), rel=1e-3)
 
 
 def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
     query = Query.of("green", minus=["left"])
-    hits = searcher.search_query(query, k=5, find="text", hybrid="rrf")
+    hits = searcher.search_query(
+        query,
+        k=5,
+        find="text",
+        hybrid="rrf",
+    )
     assert all("green" in hit.item.content for hit in hits)
     with pytest.raises(BocError, match="hybrid search counts the words"):
-        searcher.search_query(Query.of(like=["003.png"]), hybrid="rrf")
+        searcher.search_query(
+            Query.of(like=["003.png"]),
+            hybrid="rrf",
+        )
 
 
 def test_an_unknown_item_is_named(searcher: Searcher) -> None:
@@ -275,12 +375,26 @@ def test_an_unknown_item_is_named(searcher: Searcher) -> None:
 def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(
     aligned: Searcher,
 ) -> None:
-    both = Query((QueryPart("text", "a red box"), QueryPart("item", "001.png")))
+    both = Query(
+        (
+            QueryPart("text", "a red box"),
+            QueryPart("item", "001.png"),
+        ),
+    )
     by_vectors, by_alignment = (
-        aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw")
+        aligned.search_query(
+            both,
+            k=5,
+            rm=8,
+            rerank=metric,
+        )
+        for metric in ("dot", "mrsw")
     )
     assert aligned.search_query(both, k=5, rm=8) == by_vectors != by_alignment
-    for query in (Query.of("a red box", minus=["blue"]), Query.of(like=["001.png"])):
+    for query in (
+        Query.of("a red box", minus=["blue"]),
+        Query.of(like=["001.png"]),
+    ):
         assert aligned.search_query(query, k=5, rm=8) == aligned.search_query(
             query,
             k=5,

@@ -22,15 +22,25 @@ from tests.helpers import boc
 from tests.oracles import assert_canonical, term_matrices
 
 
-@given(terms=term_matrices((4, 9), 5), z=st.integers(1, 11))
+@given(
+    terms=term_matrices((4, 9), 5),
+    z=st.integers(1, 11),
+)
 def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(
     terms: sparse.csr_array,
     z: int,
 ) -> None:
     heavy = heaviest(terms, z)
     assert_canonical(heavy, terms.shape)
-    for row, cut in zip(terms.toarray().tolist(), heavy.toarray().tolist(), strict=True):
-        expected = sorted((j for j, f in enumerate(row) if f), key=lambda j: (-row[j], j))[:z]
+    for row, cut in zip(
+        terms.toarray().tolist(),
+        heavy.toarray().tolist(),
+        strict=True,
+    ):
+        expected = sorted(
+            (j for j, f in enumerate(row) if f),
+            key=lambda j: (-row[j], j),
+        )[:z]
         assert cut == [f if j in expected else 0 for j, f in enumerate(row)]
 
 
@@ -39,38 +49,79 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
     codes = searcher.codec.encode_queries(queries)
     for z in (1, 3, 1000):
         stages = Stages()
-        hits = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
+        hits = searcher.search_vectors(
+            queries,
+            k=4,
+            rm=2,
+            query_z=z,
+            stages=stages,
+        )
         rescore = Rescore("dot", queries, 4)
         assert hits == searcher.index.search(
-            SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore),
+            SearchRequest(
+                heaviest(codes, z),
+                8,
+                "image",
+                rescore=rescore,
+            ),
         )
         assert stages.codes is not None
         assert np.diff(stages.codes.indptr).tolist() == [
             min(z, n) for n in np.diff(codes.indptr).tolist()
         ]
-        assert hits == searcher.search_vectors(queries, k=4, rm=2, query_z=z)
-        alone = searcher.search("a red box", k=4, rm=2, query_z=z)
+        assert hits == searcher.search_vectors(
+            queries,
+            k=4,
+            rm=2,
+            query_z=z,
+        )
+        alone = searcher.search(
+            "a red box",
+            k=4,
+            rm=2,
+            query_z=z,
+        )
         assert [hit.item for hit in alone] == [hit.item for hit in hits[0]]
     with pytest.raises(BocError, match="query_z must be at least 1"):
         searcher.search("a red box", query_z=0)
 
 
 def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, library: Path) -> None:
-    for query in ({"text": "a red box"}, {"image": library / "images" / "000.png"}):
+    for query in (
+        {"text": "a red box"},
+        {"image": library / "images" / "000.png"},
+    ):
         stages = Stages()
-        assert searcher.search(**query, k=3, rm=2, stages=stages) == searcher.search(
+        assert searcher.search(
+            **query,
+            k=3,
+            rm=2,
+            stages=stages,
+        ) == searcher.search(
             **query,
             k=3,
             rm=2,
         )  # type: ignore[arg-type]
-        assert min(stages.encode_ms, stages.code_ms, stages.postings_ms, stages.content_ms) > 0
+        assert (
+            min(
+                stages.encode_ms,
+                stages.code_ms,
+                stages.postings_ms,
+                stages.content_ms,
+            )
+            > 0
+        )
         assert stages.candidates == 6
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"k": 3, "rm": 1.5, "query_z": 4}, {"k": 50, "find": "text"}],
+    [
+        {},
+        {"k": 3, "rm": 1.5, "query_z": 4},
+        {"k": 50, "find": "text"},
+    ],
 )
 def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     searcher: Searcher,
@@ -82,14 +133,24 @@ def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     queries = searcher.encoder.encode_texts(
         ["a red box", "something green", "a box", "blue", "two red boxes"],
     )
-    ids, scores = searcher.rank_vectors(queries, threads=threads, **options)
+    ids, scores = searcher.rank_vectors(
+        queries,
+        threads=threads,
+        **options,
+    )
     assert ids.shape == scores.shape
     assert ids.shape[1] <= options.get("k", 10)
     for i in range(5):
-        hits = searcher.search_vectors(queries.take([i]), **options)[0]
+        hits = searcher.search_vectors(
+            queries.take([i]),
+            **options,
+        )[0]
         rest = ids.shape[1] - len(hits)
         assert ids[i].tolist() == [*(hit.id for hit in hits), *[None] * rest]
-        assert scores[i].tolist() == [*(hit.score for hit in hits), *[-np.inf] * rest]
+        assert scores[i].tolist() == [
+            *(hit.score for hit in hits),
+            *[-np.inf] * rest,
+        ]
 
 
 REAL = ("e", "f", "d", "g", ">f4", ">f8", "b", "h", "i", "q", "B", ">u2", "I", "Q", "?")
@@ -98,31 +159,63 @@ ENTRIES: dict[str, Callable[[Searcher, Embeddings], Any]] = {
     "search_vectors": lambda s, rows: [hit.id for hit in s.search_vectors(rows, k=5)[0]],
     "rank_vectors": lambda s, rows: s.rank_vectors(rows, k=5)[0][0].tolist(),
     "search_query": lambda s, rows: [
-        hit.id for hit in s.search_query(Query.of("a"), encoded=[rows], k=5)
+        hit.id
+        for hit in s.search_query(
+            Query.of("a"),
+            encoded=[rows],
+            k=5,
+        )
     ],
 }
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("dtype", [*REAL, *OTHERS])
+@pytest.mark.parametrize(
+    "dtype",
+    [*REAL, *OTHERS],
+)
 def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, dtype: str) -> None:
     row = np.eye(1, 16, dtype=np.float32)
     if dtype in OTHERS:
         with pytest.raises(BocError, match="; give real numbers"):
-            ENTRIES[entry](searcher, Embeddings("text", row.astype(int).astype(dtype)))
+            ENTRIES[entry](
+                searcher,
+                Embeddings(
+                    "text",
+                    row.astype(int).astype(dtype),
+                ),
+            )
     else:
-        typed = ENTRIES[entry](searcher, Embeddings("text", row.astype(dtype)))
-        assert typed == ENTRIES[entry](searcher, Embeddings("text", row))
+        typed = ENTRIES[entry](
+            searcher,
+            Embeddings("text", row.astype(dtype)),
+        )
+        assert typed == ENTRIES[entry](
+            searcher,
+            Embeddings("text", row),
+        )
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (np.full((1, 16), np.nan), "row 0 of the queries holds NaN"),
-        (np.append(np.zeros((1, 15)), -np.inf)[None], "row 0 of the queries holds NaN"),
-        (np.full((1, 16), 3e38, np.float32), "too large for float32"),
-        (np.full((1, 16), 1e300), "too large for float32"),
+        (
+            np.full((1, 16), np.nan),
+            "row 0 of the queries holds NaN",
+        ),
+        (
+            np.append(np.zeros((1, 15)), -np.inf)[None],
+            "row 0 of the queries holds NaN",
+        ),
+        (
+            np.full((1, 16), 3e38, np.float32),
+            "too large for float32",
+        ),
+        (
+            np.full((1, 16), 1e300),
+            "too large for float32",
+        ),
         (np.ones((1, 15)), r"queries of shape \(1, 15\); give rows of 16"),
         (np.ones((1, 0)), "give rows of 16"),
     ],
@@ -155,7 +248,10 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
+        (
+            lambda s: s.search("a", options=5),
+            "options must be SearchOptions, got int",
+        ),
         (
             lambda s: s.search_query("a"),
             "search_query takes a Query, got str; search takes a sentence",
@@ -164,13 +260,20 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
             lambda s: s.search_texts("a dog"),
             r"sentences must be a list, got 'a dog'; write \['a dog'\]",
         ),
-        (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
+        (
+            lambda s: s.search_texts(["a", 5]),
+            "a sentence must be words, got 5",
+        ),
         (
             lambda s: s.search_vectors(np.ones((1, 3))),
             r"queries must be Embeddings, got ndarray; write Embeddings",
         ),
         (
-            lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"),
+            lambda s: s.search_vectors(
+                s.encoder.encode_texts("ab"),
+                texts=["a"],
+                hybrid="rrf",
+            ),
             "1 texts for 2 queries",
         ),
         (
@@ -211,16 +314,32 @@ def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
         f"Hit(id={picture.id!r}, score={picture.score!r}, path={picture.path!r}",
     )
     assert "content_hash" not in repr(
-        Hit(replace(picture.item, fields={"content_hash": "ab", "width": 5}), 1.0),
+        Hit(
+            replace(
+                picture.item,
+                fields={"content_hash": "ab", "width": 5},
+            ),
+            1.0,
+        ),
     )
-    assert searcher.search("a red box", k=1, find="text")[0].path is None
+    assert (
+        searcher.search(
+            "a red box",
+            k=1,
+            find="text",
+        )[0].path
+        is None
+    )
 
 
 def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
     embeddings = searcher.embeddings("003.png#1")
     assert embeddings.modality == "text"
     assert embeddings.vectors.dtype == np.float32
-    assert np.array_equal(embeddings.vectors, searcher.index.vectors(["003.png#1"]))
+    assert np.array_equal(
+        embeddings.vectors,
+        searcher.index.vectors(["003.png#1"]),
+    )
     with pytest.raises(KeyError):
         searcher.embeddings("none such")
 
@@ -259,8 +378,23 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
         assert fetched == [fresh.index]
         assert fresh.index.manifest.items == searcher.index.manifest.items
         searcher = fresh
-    before = searcher.search_vectors(searcher.embeddings("003.png"), k=5)
+    before = searcher.search_vectors(
+        searcher.embeddings("003.png"),
+        k=5,
+    )
     assert boc("compact", "photos", "--at", at).exit_code == 0
     assert searcher.renew() is searcher
-    assert searcher.search_vectors(searcher.embeddings("003.png"), k=5) == before
-    assert Searcher.open("photos", at).search_vectors(searcher.embeddings("003.png"), k=5) == before
+    assert (
+        searcher.search_vectors(
+            searcher.embeddings("003.png"),
+            k=5,
+        )
+        == before
+    )
+    assert (
+        Searcher.open("photos", at).search_vectors(
+            searcher.embeddings("003.png"),
+            k=5,
+        )
+        == before
+    )

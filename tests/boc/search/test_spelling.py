@@ -36,25 +36,42 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
     ("text", "unknown"),
     [
         ("a dog in the Snow -kite", []),
-        ("dogs don't sail, a dog's t-shirt", [("sail", None), ("shirt", None)]),
+        (
+            "dogs don't sail, a dog's t-shirt",
+            [("sail", None), ("shirt", None)],
+        ),
         ("a submarien", [("submarien", "submarine")]),
-        ("a dgo and a hrose", [("dgo", "dog"), ("hrose", "horse")]),
+        (
+            "a dgo and a hrose",
+            [("dgo", "dog"), ("hrose", "horse")],
+        ),
         ("the café, the CAFE\u0301", []),
         ("xylophon", [("xylophon", None)]),
         ("犬が走る at 12h30 on route66 🐕", []),
-        ("a bleu sky", [("bleu", "blue"), ("sky", None)]),
+        (
+            "a bleu sky",
+            [("bleu", "blue"), ("sky", None)],
+        ),
         ("a kite year: trip:alps", [("alps", None)]),
         ("", []),
     ],
 )
 def test_unknown_words(text: str, unknown: list[tuple[str, str | None]]) -> None:
-    assert spelling(vocabulary=[*VOCABULARY, "the", "and"]).unknown(text) == unknown
+    assert (
+        spelling(
+            vocabulary=[*VOCABULARY, "the", "and"],
+        ).unknown(text)
+        == unknown
+    )
 
 
 def test_words_of_the_index_are_known_and_suggested_first() -> None:
     known = spelling("A zeppelin over the hills", "two kits")
     assert known.unknown("zeppelin") == []
-    assert known.unknown("a zepelin, a kitte") == [("zepelin", "zeppelin"), ("kitte", "kite")]
+    assert known.unknown("a zepelin, a kitte") == [
+        ("zepelin", "zeppelin"),
+        ("kitte", "kite"),
+    ]
     assert spelling("two kitten").unknown("a kitte") == [("kitte", "kitten")]
 
 
@@ -63,12 +80,21 @@ def test_an_encoder_that_tells_no_words_knows_all() -> None:
     assert spelling(vocabulary=()).unknown("qwertz") == []
 
 
-@given(st.sampled_from([word for word in VOCABULARY if len(word) > 4]), st.data())
+@given(
+    st.sampled_from([word for word in VOCABULARY if len(word) > 4]),
+    st.data(),
+)
 def test_one_wrong_letter_is_put_right(word: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(word) - 2))
     swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
     wrong = data.draw(
-        st.sampled_from([swapped, word[:at] + word[at + 1 :], f"{word[:at]}x{word[at:]}"]),
+        st.sampled_from(
+            [
+                swapped,
+                word[:at] + word[at + 1 :],
+                f"{word[:at]}x{word[at:]}",
+            ],
+        ),
     )
     if wrong not in VOCABULARY:
         assert spelling().unknown(wrong) == [(wrong, word)]
@@ -80,7 +106,12 @@ def test_vocabularies_of_tokenizers() -> None:
     from encoders.networks.tokens import SPECIALS, Vocabulary, WordPieces, whole_words
 
     def tokenizer(*tokens: str) -> Tokenizer:
-        return Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, "[UNK]"))
+        return Tokenizer(
+            models.WordLevel(
+                {token: i for i, token in enumerate(tokens)},
+                "[UNK]",
+            ),
+        )
 
     plain = ("[CLS]", "[UNK]", "dog", "##ing", "Kite", "t")
     assert (
@@ -88,11 +119,27 @@ def test_vocabularies_of_tokenizers() -> None:
         == WordPieces(tokenizer(*plain), 9).vocabulary
         == {"dog", "kite", "t"}
     )
-    assert whole_words(tokenizer("<start>", "dog</w>", "do", "kite</w>", "!</w>")) == {
+    assert whole_words(
+        tokenizer(
+            "<start>",
+            "dog</w>",
+            "do",
+            "kite</w>",
+            "!</w>",
+        ),
+    ) == {
         "dog",
         "kite",
     }
-    assert whole_words(tokenizer("<s>", "\u2581dog", "g", "\u2581kite", "\u2581")) == {
+    assert whole_words(
+        tokenizer(
+            "<s>",
+            "\u2581dog",
+            "g",
+            "\u2581kite",
+            "\u2581",
+        ),
+    ) == {
         "dog",
         "kite",
     }
@@ -100,7 +147,13 @@ def test_vocabularies_of_tokenizers() -> None:
 
 
 def test_encoders_tell_their_words(library: Path) -> None:
-    known = Spelling(Searcher.open("photos", f"file:{library / 'index'}", device="cpu"))
+    known = Spelling(
+        Searcher.open(
+            "photos",
+            f"file:{library / 'index'}",
+            device="cpu",
+        ),
+    )
     assert {"red", "box", "left"} <= set(known.vocabulary)
     assert known.unknown("a rde box at the left") == [("rde", "red")]
 
@@ -116,7 +169,14 @@ def test_the_command_line_names_them(library: Path) -> None:
     ]
     assert run("search", "photos", "a red box", *at).stderr == ""
     assert (
-        run("search", "photos", "a", "red", "box", *at).stdout
+        run(
+            "search",
+            "photos",
+            "a",
+            "red",
+            "box",
+            *at,
+        ).stdout
         == run("search", "photos", "a red box", *at).stdout
     )
     picture = str(library / "images" / "005.png")
@@ -126,4 +186,14 @@ def test_the_command_line_names_them(library: Path) -> None:
     )
     told = run("search", "photos", "a box year:2021", *at).stderr
     assert told == "year:2021 was searched as words; a condition is --filter FIELD=VALUE\n"
-    assert "no word" not in run("search", "photos", "a rde box", "--hybrid", "words", *at).stderr
+    assert (
+        "no word"
+        not in run(
+            "search",
+            "photos",
+            "a rde box",
+            "--hybrid",
+            "words",
+            *at,
+        ).stderr
+    )

@@ -43,7 +43,13 @@ def client_of(
     token: str | None = None,
     **options: Any,
 ) -> TestClient:
-    settings = Settings("photos", at, token=token, cache=cache, **options)
+    settings = Settings(
+        "photos",
+        at,
+        token=token,
+        cache=cache,
+        **options,
+    )
     return TestClient(
         create_app(searcher, settings),
         base_url="http://127.0.0.1:8000",
@@ -57,14 +63,24 @@ def fetch(client: TestClient, address: str, model: Any, **params: Any) -> dict[s
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     assert (
-        model.model_validate_json(answer.content, strict=False).model_dump(mode="json").keys()
+        model.model_validate_json(answer.content, strict=False)
+        .model_dump(
+            mode="json",
+        )
+        .keys()
         >= found.keys()
     )
     return found
 
 
 def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
-    return [(hit["id"], pytest.approx(hit["score"], abs=1e-5)) for hit in hits]
+    return [
+        (
+            hit["id"],
+            pytest.approx(hit["score"], abs=1e-5),
+        )
+        for hit in hits
+    ]
 
 
 def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
@@ -75,7 +91,11 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
     answer = fetch(client, "/api/info", schemas.Info)
     manifest = searcher.index.manifest
     assert answer["items"] == {"image": 40, "text": 80}
-    assert (answer["terms"], answer["rm"], answer["dim"]) == (
+    assert (
+        answer["terms"],
+        answer["rm"],
+        answer["dim"],
+    ) == (
         manifest.codec["n_terms"],
         manifest.rm,
         manifest.identity.dim,
@@ -84,7 +104,11 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
         int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz)
         for text in ("a", TEXT, "x y z")
     )
-    assert (answer["name"], answer["concepts"], answer["encoder"]) == (
+    assert (
+        answer["name"],
+        answer["concepts"],
+        answer["encoder"],
+    ) == (
         "photos",
         False,
         manifest.identity.spec,
@@ -108,10 +132,21 @@ def test_a_search_finds_what_the_library_finds(
     searcher: Searcher,
     options: dict[str, Any],
 ) -> None:
-    answer = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
+    answer = fetch(
+        client,
+        "/api/search",
+        schemas.SearchAnswer,
+        q=TEXT,
+        **options,
+    )
     same = {"k": 40, **options}
     stages = Stages()
-    wanted = searcher.search(TEXT, query_z=same.pop("z", None), stages=stages, **same)
+    wanted = searcher.search(
+        TEXT,
+        query_z=same.pop("z", None),
+        stages=stages,
+        **same,
+    )
     assert pairs_of_hits(wanted) == pairs_of_json(answer["hits"])
     assert answer["find"] == options.get("find", "image") == wanted[0].item.modality
     assert answer["candidates"] == stages.candidates
@@ -121,13 +156,24 @@ def test_a_search_finds_what_the_library_finds(
 
 
 def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
-    picture = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
+    picture = fetch(
+        client,
+        "/api/search",
+        schemas.SearchAnswer,
+        q=TEXT,
+        k=1,
+    )["hits"][0]
     assert picture["content"] == picture["id"] == picture["group"]
     assert (picture["width"], picture["height"]) == (64, 64)
     assert picture["thumb"] == f"api/thumb/{picture['id']}"
-    sentence = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][
-        0
-    ]
+    sentence = fetch(
+        client,
+        "/api/search",
+        schemas.SearchAnswer,
+        q=TEXT,
+        k=1,
+        find="text",
+    )["hits"][0]
     assert sentence["content"] == searcher.index.find([sentence["id"]])[0].content
     assert (sentence["width"], sentence["height"]) == (None, None)
     assert sentence["thumb"] == f"api/thumb/{sentence['group']}"
@@ -135,7 +181,11 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
 
 
 @pytest.mark.parametrize("find", ["image", "text"])
-@pytest.mark.parametrize("options", [{}, {"z": 1}, {"rm": 1, "k": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"z": 1}, {"rm": 1, "k": 2}],
+    ids=str,
+)
 def test_stages_are_parts_of_the_whole(
     client: TestClient,
     find: str,
@@ -165,9 +215,18 @@ def test_postings_count(client: TestClient, searcher: Searcher) -> None:
         frequencies[searcher.index.terms([item.id]).indices] += 1
     before = math.inf
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
-    order = sorted(range(codes.nnz), key=lambda i: (-codes.data[i], codes.indices[i]))
+    order = sorted(
+        range(codes.nnz),
+        key=lambda i: (-codes.data[i], codes.indices[i]),
+    )
     for z in (codes.nnz + 5, codes.nnz, 4, 1):
-        answer = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
+        answer = fetch(
+            client,
+            "/api/search",
+            schemas.SearchAnswer,
+            q=TEXT,
+            z=z,
+        )
         assert answer["terms"] == min(z, codes.nnz)
         assert answer["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
         assert answer["postings"] <= before
@@ -191,7 +250,13 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
     id = searcher.search(TEXT, k=1, rm=1, query_z=5)[0].id
     answer = fetch(client, f"/api/explain/{id}", schemas.ExplanationAnswer, q=TEXT)
-    few = fetch(client, f"/api/explain/{id}", schemas.ExplanationAnswer, q=TEXT, z=5)
+    few = fetch(
+        client,
+        f"/api/explain/{id}",
+        schemas.ExplanationAnswer,
+        q=TEXT,
+        z=5,
+    )
     wanted = explain(searcher, id, TEXT, labelled=3)
     assert answer["score"] == wanted.score > few["score"] > 0
     assert {term["term"] for term in few["terms"]} < {match.term for match in wanted.matches}
@@ -227,13 +292,22 @@ def test_items_and_pictures_are_explained_too(
     assert liked["query_parts"]["boxes"]
     sent = client.post(
         "/api/explain/012.png",
-        files={"image": ("x.png", (library / "images" / "007.png").read_bytes())},
+        files={
+            "image": (
+                "x.png",
+                (library / "images" / "007.png").read_bytes(),
+            ),
+        },
     ).json()
     assert schemas.ExplanationAnswer.model_validate(sent).query_parts
     assert sent["score"] == pytest.approx(liked["score"], rel=0.01)
     assert client.get("/api/explain/012.png").status_code == 400
     assert (
-        client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
+        client.get(
+            "/api/explain/012.png",
+            params={"q": TEXT, "like": "007.png"},
+        ).status_code
+        == 400
     )
 
 
@@ -250,19 +324,47 @@ def test_captions_of_an_item(client: TestClient) -> None:
 def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.npz"
     at = f"file:{tmp_path / 'written'}"
-    run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)
-    run("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at)
+    run(
+        "build-codebook",
+        library / "photos.h5",
+        "-o",
+        words,
+        "--kind",
+        "words",
+        "--clusters",
+        7,
+    )
+    run(
+        "index",
+        "written",
+        library / "photos.h5",
+        "--code",
+        f"words(codebook={words})",
+        "--at",
+        at,
+    )
     searcher = Searcher.open("written", at, device="cpu")
     terms = searcher.index.terms(["003.png"])
     known = {
         searcher.codec.words[term]: n
-        for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
+        for term, n in zip(
+            terms.indices.tolist(),
+            terms.data.tolist(),
+            strict=True,
+        )
     }
     with client_of(searcher, tmp_path) as client:
         answer = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
         assert {entry["word"]: entry["frequency"] for entry in answer} == known != {}
         assert [entry["frequency"] for entry in answer] == sorted(known.values(), reverse=True)
-        assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
+        assert (
+            fetch(
+                client,
+                "/api/item/003.png%231",
+                schemas.WholeItem,
+            )["words"]
+            == []
+        )
 
 
 @pytest.mark.parametrize(
@@ -279,7 +381,10 @@ def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
     assert "'strange one'" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("side", [240, 480, 960])
+@pytest.mark.parametrize(
+    "side",
+    [240, 480, 960],
+)
 def test_thumbnails_are_small_jpegs_kept_on_disk(
     client: TestClient,
     tmp_path: Path,
@@ -337,7 +442,12 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
     client = client_of(searcher, tmp_path / "cache", at=at)
     found = {
         h["content"]: h
-        for h in fetch(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]
+        for h in fetch(
+            client,
+            "/api/search",
+            schemas.SearchAnswer,
+            q="orange",
+        )["hits"]
     }
     for name, size, small in (
         ("wide.png", (900, 300), (480, 160)),
@@ -349,12 +459,18 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
         assert (hit["width"], hit["height"]) == size
         assert Image.open(io.BytesIO(client.get(f"{hit['thumb']}?side=480").content)).size == small
     for name, side in (("gone.png", 50), ("bad.png", 9)):
-        assert (found[name]["width"], found[name]["height"]) == (side, side)  # as it was indexed
+        assert (
+            found[name]["width"],
+            found[name]["height"],
+        ) == (side, side)  # as it was indexed
         answer = client.get(found[name]["thumb"])
         assert answer.status_code == 404
         assert name in answer.json()["error"]
         assert str(tmp_path) not in answer.text
-        why = client.get(f"/api/explain/{found[name]['id']}", params={"q": "orange"}).json()
+        why = client.get(
+            f"/api/explain/{found[name]['id']}",
+            params={"q": "orange"},
+        ).json()
         assert name in why["missing"]
         assert str(tmp_path) not in why["missing"]
         assert why["terms"]
@@ -390,13 +506,23 @@ def album(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index of the first eight pictures of ``library``."""
     at = f"file:{tmp_path_factory.mktemp('album')}"
     run("index", "album", library / "photos.h5", "--at", at)
-    run("delete", "album", *(f"{i:03d}.png" for i in range(8, 40)), "--at", at)
+    run(
+        "delete",
+        "album",
+        *(f"{i:03d}.png" for i in range(8, 40)),
+        "--at",
+        at,
+    )
     return Searcher.open("album", at, device="cpu")
 
 
 @pytest.mark.slow
 def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path), {"album": album})
+    app = create_app(
+        searcher,
+        Settings("photos", "file:nowhere", cache=tmp_path),
+        {"album": album},
+    )
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for address, name, pictures in (
         ("", "photos", 40),
@@ -404,12 +530,22 @@ def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_p
         ("index/album/", "album", 8),
     ):
         info = fetch(client, f"/{address}api/info", schemas.Info)
-        assert (info["name"], info["items"]["image"], info["indexes"]) == (
+        assert (
+            info["name"],
+            info["items"]["image"],
+            info["indexes"],
+        ) == (
             name,
             pictures,
             ["photos", "album"],
         )
-        hits = fetch(client, f"/{address}api/search", schemas.SearchAnswer, q=TEXT, k=40)["hits"]
+        hits = fetch(
+            client,
+            f"/{address}api/search",
+            schemas.SearchAnswer,
+            q=TEXT,
+            k=40,
+        )["hits"]
         assert len(hits) == pictures
         shown = client.get(f"/{address}{hits[-1]['thumb']}")
         assert shown.headers["content-type"] == "image/jpeg"
@@ -420,7 +556,13 @@ def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_p
                 client.get(urljoin(f"http://127.0.0.1:8000/{address}", linked)).status_code == 200
             ), linked
         assert re.findall('aria-current="page">(.*?)<', page) == [name]
-    assert client.get("/index/album", follow_redirects=False).headers["location"] == "album/"
+    assert (
+        client.get(
+            "/index/album",
+            follow_redirects=False,
+        ).headers["location"]
+        == "album/"
+    )
     for address in ("/index/none/", "/index/none/api/info", "/index/none/api/thumb/000.png"):
         answer = client.get(address)
         assert answer.status_code == 404
@@ -443,7 +585,10 @@ def test_token_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path:
         assert client.get(f"/index/{index}/api/info", headers=foreign).status_code == 403
     assert client.get("/index/album").status_code == 401
     entered = client.get("/index/album/?token=a+secret&q=red", follow_redirects=False)
-    assert (entered.status_code, entered.headers["location"]) == (303, "./?q=red")
+    assert (
+        entered.status_code,
+        entered.headers["location"],
+    ) == (303, "./?q=red")
     assert client.get("/index/album/api/info").status_code == 200
 
 
@@ -476,7 +621,10 @@ def test_without_the_page_the_interface_is_the_same(
     for path in ("/openapi.json", "/healthz"):
         assert bare.get(path).content == client.get(path).content
     found = [
-        answering.get("/api/search", params={"q": TEXT}).json()["hits"]
+        answering.get(
+            "/api/search",
+            params={"q": TEXT},
+        ).json()["hits"]
         for answering in (bare, client)
     ]
     assert found[0] == found[1] != []
@@ -510,14 +658,40 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     assert pictures() == 40
     edit("delete", *(f"{i:03d}.png" for i in range(30)))
     wait_for(lambda found: found == 10)
-    assert len(fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 10
+    assert (
+        len(
+            fetch(
+                client,
+                "/api/search",
+                schemas.SearchAnswer,
+                q=TEXT,
+            )["hits"],
+        )
+        == 10
+    )
     edit("delete", "--all")
     wait_for(lambda found: "no index 'photos'" in str(found))
-    assert client.get("/api/search", params={"q": TEXT}).headers["retry-after"] == "1"
+    assert (
+        client.get(
+            "/api/search",
+            params={"q": TEXT},
+        ).headers["retry-after"]
+        == "1"
+    )
     assert client.get("/openapi.json").status_code == 200
     edit("index", library / "photos.h5")
     wait_for(lambda found: found == 40)
-    assert len(fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 40
+    assert (
+        len(
+            fetch(
+                client,
+                "/api/search",
+                schemas.SearchAnswer,
+                q=TEXT,
+            )["hits"],
+        )
+        == 40
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,7 +734,11 @@ def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
         "--at",
         at,
     )
-    client = client_of(Searcher.open("odd", at, device="cpu"), tmp_path / "cache", at=at)
+    client = client_of(
+        Searcher.open("odd", at, device="cpu"),
+        tmp_path / "cache",
+        at=at,
+    )
     hits = client.get("/api/search?q=red").json()["hits"]
     assert {hit["id"] for hit in hits} == {"./a.png", "a.png", "../csv/b.png"}
     for hit in hits:
@@ -576,7 +754,13 @@ def test_slow_client(library: Path) -> None:
     order: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [],
+            },
+        )
         await send({"type": "http.response.body", "body": b"x"})
 
     crowd = LoadLimit(app, settings)
@@ -589,7 +773,12 @@ def test_slow_client(library: Path) -> None:
                     await wait.wait()
 
         await crowd(
-            {"type": "http", "path": "/api/info", "method": "GET", "headers": []},
+            {
+                "type": "http",
+                "path": "/api/info",
+                "method": "GET",
+                "headers": [],
+            },
             None,
             send,
         )  # type: ignore[arg-type]
@@ -615,10 +804,22 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         "unlike": "005.png",
         "weight": 2,
     }
-    found = fetch(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
+    found = fetch(
+        client,
+        "/api/search",
+        schemas.SearchAnswer,
+        k=6,
+        **asked,
+    )
     minus = ["green", "a blue box"]
     like = ["003.png", "004.png"]
-    query = Query.of(TEXT, minus=minus, like=like, unlike=["005.png"], weight=2)
+    query = Query.of(
+        TEXT,
+        minus=minus,
+        like=like,
+        unlike=["005.png"],
+        weight=2,
+    )
     assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))
     path = library / "images" / "011.png"
     answer = client.post(
@@ -627,5 +828,8 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         files={"image": ("a.png", path.read_bytes())},
     )
     assert pairs_of_json(answer.json()["hits"]) == pairs_of_hits(
-        searcher.search_query(Query.of(TEXT, images=[path]), k=5),
+        searcher.search_query(
+            Query.of(TEXT, images=[path]),
+            k=5,
+        ),
     )

@@ -48,7 +48,12 @@ TRAVERSALS = [
 
 @pytest.fixture(scope="module")
 def client(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    return client_of(searcher, tmp_path_factory.mktemp("cache"), upload=UPLOAD, pixels=1_000_000)
+    return client_of(
+        searcher,
+        tmp_path_factory.mktemp("cache"),
+        upload=UPLOAD,
+        pixels=1_000_000,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +75,20 @@ def assert_refused(answer: Any, status: int, said: str = "") -> None:
 
 def picture(**options: Any) -> bytes:
     buffer = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(
+        0,
+        256,
+        (40, 40, 3),
+        np.uint8,
+    )
     Image.fromarray(noise).save(buffer, "PNG", **options)
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("route", ["thumb", "item", "explain"])
+@pytest.mark.parametrize(
+    "route",
+    ["thumb", "item", "explain"],
+)
 def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str) -> None:
     for id in TRAVERSALS:
         answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))
@@ -109,13 +122,21 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
         ),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
         (picture()[:100], 400, "cannot be read"),
-        (png(8, 8, zlib.compress(b"\0" * 3)), 400, "cannot be read"),
+        (
+            png(8, 8, zlib.compress(b"\0" * 3)),
+            400,
+            "cannot be read",
+        ),
         (
             png(3000, 3000, zlib.compress(b"\0" * 1000)),
             413,
             "3000 x 3000 pixels, the limit is 1,000,000",
         ),
-        (png(30_000, 30_000, zlib.compress(b"\0" * 1000)), 413, "pixels, the limit is 1,000,000"),
+        (
+            png(30_000, 30_000, zlib.compress(b"\0" * 1000)),
+            413,
+            "pixels, the limit is 1,000,000",
+        ),
         (png(0, 0), 415, "no picture"),
         (picture() + b"\0" * UPLOAD * 2, 413, "limit is 50,000"),
     ],
@@ -130,18 +151,33 @@ def test_uploads_wrong_or_too_large(
 ) -> None:
     name = "x.png\r\nX-Evil: 1"
     assert_refused(
-        client.post(f"/api/{route}", files={"image": (name, data, "image/png")}),
+        client.post(
+            f"/api/{route}",
+            files={"image": (name, data, "image/png")},
+        ),
         status,
         said,
     )
-    assert client.get("/api/search", params={"q": TEXT}).status_code == 200
+    assert (
+        client.get(
+            "/api/search",
+            params={"q": TEXT},
+        ).status_code
+        == 200
+    )
 
 
 def test_decompression_bombs(client: TestClient) -> None:
-    rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
+    rows = zlib.compress(
+        b"\0" * (1 + 3 * 60_000) * 100,
+        9,
+    )
     assert len(rows) < UPLOAD
     assert_refused(
-        client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}),
+        client.post(
+            "/api/search",
+            files={"image": ("x.png", png(60_000, 60_000, rows))},
+        ),
         413,
         "pixels",
     )
@@ -150,7 +186,10 @@ def test_decompression_bombs(client: TestClient) -> None:
     chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
     assert len(chunk) < UPLOAD
     assert_refused(
-        client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}),
+        client.post(
+            "/api/search",
+            files={"image": ("x.png", whole[:33] + chunk + whole[33:])},
+        ),
         400,
         "cannot be read",
     )
@@ -163,7 +202,11 @@ def test_decompression_bombs(client: TestClient) -> None:
 )
 def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> None:
     assert_refused(
-        client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}),
+        client.post(
+            "/api/search",
+            content=b'{"image": "x"}',
+            headers={"content-type": kind},
+        ),
         415,
         "multipart",
     )
@@ -171,14 +214,32 @@ def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> Non
 
 def test_broken_forms_are_refused(client: TestClient) -> None:
     broken = {"content-type": "multipart/form-data; boundary=x"}
-    assert_refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
     assert_refused(
-        client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}),
+        client.post("/api/search", content=b"--x\r\nnonsense", headers=broken),
         400,
     )
-    assert_refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
     assert_refused(
-        client.post("/api/search", data={"image": "no file"}, files={"x": b""}),
+        client.post(
+            "/api/search",
+            content=b"--x",
+            headers={"content-type": "multipart/form-data"},
+        ),
+        400,
+    )
+    assert_refused(
+        client.post(
+            "/api/search",
+            files={"other": ("x.png", picture())},
+        ),
+        400,
+        "image",
+    )
+    assert_refused(
+        client.post(
+            "/api/search",
+            data={"image": "no file"},
+            files={"x": b""},
+        ),
         400,
         "image",
     )
@@ -194,9 +255,20 @@ def test_body_without_length(client: TestClient) -> None:
             yield b"x" * 10_000
 
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    assert_refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
+    assert_refused(
+        client.post(
+            "/api/search",
+            content=endless(),
+            headers=headers,
+        ),
+        413,
+        "50,000",
+    )
     wrong = {**headers, "content-length": "99999999999999999999"}
-    assert_refused(client.post("/api/search", content=b"x", headers=wrong), 413)
+    assert_refused(
+        client.post("/api/search", content=b"x", headers=wrong),
+        413,
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,12 +299,22 @@ def test_numbers_and_names_out_of_range_are_refused(
     params: dict[str, Any],
     said: str,
 ) -> None:
-    assert_refused(client.get("/api/search", params=params), 400, said)
+    assert_refused(
+        client.get("/api/search", params=params),
+        400,
+        said,
+    )
 
 
 @pytest.mark.parametrize(
     "q",
-    ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200],
+    [
+        "\0",
+        "\ud800".encode("utf-8", "surrogatepass"),
+        "💥" * 1000,
+        "' OR 1=1",
+        "[SEP]" * 200,
+    ],
 )
 def test_odd_sentences(client: TestClient, q: Any) -> None:
     answer = client.get("/api/search", params={"q": q})
@@ -253,7 +335,11 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
         ("t.csv", ["image", "caption"], NASTY),
         ("fields.csv", ["id", "tag"], NASTY),
     ):
-        with (images / name).open("w", newline="", encoding="utf-8") as handle:
+        with (images / name).open(
+            "w",
+            newline="",
+            encoding="utf-8",
+        ) as handle:
             csv.writer(handle).writerows([columns, ["<i>.png", row]])
     run(
         "index",
@@ -266,7 +352,10 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
         "--metadata",
         images / "fields.csv",
     )
-    client = client_of(Searcher.open("nasty", at, device="cpu"), tmp_path / "cache")
+    client = client_of(
+        Searcher.open("nasty", at, device="cpu"),
+        tmp_path / "cache",
+    )
     query = quote(NASTY)
     for address in (
         "/api/item/<i>.png",
@@ -279,7 +368,13 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "<b>folder" not in answer.text
-        assert NASTY in json.dumps(answer.json(), ensure_ascii=False).replace('\\"', '"')
+        assert NASTY in json.dumps(
+            answer.json(),
+            ensure_ascii=False,
+        ).replace(
+            '\\"',
+            '"',
+        )
     shown = client.get("/api/item/<i>.png").json()
     assert shown["content"] == "<i>.png"
     assert shown["thumb"] == "api/thumb/%3Ci%3E.png"
@@ -300,7 +395,11 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
 )
 def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) -> None:
     for address in ("/", "/api/info", "/static/app.js"):
-        assert_refused(client.get(address, headers={"host": host}), 400, "allow-host")
+        assert_refused(
+            client.get(address, headers={"host": host}),
+            400,
+            "allow-host",
+        )
 
 
 @pytest.mark.parametrize(
@@ -308,17 +407,34 @@ def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) 
     ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"],
 )
 def test_this_machine_is_let_in(client: TestClient, host: str) -> None:
-    assert client.get("/api/info", headers={"host": host}).status_code == 200
+    assert (
+        client.get(
+            "/api/info",
+            headers={"host": host},
+        ).status_code
+        == 200
+    )
 
 
 def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) -> None:
-    client = client_of(searcher, tmp_path, host="0.0.0.0", hosts=("pictures.example",))
+    client = client_of(
+        searcher,
+        tmp_path,
+        host="0.0.0.0",
+        hosts=("pictures.example",),
+    )
     for host, status in (
         ("pictures.example", 200),
         ("192.0.2.7:8000", 200),
         ("other.example", 400),
     ):
-        assert client.get("/api/info", headers={"host": host}).status_code == status
+        assert (
+            client.get(
+                "/api/info",
+                headers={"host": host},
+            ).status_code
+            == status
+        )
 
 
 @pytest.mark.parametrize(
@@ -333,8 +449,18 @@ def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) ->
 )
 def test_pages_of_other_origins_get_nothing(client: TestClient, headers: dict[str, str]) -> None:
     sent = {"image": ("x.png", picture())}
-    assert_refused(client.post("/api/search", files=sent, headers=headers), 403)
-    assert_refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
+    assert_refused(
+        client.post("/api/search", files=sent, headers=headers),
+        403,
+    )
+    assert_refused(
+        client.get(
+            "/api/search",
+            params={"q": TEXT},
+            headers=headers,
+        ),
+        403,
+    )
     assert "access-control-allow-origin" not in client.get("/api/info").headers
 
 
@@ -356,7 +482,11 @@ def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str
         == 200
     )
     assert (
-        client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200
+        client.get(
+            "/",
+            headers={"sec-fetch-site": "cross-site"},
+        ).status_code
+        == 200
     )  # a link to it
 
 
@@ -385,7 +515,11 @@ def test_token_is_required(locked: TestClient, headers: dict[str, Any]) -> None:
         assert_refused(answer, 401, "token")
         assert answer.headers["www-authenticate"] == "Bearer"
     assert_refused(
-        locked.post("/api/search", files={"image": ("x.png", picture())}, headers=headers),
+        locked.post(
+            "/api/search",
+            files={"image": ("x.png", picture())},
+            headers=headers,
+        ),
         401,
     )
     assert locked.get("/", headers=headers).status_code == 200
@@ -393,7 +527,13 @@ def test_token_is_required(locked: TestClient, headers: dict[str, Any]) -> None:
 
 def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
-    assert client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
+    assert (
+        client.get(
+            "/api/info",
+            headers={"authorization": f"Bearer {SECRET}"},
+        ).status_code
+        == 200
+    )
     assert_refused(client.get("/?token=wrong"), 401)
     assert not client.cookies
     entered = client.get(
@@ -412,15 +552,28 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
 
 def test_a_session_can_be_ended(searcher: Searcher, tmp_path: Path) -> None:
     """For good, in every process of this start, and alone; the page has a button for it."""
-    client, other = (client_of(searcher, tmp_path / "cache", token=SECRET) for _ in range(2))
+    client, other = (
+        client_of(
+            searcher,
+            tmp_path / "cache",
+            token=SECRET,
+        )
+        for _ in range(2)
+    )
     process = TestClient(client.app, base_url=client.base_url)
     for each in (client, process):
         assert "api/logout" in each.get("/", params={"token": SECRET}).text
     ticket = dict(client.cookies)
-    assert_refused(client.post("/api/logout", headers={"origin": "http://evil.example"}), 403)
+    assert_refused(
+        client.post("/api/logout", headers={"origin": "http://evil.example"}),
+        403,
+    )
     assert client.get("/api/info").status_code == 200
     left = client.post("/api/logout", follow_redirects=False)
-    assert (left.status_code, left.headers["location"]) == (303, "../")
+    assert (
+        left.status_code,
+        left.headers["location"],
+    ) == (303, "../")
     assert not client.cookies
     client.cookies.update(ticket)
     assert_refused(client.get("/api/info"), 401)
@@ -451,10 +604,20 @@ def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def opened(client: TestClient, cookie: str) -> bool:
-        return client.get("/api/info", headers={"cookie": cookie}).status_code == 200
+        return (
+            client.get(
+                "/api/info",
+                headers={"cookie": cookie},
+            ).status_code
+            == 200
+        )
 
     client, restarted = (client_of(searcher, tmp_path, token=SECRET) for _ in range(2))
-    entered = client.get("/", params={"token": SECRET}, follow_redirects=False)
+    entered = client.get(
+        "/",
+        params={"token": SECRET},
+        follow_redirects=False,
+    )
     cookie = entered.headers["set-cookie"].partition(";")[0]
     name, _, ticket = cookie.partition("=")
     end, number, signature = ticket.split(".")
@@ -483,7 +646,12 @@ def test_a_cookie_opens_one_start_of_one_port_for_a_time(
 def test_two_lengths_are_refused(client: TestClient) -> None:
     lengths = {"content-length": "3", "transfer-encoding": "chunked"}
     for method in ("POST", "GET"):
-        answer = client.request(method, "/api/search", headers=lengths, content=b"abc")
+        answer = client.request(
+            method,
+            "/api/search",
+            headers=lengths,
+            content=b"abc",
+        )
         assert_refused(answer, 400, "both Content-Length and Transfer-Encoding; send one")
         assert answer.headers["connection"] == "close"
 
@@ -492,7 +660,10 @@ def test_two_lengths_are_refused(client: TestClient) -> None:
 def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     """As where the page is a part of another application."""
     whole = FastAPI()
-    whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
+    whole.mount(
+        "/pictures",
+        client_of(searcher, tmp_path, token=SECRET).app,
+    )
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
     for address in (
         "/pictures/api/info",
@@ -500,8 +671,18 @@ def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
         "/pictures/api/thumb/000.png",
     ):
         assert_refused(client.get(address), 401, "token")
-        assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
-    entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
+        assert (
+            client.get(
+                address,
+                headers={"authorization": f"Bearer {SECRET}"},
+            ).status_code
+            == 200
+        )
+    entered = client.get(
+        "/pictures/",
+        params={"token": SECRET},
+        follow_redirects=False,
+    )
     assert entered.headers["location"] == "./"
 
 
@@ -529,7 +710,12 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
     found: list[Any] = []
 
     def ask(i: int) -> None:
-        found.append(client.get("/api/search", params={"q": f"number {i}"}))
+        found.append(
+            client.get(
+                "/api/search",
+                params={"q": f"number {i}"},
+            ),
+        )
 
     with client:
         asking = [threading.Thread(target=ask, args=(i,)) for i in range(12)]

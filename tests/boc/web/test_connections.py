@@ -48,7 +48,12 @@ LONG = 300.0
 @contextmanager
 def serving(files: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
     command = [sys.executable, "-c", SERVER, str(files)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield process, int(process.stdout.readline())
     finally:
@@ -69,7 +74,13 @@ def ask(port: int, path: str = "/") -> int:
 
 def test_connection_limit() -> None:
     with serving(files=64) as (_, port):  # a limit of 32 connections
-        others = [socket.create_connection(("127.0.0.1", port), timeout=LONG) for _ in range(40)]
+        others = [
+            socket.create_connection(
+                ("127.0.0.1", port),
+                timeout=LONG,
+            )
+            for _ in range(40)
+        ]
         assert ask(port) == 503
         for each in others:
             each.close()
@@ -86,7 +97,9 @@ def test_a_server_says_how_many_files_it_needs() -> None:
 def test_graceful_shutdown() -> None:
     statuses: list[int] = []
     with serving() as (process, port):
-        client = threading.Thread(target=lambda: statuses.append(ask(port, "/slow")))
+        client = threading.Thread(
+            target=lambda: statuses.append(ask(port, "/slow")),
+        )
         client.start()
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
@@ -107,7 +120,13 @@ def test_bodies_in_memory_are_limited() -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             arrived.release()
             await gate.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [],
+                },
+            )
 
         limit = BodyLimit(app, settings)
 
@@ -119,7 +138,15 @@ def test_bodies_in_memory_are_limited() -> None:
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
 
-            await limit({"type": "http", "method": "POST", "headers": list(headers)}, receive, send)
+            await limit(
+                {
+                    "type": "http",
+                    "method": "POST",
+                    "headers": list(headers),
+                },
+                receive,
+                send,
+            )
 
         largest = (b"content-length", str(1000 + FORM).encode())
         waiting = [asyncio.create_task(post(largest)) for _ in range(BODIES)]

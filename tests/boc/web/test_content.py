@@ -75,7 +75,14 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "p" / "linked.png").symlink_to(
         "../private/picture.png",
     )  # the user's own: content is where it led
-    run("extract", home / "p", "-o", home / "f.h5", "--encoder", f"tern:{library / 'model'}")
+    run(
+        "extract",
+        home / "p",
+        "-o",
+        home / "f.h5",
+        "--encoder",
+        f"tern:{library / 'model'}",
+    )
     with h5py.File(home / "f.h5", "r+") as file:
         ids = file["image/ids"].asstr()[:].tolist()
         for name, called in zip(forged, FORGED, strict=True):
@@ -97,7 +104,10 @@ def client(home: Path, tmp_path: Path) -> TestClient:
 
 @pytest.mark.parametrize(
     "id",
-    [*REPLACED, *(f"forged{number}.png" for number in range(len(FORGED)))],
+    [
+        *REPLACED,
+        *(f"forged{number}.png" for number in range(len(FORGED))),
+    ],
 )
 def test_what_is_no_picture_of_the_library_is_refused(
     client: TestClient,
@@ -110,7 +120,10 @@ def test_what_is_no_picture_of_the_library_is_refused(
     for answer in answers:
         assert answer.status_code == 404, answer.text
         assert str(home) not in answer.text
-    assert client.get(f"/api/explain/{id}", params={"q": "teal"}).json()["missing"]
+    assert client.get(
+        f"/api/explain/{id}",
+        params={"q": "teal"},
+    ).json()["missing"]
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == (0 if id == "gone.png" else 3)
     for line in lines:
@@ -143,7 +156,11 @@ def test_a_picture_in_an_archive(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         tar.add(tmp_path / "a.png", "in/a.png")
         tar.add(tmp_path / "secret", "secret.png")
-    for id, root in (("in/a.png", "x.tar/"), ("x.tar/in/a.png", ""), ("p/x.tar/in/a.png", "")):
+    for id, root in (
+        ("in/a.png", "x.tar/"),
+        ("x.tar/in/a.png", ""),
+        ("p/x.tar/in/a.png", ""),
+    ):
         content = f"{tmp_path}/{root}{id.removeprefix('p/')}"
         with open_content(Item(id, "image", content)) as picture:
             assert (

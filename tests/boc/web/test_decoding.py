@@ -12,7 +12,10 @@ from boc.web.pictures.decoding import PixelBudget
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])
+@pytest.mark.parametrize(
+    "pixels",
+    [1, 100, 250, 10_000],
+)
 def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     sizes = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6
     lock = threading.Lock()
@@ -33,7 +36,13 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
             with lock:
                 held.remove(number)
 
-    threads = [threading.Thread(target=decode, args=(number,)) for number in range(len(sizes))]
+    threads = [
+        threading.Thread(
+            target=decode,
+            args=(number,),
+        )
+        for number in range(len(sizes))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,7 +63,10 @@ def test_budget_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("least", [1, 100, 480, 5000])
+@pytest.mark.parametrize(
+    "least",
+    [1, 100, 480, 5000],
+)
 def test_draft_size(tmp_path: Path, least: int) -> None:
     Image.new("RGB", (2000, 1000)).save(tmp_path / "a.jpg")
     width, height = read_image(tmp_path / "a.jpg", least=least).size

@@ -30,9 +30,20 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
         for i in range(40)
     ]
     header = "id,camera,year:integer,taken:date,bytes:integer,lens"
-    (home / "fields.csv").write_text(f"{header}\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    (home / "fields.csv").write_text(
+        f"{header}\n" + "\n".join(lines) + "\n",
+        encoding="utf-8",
+    )
     at = f"file:{home / 'index'}"
-    run("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
+    run(
+        "index",
+        "photos",
+        library / "photos.h5",
+        "--at",
+        at,
+        "--metadata",
+        home / "fields.csv",
+    )
     return Searcher.open("photos", at, device="cpu")
 
 
@@ -49,23 +60,45 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
         <= set(answer.facets)
         <= set(answer.fields) - {"bytes", "name", "ocr"}
     )
-    counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
+    counted = client.get(
+        "/api/facets",
+        params={"q": TEXT},
+    ).json()["facets"]
     divided = {facet["field"] for facet in counted if len(facet["values"]) > 1}
     assert divided == set(answer.facets)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"filter": ["year=2001"]},
+        {"hybrid": "rrf"},
+    ],
+)
 def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
-    answer = client.get("/api/facets", params={"q": TEXT, **more})
+    answer = client.get(
+        "/api/facets",
+        params={"q": TEXT, **more},
+    )
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
-    sure = client.get("/api/search", params={"q": TEXT, "k": 100, **more}).json()["hits"]
+    sure = client.get(
+        "/api/search",
+        params={"q": TEXT, "k": 100, **more},
+    ).json()["hits"]
     assert found.hits == len(sure)
     assert {"camera", "year", "taken"} <= {facet.field for facet in found.facets}
     for facet in found.facets:
         assert facet.values
         for value in facet.values:
-            filters = [parse_filter(each, searcher.index.manifest.fields) for each in value.filters]
+            filters = [
+                parse_filter(
+                    each,
+                    searcher.index.manifest.fields,
+                )
+                for each in value.filters
+            ]
             assert value.count == sum(
                 all(holds(one, hit["fields"]) for one in filters) for hit in sure
             )
@@ -88,11 +121,19 @@ def test_facets_of_a_picture_are_those_of_its_hits(
     )
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
     query = {"k": 100, "filter": "year=2001"}
-    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()
+    hits = client.post(
+        "/api/search",
+        files={"image": ("any.png", data)},
+        params=query,
+    ).json()
     sure = hits["hits"]
     assert found.hits == len(sure)
     years = next(facet for facet in found.facets if facet.field == "year")
     assert [(value.value, value.count) for value in years.values] == [("2001", len(sure))]
     assert (
-        client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
+        client.post(
+            "/api/facets",
+            files={"image": ("any.png", b"no picture")},
+        ).status_code
+        == 415
     )

@@ -32,8 +32,18 @@ class Encoder:
         self.at_once -= 1
         if "bad" in texts:
             raise ValueError("bad")
-        sets = [np.full((len(text), 2), len(text), np.float32) for text in texts]
-        vectors = np.array([[len(text)] for text in texts], np.float32)
+        sets = [
+            np.full(
+                (len(text), 2),
+                len(text),
+                np.float32,
+            )
+            for text in texts
+        ]
+        vectors = np.array(
+            [[len(text)] for text in texts],
+            np.float32,
+        )
         return Embeddings(
             "text",
             vectors,

@@ -33,7 +33,10 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
     answer = client.get("/metrics")
     assert answer.status_code == 200
     return {
-        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        (
+            sample.name,
+            *(value for _, value in sorted(sample.labels.items())),
+        ): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
@@ -41,7 +44,13 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
 
 def test_metrics(client: TestClient) -> None:
     for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
-        assert client.get("/api/search", params={"q": "a red box", **options}).status_code == 200
+        assert (
+            client.get(
+                "/api/search",
+                params={"q": "a red box", **options},
+            ).status_code
+            == 200
+        )
         assert client.get("/api/thumb/000.png").status_code == 200
     client.get("/api/item/none")
     client.get("/nowhere")
@@ -75,9 +84,19 @@ def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> Non
     assert client.get("/metrics").status_code == 401
     bearer = {"authorization": f"Bearer {SECRET}"}
     assert client.get("/metrics", headers=bearer).status_code == 200
-    assert client.get("/metrics", headers=bearer | strange).status_code == 400
     assert (
-        client.get("/metrics", headers=bearer | {"sec-fetch-site": "cross-site"}).status_code == 403
+        client.get(
+            "/metrics",
+            headers=bearer | strange,
+        ).status_code
+        == 400
+    )
+    assert (
+        client.get(
+            "/metrics",
+            headers=bearer | {"sec-fetch-site": "cross-site"},
+        ).status_code
+        == 403
     )
 
 
@@ -151,7 +170,10 @@ def test_log_of_requests_holds_routes_alone(path: str, route: str) -> None:
 
 
 def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path: Path) -> None:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
+    app = create_app(
+        searcher,
+        Settings("photos", "file:nowhere", cache=tmp_path),
+    )
 
     @app.get("/api/broken")
     def broken() -> None:
@@ -165,4 +187,7 @@ def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path
 
 def test_metrics_are_of_one_process(searcher: Searcher, tmp_path: Path) -> None:
     answer = client_of(searcher, tmp_path, workers=2).get("/metrics")
-    assert (answer.status_code, "serve with one" in answer.text) == (404, True)
+    assert (
+        answer.status_code,
+        "serve with one" in answer.text,
+    ) == (404, True)

@@ -91,7 +91,13 @@ def test_server_life(library: Path, tmp_path: Path) -> None:
         assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
         run("index", "photos", library / "photos.h5", "--at", at)
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
-        assert get(port, "/api/search?q=a%20red%20box&k=5")[1]["hits"] == found["hits"]
+        assert (
+            get(
+                port,
+                "/api/search?q=a%20red%20box&k=5",
+            )[1]["hits"]
+            == found["hits"]
+        )
         end(process, signal.SIGINT)
         assert process.exitcode in (0, 128 + signal.SIGINT)
         assert "Traceback" not in log.read_text()
@@ -99,11 +105,22 @@ def test_server_life(library: Path, tmp_path: Path) -> None:
 
 def test_token_from_the_environment(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}")
-    with serving(tmp_path / "one", "photos", *at, BOC_TOKEN="sesame") as (_, port, said):
+    with serving(
+        tmp_path / "one",
+        "photos",
+        *at,
+        BOC_TOKEN="sesame",
+    ) as (_, port, said):
         assert get(port, "/api/info")[0] == 401
         assert get(port, "/api/info", Authorization="Bearer sesame")[0] == 200
         assert "sesame" not in "".join(said)
-    with serving(tmp_path / "two", "photos", *at, "--host", "0.0.0.0") as (_, port, said):
+    with serving(
+        tmp_path / "two",
+        "photos",
+        *at,
+        "--host",
+        "0.0.0.0",
+    ) as (_, port, said):
         assert any("BOC_TOKEN" in line for line in said)
         assert get(port, "/api/info")[0] == 200
         assert get(port, "/api/info", Host="evil.example")[0] == 400
@@ -129,7 +146,14 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
     ],
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
-    result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
+    result = boc(
+        "serve",
+        *arguments.split(),
+        "--at",
+        f"file:{library / 'index'}",
+        "--port",
+        0,
+    )
     assert result.exit_code == 1
     assert message in result.output
     assert len(result.output.strip().splitlines()) == 1
@@ -182,7 +206,10 @@ def end(process: BaseProcess, number: int) -> None:
 
 def children(pid: int | None) -> list[int]:
     """The workers of a process: its children, but for the one that watches over semaphores."""
-    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    found = map(
+        int,
+        Path(f"/proc/{pid}/task/{pid}/children").read_text().split(),
+    )
     return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
