@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from operator import itemgetter
 
 import orjson
 
@@ -28,70 +27,32 @@ LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
 NOTICE = 10.0
 """Seconds without an answer, or a shard, after which a note says what the load waits for."""
+PAUSE = 1.0
+"""Seconds between two looks for a lost shard."""
 
 
-@dataclass
-class Shards:
-    """The shards of ``index``, with the node that each was on when it was last seen.
-    Thread-safe."""
-
-    transport: Transport
-    index: str
-    notice: float = NOTICE
-    pause: float = 1.0
-    seen: dict[int, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.describe_lost()
-
-    def describe_lost(self) -> str:
-        """Describe the shards without a living copy, and where they were; "" if there is none, or
-        none is known."""
+def await_shards(transport: Transport, index: str, patience: float) -> None:
+    """Wait until every shard of ``index`` answers. UnfinishedError, which names the shards that do
+    not, after ``patience`` seconds."""
+    begun = noted = time.monotonic()
+    params = {"allow_partial_search_results": "false"}
+    while True:
         try:
-            answer = self.transport.request("GET", f"/{self.index}/_search_shards")
-        except BackendError:
-            # No master, or no right to ask: the error of the caller says what is wrong.
-            return ""
-        copies = [copy for group in answer.get("shards", ()) for copy in group]
-        alive = {}
-        # The node of the primary copy is named, if that is alive: it comes last.
-        for copy in sorted(copies, key=itemgetter("primary")):
-            if copy["state"] in ("STARTED", "RELOCATING"):
-                node = answer["nodes"].get(copy["node"], {})
-                alive[int(copy["shard"])] = str(node.get("name", copy["node"]))
-        self.seen = {**self.seen, **alive}
-        gone = [
-            f"shard {shard}, last on node {node},"
-            for shard, node in self.seen.items()
-            if shard not in alive
-        ]
-        if not gone:
-            return ""
-        return f"{self.index} has no living copy of {' and of '.join(gone)} and waits for it"
-
-    def wait(self, patience: float) -> None:
-        """Wait until every shard answers. UnfinishedError, naming shards and nodes, after
-        ``patience`` seconds."""
-        begun = noted = time.monotonic()
-        path = f"/{self.index}/_search"
-        while True:
-            try:
-                params = {"allow_partial_search_results": "false"}
-                self.transport.request("POST", path, {"size": 0}, **params)
-                return
-            except (RefusedError, UnreachableError) as error:
-                if isinstance(error, RefusedError) and error.status not in (500, 503):
-                    raise
-                trouble = self.describe_lost() or str(error)
-            now = time.monotonic()
-            if now - begun >= patience:
-                raise UnfinishedError(
-                    f"{trouble}; bring the node back, and repeat the command to go on",
-                )
-            if now - noted >= self.notice:
-                note(f"the load goes on when it can: {trouble}")
-                noted = now
-            time.sleep(self.pause)
+            transport.request("POST", f"/{index}/_search", {"size": 0}, **params)
+            return
+        except (RefusedError, UnreachableError) as error:
+            if isinstance(error, RefusedError) and error.status not in (500, 503):
+                raise
+            trouble = str(error)
+        now = time.monotonic()
+        if now - begun >= patience:
+            raise UnfinishedError(
+                f"{trouble}; bring the node back, and repeat the command to go on",
+            )
+        if now - noted >= NOTICE:
+            note(f"the load goes on when it can: {trouble}")
+            noted = now
+        time.sleep(PAUSE)
 
 
 @dataclass
@@ -104,9 +65,8 @@ class Bulk:
     for one row in it) and rows without an answer are sent again after ``pauses``, each twice as
     long as the one before, until ``patience`` seconds pass without an acknowledged row. Two
     operations on one id keep their order: the second waits until all before it are acknowledged.
-    ``missing`` holds the ids of updates whose documents are not there. ``shards`` says which of
-    them a row waits for. After ``notice`` seconds without an answer a BocWarning says why;
-    ``clock`` tells seconds.
+    ``missing`` holds the ids of updates whose documents are not there. After ``notice`` seconds
+    without an answer a BocWarning says why; ``clock`` tells seconds.
 
     RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience``
     has passed. All methods raise the same error from then on. Leaving the context flushes; leaving
@@ -121,7 +81,6 @@ class Bulk:
     max_rows: int = 4096
     in_flight: int = 2
     patience: float = 300.0
-    shards: Shards | None = None
     pauses: tuple[float, float] = (0.1, 10.0)
     notice: float = NOTICE
     clock: Callable[[], float] = time.monotonic
@@ -315,8 +274,6 @@ class Bulk:
                 raise RefusedError(message, status, kind, reason)
             again.append(id)
             trouble = f"{self.transport.label}: {kind}: {reason}"
-        if "primary shard is not active" in trouble and self.shards is not None:
-            trouble = self.shards.describe_lost() or trouble
         return again, deleted, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> None:

@@ -20,7 +20,7 @@ from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
 
 BATCH = 64
-"""Queries per request."""
+"""Fields per request."""
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
 """Fields with the parts of an index that they belong to."""
 
@@ -122,21 +122,16 @@ class Contents:
 
     def used_fields(self) -> set[str]:
         names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
-        item = {"exists": {"field": self._layout.own("modality")}}
         used = set()
         for part in batches(names, BATCH):
-            bodies = []
-            for name in part:
-                field = {"exists": {"field": self._layout.meta(name)}}
-                body = {
-                    "query": {"bool": {"filter": [item, field]}},
-                    "size": 1,
-                    "terminate_after": 1,
-                    "_source": False,
-                }
-                bodies.append(body)
-            pages = self._searches.pages(bodies, 1)
-            used |= {name for name, (hits, _) in zip(part, pages, strict=True) if hits}
+            filters = {name: {"exists": {"field": self._layout.meta(name)}} for name in part}
+            body = {
+                "query": {"exists": {"field": self._layout.own("modality")}},
+                "size": 0,
+                "aggs": {"used": {"filters": {"filters": filters}}},
+            }
+            buckets = self._searches.ask(body)["aggregations"]["used"]["buckets"]
+            used |= {name for name, bucket in buckets.items() if bucket["doc_count"]}
         return used
 
     def sizes(self) -> dict[str, int]:
@@ -223,18 +218,21 @@ def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
     alone."""
     index = generation.target
     prefix = generation.layout.prefix
+    path = f"/{index}/_stats/segments"
+    answer = transport.request("GET", path, include_segment_file_sizes="true")
+    files = {
+        suffix: int(entry["size_in_bytes"])
+        for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
+    }
     parts = dict.fromkeys((*PARTS.values(), "other"), 0)
     try:
         # OpenSearch has no such analysis, and a user may lack the right to it.
         params: Json = {"run_expensive_tasks": "true", "timeout": 600}
         answer = transport.request("POST", f"/{index}/_disk_usage", **params)
     except RefusedError:
-        path = f"/{index}/_stats/segments"
-        answer = transport.request("GET", path, include_segment_file_sizes="true")
-        files = answer["_all"]["primaries"]["segments"]["file_sizes"]
         # The files of an attached code are those of other fields too.
         for suffix in () if prefix else ("doc", "pos", "psm", "tim", "tip", "tmd"):
-            parts["postings"] += int(files.get(suffix, {}).get("size_in_bytes", 0))
+            parts["postings"] += files.get(suffix, 0)
         manifest = generation.manifest
         row = generation.vectors.bytes(manifest.identity.dim)
         parts["vectors"] = row * sum(manifest.items.values())
@@ -246,16 +244,4 @@ def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
                 parts[part] += int(entry["total_in_bytes"])
     if prefix:
         return parts
-    # Not from _stats, which servers cache for some seconds.
-    shards = transport.request("GET", f"/{index}/_segments")["indices"][generation.physical][
-        "shards"
-    ]
-    total = sum(
-        int(segment["size_in_bytes"])
-        for copies in shards.values()
-        for copy in copies
-        if copy["routing"]["primary"]
-        for segment in copy["segments"].values()
-        if segment["search"]
-    )
-    return parts | {"other": max(0, total - sum(parts.values()))}
+    return parts | {"other": max(0, sum(files.values()) - sum(parts.values()))}

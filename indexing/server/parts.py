@@ -25,7 +25,7 @@ from boc.manifest import describe
 from . import requests
 from .address import Address
 from .aliases import Generation, digest_of, drop, drop_index, generations, indices_of, remember
-from .bulk import Bulk
+from .bulk import Bulk, await_shards
 from .force_merge import refresh
 from .score_check import clear_of_templates
 from .searches import stored_arrays
@@ -56,14 +56,6 @@ class PartWriter(ServerWriter):
     number: int
     count: int
     first_state = TESTING
-
-    def __post_init__(self) -> None:
-        if self.count > requests.WINDOW:
-            raise BackendError(
-                f"{self.count} parts are too many, at most {requests.WINDOW} can be counted; load "
-                "fewer",
-            )
-        super().__post_init__()
 
     def __enter__(self) -> PartWriter:
         self._digest = digest_of(self.manifest, [*self.address.layout, "parts", self.count])
@@ -154,7 +146,7 @@ class PartWriter(ServerWriter):
 
     def _complete(self) -> list[Json]:
         physical = self.generation.physical
-        self._shards.wait(self.address.patience)
+        await_shards(self.transport, physical, self.address.patience)
         refresh(self.transport, physical)
         markers = [f"boc:part:{number}" for number in range(1, self.count + 1)]
         body: Json = {"query": {"ids": {"values": markers}}, "size": self.count}

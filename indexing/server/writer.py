@@ -35,7 +35,7 @@ from .aliases import (
     remember,
 )
 from .binary import to_base64
-from .bulk import Bulk, Ledger, Shards
+from .bulk import Bulk, Ledger, await_shards
 from .force_merge import compact, refresh, reopen
 from .score_check import clear_of_templates, self_test, takes_vectors
 from .searches import scan
@@ -109,13 +109,11 @@ class ServerWriter:
         self._begun = True
         self._concept_dim = generation.state.concept_dim
         self.generation = generation
-        self._shards = Shards(self.transport, generation.physical)
         self._bulk = Bulk(
             self.transport,
             generation.loading_alias,
             require_alias=True,
             patience=self.address.patience,
-            shards=self._shards,
         )
 
     def has(self, ids: Sequence[str]) -> bool:
@@ -154,7 +152,7 @@ class ServerWriter:
         physical = self.generation.physical
         blocks = put_arrays(self._bulk, self.arrays)
         self._bulk.flush()
-        self._shards.wait(self.address.patience)
+        await_shards(self.transport, physical, self.address.patience)
         refresh(self.transport, physical)
         items, postings, digits = counts(self.transport, physical)
         self._audit(physical, sum(items.values()), expected)
@@ -252,16 +250,11 @@ class ServerWriter:
     def _refuse_shards(self, generation: Generation) -> NoReturn:
         """Remove an index whose shards no node takes. BackendError with the reason, if the server
         tells it."""
-        reason = "its reason is in GET /_cluster/allocation/explain"
-        with suppress(BackendError):
+        reason = "the server tells this user no reason"
+        with suppress(BackendError, KeyError):
             shard = {"index": generation.physical, "shard": 0, "primary": True}
             answer = self.transport.search("/_cluster/allocation/explain", shard)
-            reasons = dict.fromkeys(
-                each["explanation"]
-                for node in answer["node_allocation_decisions"]
-                for each in node.get("deciders", ())
-            )
-            reason = "; ".join(reasons) or reason
+            reason = str(answer["node_allocation_decisions"][0]["deciders"][0]["explanation"])
         drop(self.transport, [generation])
         raise BackendError(
             f"{self.transport.label}: no node takes the shards of {generation.physical} "

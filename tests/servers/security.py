@@ -3,7 +3,6 @@
 import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from .server import Server, ask
 
 
 class SecureServer(Server):
-    """An Elasticsearch with security and TLS; ``expired`` gives it a certificate that ran out
-    yesterday.
+    """An Elasticsearch with security and TLS.
 
     Attributes
     ----------
@@ -30,7 +28,6 @@ class SecureServer(Server):
         folder: Path,
         *,
         kind: str = "elasticsearch-9",
-        expired: bool = False,
         settings: Mapping[str, Any] | None = None,
         heap: str = "1g",
     ) -> None:
@@ -45,15 +42,13 @@ class SecureServer(Server):
             "xpack.security.http.ssl.key": "server.key",
             **(settings or {}),
         }
-        self._expired = expired
         self._certify()
 
     def _certify(self) -> None:
         import trustme
 
         authority = trustme.CA()
-        end = datetime.now(timezone.utc) - timedelta(days=1) if self._expired else None
-        certificate = authority.issue_cert("127.0.0.1", "localhost", not_after=end)
+        certificate = authority.issue_cert("127.0.0.1", "localhost")
         self.authority.parent.mkdir(parents=True, exist_ok=True)
         authority.cert_pem.write_to_path(self.authority)
         certificate.private_key_pem.write_to_path(self.authority.with_name("server.key"))
@@ -87,14 +82,8 @@ class SecureServer(Server):
     def request(self, method: str, path: str, body: object = None) -> Any:
         """Return the parsed JSON answer of one request by the user ``elastic``."""
         url = self.url.replace("://", f"://elastic:{self.password}@")
-        return ask(url, method, path, body, tls=self._tls())
-
-    def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.authority)
-        if self._expired:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return ask(url, method, path, body, tls=context)
 
     def api_key(self, *patterns: str, rights: Sequence[str] = ("all",)) -> str:
         """An API key, as clients take it, with these rights on indices of these name patterns and

@@ -2,10 +2,6 @@
 behind."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +12,10 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from tests.ports import free_port
 from tests.servers import KINDS, MismatchError, UnavailableError, jdk
 from tests.servers import fetch as fetching
 from tests.servers.catalogue import Kind
-from tests.servers.fixtures import ForeignServer, check_fetched, foreign_server, kinds
+from tests.servers.fixtures import check_fetched
 
 Own = Callable[[Any], Any]
 
@@ -80,76 +75,3 @@ def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path) -> None:
     assert len(homes) == 1
     assert contents(tmp_path / "cache") == [next(iter(homes)).name]
     assert (tmp_path / "calls").read_text() == ".\n"
-
-
-def alive(group: int) -> list[str]:
-    """Processes of a group that are no zombies."""
-    shown = subprocess.run(
-        ["ps", "-e", "-o", "pgid=,stat=,pid="],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    rows = [line.split() for line in shown.splitlines()]
-    return [pid for pgid, state, pid in rows if int(pgid) == group and not state.startswith("Z")]
-
-
-@pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
-def test_server_ends_with_its_parent(tmp_path: Path, kind: str) -> None:
-    try:
-        check_fetched(KINDS[kind])
-    except UnavailableError as missing:
-        pytest.skip(str(missing))
-    script = """
-import sys, time, pathlib, tests.servers
-server = tests.servers.Server(sys.argv[1], pathlib.Path(sys.argv[2]))
-server.spawn()
-print(server.pid, flush=True)
-time.sleep(600)
-"""
-    starter = subprocess.Popen(
-        [sys.executable, "-c", script, kind, tmp_path],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with starter:
-        group = int(starter.stdout.readline())
-        while len(alive(group)) < (
-            2 if kind.startswith("elasticsearch") else 1
-        ):  # a launcher and its node
-            assert starter.poll() is None
-            time.sleep(0.1)
-        starter.send_signal(signal.SIGKILL)
-    while alive(group):
-        time.sleep(0.1)
-
-
-@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_address_matches_version(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", server.url)
-    assert foreign_server(server.kind) == ForeignServer(server.kind, server.url)
-    assert foreign_server(replace(server.kind, name=f"{server.kind.engine}-1")) is None
-    monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", "http://127.0.0.1:1")
-    with pytest.raises(
-        UnavailableError,
-        match=r"names http://127\.0\.0\.1:1, which does not answer",
-    ):
-        foreign_server(server.kind)
-
-
-def test_free_ports_are_distinct() -> None:
-    code = """
-from tests.ports import free_port
-print(*[free_port(range(19_000, 19_024)) for _ in range(10)], flush=True)
-input()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        theirs = set(map(int, other.stdout.readline().split()))
-        ours = {free_port(range(19_000, 19_024)) for _ in range(10)}
-        other.communicate("\n")
-    assert len(ours | theirs) == 20

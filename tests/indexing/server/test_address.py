@@ -14,14 +14,24 @@ SCHEMES = st.sampled_from(["elastic", "opensearch"])
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z]{2,5})?", fullmatch=True)
 PORTS = st.none() | st.integers(1, 65535)
 HOSTS = st.lists(
-    st.tuples(NAMES | st.just("[::1]") | st.just("10.0.0.1"), PORTS),
+    st.tuples(
+        NAMES | st.just("[::1]") | st.just("10.0.0.1"),
+        PORTS,
+    ),
     min_size=1,
     max_size=3,
 )
-PATHS = st.lists(st.from_regex(r"[a-z0-9_-]{1,6}", fullmatch=True), max_size=2).map(
+PATHS = st.lists(
+    st.from_regex(r"[a-z0-9_-]{1,6}", fullmatch=True),
+    max_size=2,
+).map(
     lambda p: "".join(f"/{x}" for x in p),
 )
-SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=4, max_size=20).map(
+SECRETS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126),
+    min_size=4,
+    max_size=20,
+).map(
     lambda s: f"Qz{s}9x",
 )
 NUMBERS = {
@@ -37,7 +47,11 @@ CHOICES = {
 }
 
 
-def shown(protocol: str, host: tuple[str, int | None], path: str) -> str:
+def shown(
+    protocol: str,
+    host: tuple[str, int | None],
+    path: str,
+) -> str:
     name, port = host
     return f"{protocol}://{name}:{port or {'http': 9200, 'https': 443}[protocol]}{path}"
 
@@ -48,8 +62,15 @@ def shown(protocol: str, host: tuple[str, int | None], path: str) -> str:
     protocol=st.sampled_from(["http", "https"]),
     hosts=HOSTS,
     path=PATHS,
-    user=st.none() | st.from_regex(r"[a-z@.]{0,8}[a-z]", fullmatch=True),
-    options=st.fixed_dictionaries({}, optional={**NUMBERS, **CHOICES}),
+    user=st.none()
+    | st.from_regex(
+        r"[a-z@.]{0,8}[a-z]",
+        fullmatch=True,
+    ),
+    options=st.fixed_dictionaries(
+        {},
+        optional={**NUMBERS, **CHOICES},
+    ),
 )
 def test_address_round_trip(
     scheme: str,
@@ -65,7 +86,16 @@ def test_address_round_trip(
     url = f"{scheme}+{protocol}://{login}{names}{path}/{f'?{query}' if query else ''}"
     found = parse(url, {"BOC_PASSWORD": "pw", "BOC_API_KEY": "key"})
     assert found == Address(
-        tuple(dict.fromkeys(shown(protocol, host, path) for host in hosts)),
+        tuple(
+            dict.fromkeys(
+                shown(
+                    protocol,
+                    host,
+                    path,
+                )
+                for host in hosts
+            ),
+        ),
         user,
         None if user is None else "pw",
         "key" if user is None else None,
@@ -183,7 +213,14 @@ def test_every_option_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "an authority@home.pem"
     file.write_text("certificate")
     assert {*OPTIONS} < {field.name for field in dataclasses.fields(Address)}
-    quoted = str(file).replace(" ", "%20").replace("@", "%40")
+    quoted = (
+        str(file)
+        .replace(" ", "%20")
+        .replace(
+            "@",
+            "%40",
+        )
+    )
     found = parse(f"elastic+https://one?ca_certs={quoted}&verify_certs=false&replicas=0", {})
     assert (found.ca_certs, found.verify_certs, found.replicas) == (str(file), False, 0)
 

@@ -34,7 +34,11 @@ LOST = r"items without a code, such as .*copy_index\(\), _clone, _shrink, _split
 
 pytestmark = [
     pytest.mark.servers,
-    pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True),
+    pytest.mark.parametrize(
+        "server",
+        kinds("opensearch-3", "elasticsearch-9"),
+        indirect=True,
+    ),
 ]
 
 
@@ -45,14 +49,25 @@ def made(path: Path, seed: int) -> Path:
         items = [
             Item(f"{modality}/{i}", modality, f"{modality} {i} of {seed}", f"{i}") for i in range(N)
         ]
-        batches.append(Batch(items, Embeddings(modality, random_units(2 * seed + number, N, DIM))))
+        batches.append(
+            Batch(
+                items,
+                Embeddings(modality, random_units(2 * seed + number, N, DIM)),
+            ),
+        )
     return write_features(path, *batches, dtype="float16")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("made")
-    return [made(folder / f"{seed}.h5", seed) for seed in (1, 2)]
+    return [
+        made(
+            folder / f"{seed}.h5",
+            seed,
+        )
+        for seed in (1, 2)
+    ]
 
 
 refused = partial(pytest.raises, BackendError)
@@ -74,14 +89,29 @@ class Place:
         self.backend = backend(self.at)
         self.queries = random_units(9, 6, DIM)
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+    ) -> Any:
         return self.server.request(method, path, body)
 
     def build(self, name: str = "", file: int = 0, code: str = "bits:6", **options: Any) -> None:
-        build_index(name or self.name, self.files[file], at=self.at, code=code, **options)
+        build_index(
+            name or self.name,
+            self.files[file],
+            at=self.at,
+            code=code,
+            **options,
+        )
 
     def add(self) -> None:
-        add_items(self.name, self.files[1], at=self.at)
+        add_items(
+            self.name,
+            self.files[1],
+            at=self.at,
+        )
 
     def set(self, setting: str, value: object) -> None:
         self.ask("PUT", f"{self.name}/_settings", {f"index.{setting}": value})
@@ -99,20 +129,45 @@ class Place:
 
     def move(self, alias: str, to: str) -> None:
         old = {"index": "*", "alias": alias, "must_exist": False}
-        self.alias({"remove": old}, {"add": {"index": to, "alias": alias}})
+        self.alias(
+            {"remove": old},
+            {"add": {"index": to, "alias": alias}},
+        )
 
     def open(self, name: str = "") -> Searcher:
         return Searcher.open(name or self.name, self.at)
 
-    def search(self, name: str = "", modality: Modality = "text") -> Any:
+    def search(
+        self,
+        name: str = "",
+        modality: Modality = "text",
+    ) -> Any:
         query = Embeddings(modality, self.queries)
-        answers = self.open(name).search_vectors(query, k=8, rm=2 * N)
+        answers = self.open(name).search_vectors(
+            query,
+            k=8,
+            rm=2 * N,
+        )
         return [
-            [(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits]
+            [
+                (
+                    hit.item.id,
+                    hit.item.content,
+                    round(
+                        hit.score,
+                        5,
+                    ),
+                )
+                for hit in hits
+            ]
             for hits in answers
         ]
 
-    def check(self, name: str = "", hits: object = None) -> None:
+    def check(
+        self,
+        name: str = "",
+        hits: object = None,
+    ) -> None:
         """The index ``name`` verifies, and has these ``hits``, if they are given."""
         assert verify(self.open(name).index, pairs=100).right
         assert hits is None or self.search(name) == hits
@@ -132,7 +187,10 @@ class Place:
 
 
 @pytest.fixture
-def place(server: Any, files: list[Path]) -> Iterator[Place]:
+def place(
+    server: Any,
+    files: list[Path],
+) -> Iterator[Place]:
     place = Place(server, f"admin-{uuid.uuid4().hex[:10]}", files)
     yield place
     for each in place.ask("GET", f"*{place.name}*"):
@@ -147,7 +205,11 @@ def test_snapshot(place: Place, code: str) -> None:
     wanted = place.search()
     physical = place.physical()
     try:
-        place.ask("PUT", repository, {"type": "fs", "settings": {"location": name}})
+        place.ask(
+            "PUT",
+            repository,
+            {"type": "fs", "settings": {"location": name}},
+        )
     except RequestError as error:
         pytest.skip(f"no file repository, a server that was not started here: {error}")
     try:
@@ -158,7 +220,11 @@ def test_snapshot(place: Place, code: str) -> None:
         with refused(match="no index"):
             place.open()
         restore = f"{repository}/one/_restore?wait_for_completion=true"
-        assert not place.ask("POST", restore, {"indices": physical})["snapshot"]["shards"]["failed"]
+        assert not place.ask(
+            "POST",
+            restore,
+            {"indices": physical},
+        )["snapshot"]["shards"]["failed"]
         place.check(name, wanted)
         renamed = {"indices": physical, "rename_pattern": "^", "rename_replacement": "restored-"}
         place.ask("POST", restore, {**renamed, "include_aliases": False})
@@ -209,7 +275,11 @@ def test_reindex_is_refused(place: Place) -> None:
     (entry,) = place.ask("GET", name).values()
     settings = entry["settings"]["index"]
     kept = {key: settings[key] for key in {"sort", "similarity", "analysis"} & settings.keys()}
-    place.ask("PUT", other, {"settings": {"index": kept}, "mappings": entry["mappings"]})
+    place.ask(
+        "PUT",
+        other,
+        {"settings": {"index": kept}, "mappings": entry["mappings"]},
+    )
     assert place.reindex(name, other)["created"] >= 2 * N
     with refused(match=LOST):
         place.open(other)
@@ -236,12 +306,21 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
     """Have the cluster make indexes of these names with settings and mappings of its own, by a
     template of today or, ``old``, of the form before."""
 
-    def put(settings: Json, mappings: Json, *, old: bool = False) -> None:
+    def put(
+        settings: Json,
+        mappings: Json,
+        *,
+        old: bool = False,
+    ) -> None:
         take_away()
         content = {"settings": {"number_of_replicas": 0, **settings}, "mappings": mappings}
         body = {"index_patterns": [f"{place.name}*"]}
         if old:
-            place.ask("PUT", f"_template/{place.name}", {**body, "order": 9, **content})
+            place.ask(
+                "PUT",
+                f"_template/{place.name}",
+                {**body, "order": 9, **content},
+            )
         else:
             body |= {"priority": 300, "template": content}
             place.ask("PUT", f"_index_template/{place.name}", body)
@@ -256,8 +335,24 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
 
 
 def results(place: Place, name: str = "") -> object:
-    answers = place.open(name).search_words(["the text of 1"], k=20, find="text")
-    words = [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in answers]
+    answers = place.open(name).search_words(
+        ["the text of 1"],
+        k=20,
+        find="text",
+    )
+    words = [
+        [
+            (
+                hit.id,
+                round(
+                    hit.score,
+                    5,
+                ),
+            )
+            for hit in hits
+        ]
+        for hits in answers
+    ]
     return place.search(name), words
 
 
@@ -298,7 +393,10 @@ SETTINGS: list[Json] = [
 ]
 
 
-def test_template_changes_nothing(place: Place, template: Callable[..., None]) -> None:
+def test_template_changes_nothing(
+    place: Place,
+    template: Callable[..., None],
+) -> None:
     place.build()
     wanted = results(place)
     cases = [*(({}, mappings) for mappings in MAPPINGS), *((each, {}) for each in SETTINGS)]
@@ -355,7 +453,14 @@ def test_additions_of_a_template_are_named(
         place.backend.remove(place.name)
     assert refusals
     words = "a template of the cluster (sets|hides|has)|refused admin-.*; change what a template"
-    assert [each for each in refusals if not re.search(words, each)] == []
+    assert [
+        each
+        for each in refusals
+        if not re.search(
+            words,
+            each,
+        )
+    ] == []
 
 
 def test_fields_computed_later_are_named(place: Place) -> None:
@@ -426,7 +531,10 @@ def test_trouble_of_one_index_costs_that_index_only(place: Place, trouble: str) 
         else:
             place.ask("PUT", *free)
     place.check()
-    assert place.name not in place.backend.about().get("unreadable", "")
+    assert place.name not in place.backend.about().get(
+        "unreadable",
+        "",
+    )
 
 
 def test_template_that_forbids_the_index_is_named(place: Place) -> None:
@@ -440,7 +548,11 @@ def test_template_that_forbids_the_index_is_named(place: Place) -> None:
         stream = f"_data_stream/{place.name}"
         place.ask("PUT", stream)
         with refused(match="is a data stream, whose documents stay as they are; attach to a _re"):
-            attach_index(place.name, place.files[:1], at=place.at)
+            attach_index(
+                place.name,
+                place.files[:1],
+                at=place.at,
+            )
         place.ask("DELETE", stream)
     place.ask("DELETE", path)
     place.build()
@@ -470,7 +582,10 @@ def test_refusal_of_a_blocked_index_names_the_next_step(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_shards_without_a_node_are_named(place: Place, template: Callable[..., None]) -> None:
+def test_shards_without_a_node_are_named(
+    place: Place,
+    template: Callable[..., None],
+) -> None:
     lacking = f"{place.name}-lacks-a-node"
     place.ask("PUT", lacking, {"settings": {"number_of_replicas": 9}})
     template({"index.routing.allocation.require.data": "hot"}, {})
@@ -501,7 +616,11 @@ def test_filtered_alias_shows_its_items_only(place: Place, tmp_path: Path) -> No
     pictures = {id for id in shown if id.startswith("image")}
     for hits in searcher.search_vectors(query, k=N):
         assert {hit.id for hit in hits} == pictures
-    (hits,) = searcher.search_words(["image"], k=N, find="image")
+    (hits,) = searcher.search_words(
+        ["image"],
+        k=N,
+        find="image",
+    )
     assert {hit.id for hit in hits} <= shown
     copy_index(alias, at=place.at, to=f"file:{tmp_path}")
     assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
@@ -515,10 +634,19 @@ def test_filtered_alias_shows_its_items_only(place: Place, tmp_path: Path) -> No
 def test_reindex_keeps_attached_codes(place: Place) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
-    place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
+    place.ask(
+        "PUT",
+        first,
+        {"mappings": {"dynamic": False}, "aliases": {name: {}}},
+    )
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
-    attach_index(name, place.files[:1], at=place.at, code="bits:6")
+    attach_index(
+        name,
+        place.files[:1],
+        at=place.at,
+        code="bits:6",
+    )
     hits = place.search(modality="image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
@@ -554,7 +682,10 @@ def test_move_of_an_alias(place: Place) -> None:
         seen = pool.submit(lambda: set(search()))
         loaded = pool.submit(load)
         for i in range(20):
-            place.move(live, place.physical((two, one)[i % 2]))
+            place.move(
+                live,
+                place.physical((two, one)[i % 2]),
+            )
             threading.Event().wait(0.02)
         wait([loaded])
         stop.set()
@@ -566,40 +697,3 @@ def test_move_of_an_alias(place: Place) -> None:
     place.alias({"add": {"index": place.physical(two), "alias": live}})
     with refused(match="stands for 2 indexes; name one"):
         place.open(live)
-
-
-def test_index_template(place: Place) -> None:
-    name = place.name
-    plain = f"{name}-plain"
-    strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
-    template = {
-        "settings": {
-            "number_of_replicas": 1,
-            "refresh_interval": "30s",
-            "codec": "best_compression",
-        },
-        "mappings": {
-            "dynamic": True,
-            "dynamic_templates": [strings],
-            "_source": {"includes": ["id"]},
-            "properties": {
-                "terms": {"type": "keyword"},
-                "modality": {"type": "text"},
-                "team": {"type": "keyword"},
-            },
-        },
-        "aliases": {f"{name}-all": {}},
-    }
-    place.build(plain, code="dictionary")
-    path = f"_index_template/{name}"
-    body = {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template}
-    place.ask("PUT", path, body)
-    try:
-        place.build(code="dictionary")
-        place.check(name, place.search(plain))
-        (entry,) = place.ask("GET", f"{name}/_mapping").values()
-        assert str(entry["mappings"]["dynamic"]) == "false"
-        place.build(file=1, code="dictionary", replace=True)
-        place.check()
-    finally:
-        place.ask("DELETE", path)

@@ -10,7 +10,14 @@ from indexing.server.aliases import AliasState, generations, meta
 from indexing.server.transport import Transport
 from tests.oracles import new_manifest
 
-STATE = AliasState("complete", "text", "binary", unit=False, digits=3, blocks=2)
+STATE = AliasState(
+    "complete",
+    "text",
+    "binary",
+    unit=False,
+    digits=3,
+    blocks=2,
+)
 
 
 def written(**changes: Any) -> Transport:
@@ -22,11 +29,21 @@ def written(**changes: Any) -> Transport:
     answer = {
         "photos-boc-0123456789ab-7": {"mappings": {"_meta": entry}, "aliases": {"photos": {}}},
     }
-    return cast("Transport", SimpleNamespace(request=lambda *_, **__: answer))
+    return cast(
+        "Transport",
+        SimpleNamespace(request=lambda *_, **__: answer),
+    )
 
 
 def test_state_ignores_unknown_entries() -> None:
-    for server in (written(), written(packed=True, searched=False, template=True)):
+    for server in (
+        written(),
+        written(
+            packed=True,
+            searched=False,
+            template=True,
+        ),
+    ):
         (found,) = generations(server, "photos")
         assert found.state == STATE
         assert (found.number, found.digest, found.live) == (7, "0123456789ab", True)
@@ -46,6 +63,9 @@ def test_state_ignores_unknown_entries() -> None:
         ),
     ],
 )
-def test_unknown_state_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_unknown_state_is_refused(
+    changes: dict[str, Any],
+    words: str,
+) -> None:
     with pytest.raises(ManifestError, match=words):
         generations(written(**changes), "photos")

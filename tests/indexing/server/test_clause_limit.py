@@ -13,10 +13,17 @@ from indexing.server.term_fields import NEAR, SAFE, ClauseBudget
 @pytest.mark.slow
 @given(
     limit=st.integers(SAFE + 24, 20_000),
-    sizes=st.lists(st.integers(0, 30_000), max_size=4),
+    sizes=st.lists(
+        st.integers(0, 30_000),
+        max_size=4,
+    ),
     others=st.integers(0, 9),
 )
-def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> None:
+def test_budget_is_near_the_limit(
+    limit: int,
+    sizes: list[int],
+    others: int,
+) -> None:
     asked: list[int] = []
 
     def takes(clauses: int) -> bool:
@@ -40,5 +47,8 @@ def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> 
 
 def test_small_queries_are_not_tried() -> None:
     budget = ClauseBudget(lambda clauses: pytest.fail("asked"), "somewhere")
-    features = dict.fromkeys(map(str, range(SAFE - 3)), 1)
+    features = dict.fromkeys(
+        map(str, range(SAFE - 3)),
+        1,
+    )
     assert budget.fit(features, 3) == features

@@ -7,7 +7,6 @@ and clients know all three nodes.
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import pytest
 
 from bench.race.data import read, synthetic
 from boc.codecs import Code, SurrogateCodec
-from boc.errors import BackendError, BocWarning
+from boc.errors import BackendError
 from boc.inputs.features import FeatureFile
 from boc.manage.learn import fit_code
 from boc.manage.load import load_index, new_manifest
@@ -27,8 +26,7 @@ from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit
 from indexing.server import requests, searches
-from indexing.server.bulk import Shards
-from indexing.server.transport import Json, RefusedError, Transport, UnfinishedError
+from indexing.server.transport import Json, RefusedError, Transport
 from tests.fault_proxy import Proxy
 from tests.servers import Cluster
 from tests.servers.fixtures import kinds
@@ -52,15 +50,13 @@ class Result:
 
     ``lost`` are searches that ended with an error, or items that are not there; ``doubled`` are
     items twice among the hits, or in the index; ``wrong`` are searches with other hits or scores
-    than before the fault, after a load those with others than in a folder. ``has_notice``: the load
-    said which shard it waits for.
+    than before the fault, after a load those with others than in a folder.
     """
 
     tried: int = 0
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
-    has_notice: bool = False
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -73,11 +69,23 @@ class Case:
     """A running cluster with an index, and the hits of its searches. ``proxy`` is before its third
     node."""
 
-    def __init__(self, cluster: Cluster, proxy: Proxy, work: Path, items: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        proxy: Proxy,
+        work: Path,
+        items: int,
+    ) -> None:
         self.cluster = cluster
         self.proxy = proxy
         gallery, queries, _ = synthetic(work, items, DIM, QUERIES, 0)
-        self.queries = [Embeddings("image", row[None]) for row in read(queries)]
+        self.queries = [
+            Embeddings(
+                "image",
+                row[None],
+            )
+            for row in read(queries)
+        ]
         self.file = FeatureFile(gallery)
         self.codec: SurrogateCodec = fit_code(
             self.file,
@@ -94,7 +102,11 @@ class Case:
         self.usual = self._hits(self.at())
         assert different(self.usual, self.expected) == 0
 
-    def at(self, options: str = "", urls: Sequence[str] = ()) -> str:
+    def at(
+        self,
+        options: str = "",
+        urls: Sequence[str] = (),
+    ) -> str:
         """Return the address, by other hosts than the nodes if there are ``urls``."""
         hosts = ",".join(url.removeprefix("http://") for url in urls or self.cluster.urls)
         scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[self.cluster.kind.engine]
@@ -112,7 +124,11 @@ class Case:
                     time.sleep(1)
         raise BackendError("the cluster does not become green")
 
-    def search(self, fault: Callable[[], None], at: str) -> Result:
+    def search(
+        self,
+        fault: Callable[[], None],
+        at: str,
+    ) -> Result:
         """Search without a pause while ``fault`` happens, and five seconds longer."""
         result = Result()
         stop = threading.Event()
@@ -123,12 +139,18 @@ class Case:
                 number = result.tried % len(self.queries)
                 result.tried += 1
                 try:
-                    hits = searcher.search_vectors(self.queries[number], k=K)[0]
+                    hits = searcher.search_vectors(
+                        self.queries[number],
+                        k=K,
+                    )[0]
                 except BackendError as error:
                     result.lost += 1
                     result.errors.append(str(error))
                 else:
-                    result.wrong += different([hits], [self.usual[number]])
+                    result.wrong += different(
+                        [hits],
+                        [self.usual[number]],
+                    )
                     result.doubled += len(hits) - len({hit.item.id for hit in hits})
 
         with running(run):
@@ -138,7 +160,11 @@ class Case:
             stop.set()
         return result
 
-    def load(self, fault: Callable[[], None], at: str) -> Result:
+    def load(
+        self,
+        fault: Callable[[], None],
+        at: str,
+    ) -> Result:
         """Load again while ``fault`` happens, a third of the items into it."""
         result = Result(tried=self.file.count("image"))
         third = threading.Event()
@@ -152,31 +178,53 @@ class Case:
             finally:
                 third.set()
 
-        with warnings.catch_warnings(record=True) as notices:
-            warnings.simplefilter("always")
-            with running(run):
-                third.wait()
-                fault()
-        result.has_notice = any("no living copy" in str(each.message) for each in notices)
+        with running(run):
+            third.wait()
+            fault()
         self.green()
-        ids = [item.id for item in Searcher.open(NAME, at).index.items()]
+        ids = [
+            item.id
+            for item in Searcher.open(
+                NAME,
+                at,
+            ).index.items()
+        ]
         result.doubled = len(ids) - len(set(ids))
         result.lost = result.tried - len(set(ids))
         result.wrong = different(self._hits(at), self.expected)
         return result
 
-    def _load(self, at: str, third: threading.Event | None = None) -> None:
-        for count in load_index(self.file, at, NAME, self.codec, self.manifest):
+    def _load(
+        self,
+        at: str,
+        third: threading.Event | None = None,
+    ) -> None:
+        for count in load_index(
+            self.file,
+            at,
+            NAME,
+            self.codec,
+            self.manifest,
+        ):
             if third is not None and 3 * count >= self.file.count("image"):
                 third.set()
                 self.go_on.wait()
 
     def _hits(self, at: str) -> list[list[Hit]]:
         searcher = Searcher.open(NAME, at)
-        return [searcher.search_vectors(query, k=K)[0] for query in self.queries]
+        return [
+            searcher.search_vectors(
+                query,
+                k=K,
+            )[0]
+            for query in self.queries
+        ]
 
 
-def different(ours: Sequence[Sequence[Hit]], theirs: Sequence[Sequence[Hit]]) -> int:
+def different(
+    ours: Sequence[Sequence[Hit]],
+    theirs: Sequence[Sequence[Hit]],
+) -> int:
     """Return the number of queries whose hits or scores are different."""
     return sum(
         [hit.item.id for hit in a] != [hit.item.id for hit in b]
@@ -196,7 +244,13 @@ def running(work: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def away(leave: str, back: str, case: Case, seconds: float, number: int = 2) -> None:
+def away(
+    leave: str,
+    back: str,
+    case: Case,
+    seconds: float,
+    number: int = 2,
+) -> None:
     """A node goes by the method ``leave`` of its process, and comes back by the method ``back``."""
     getattr(case.cluster.nodes[number], leave)()
     time.sleep(seconds)
@@ -214,7 +268,10 @@ def kill_later(case: Case, seconds: float) -> None:
 
 def kill_master(case: Case, seconds: float) -> None:
     """SIGKILL of the node that leads the cluster."""
-    master = case.cluster.nodes[0].request("GET", "_cat/master?format=json")[0]["node"]
+    master = case.cluster.nodes[0].request(
+        "GET",
+        "_cat/master?format=json",
+    )[0]["node"]
     number = [node.settings["node.name"] for node in case.cluster.nodes].index(master)
     away("kill", "start", case, seconds, number)
 
@@ -247,7 +304,11 @@ def relocate(case: Case, seconds: float) -> None:
         free = sorted(names - set(copies))
         if free and copies:
             move = {"index": index, "shard": 0, "from_node": copies[0], "to_node": free[0]}
-            node.request("POST", "_cluster/reroute", {"commands": [{"move": move}]})
+            node.request(
+                "POST",
+                "_cluster/reroute",
+                {"commands": [{"move": move}]},
+            )
     time.sleep(seconds)
 
 
@@ -263,7 +324,11 @@ FAULTS: dict[str, Callable[[Case, float], None]] = {
 }
 
 
-def results(case: Case, faults: Sequence[str], seconds: float) -> Iterator[tuple[str, str, Result]]:
+def results(
+    case: Case,
+    faults: Sequence[str],
+    seconds: float,
+) -> Iterator[tuple[str, str, Result]]:
     """Yield the name of each fault, amid which work it happens, and the result; each lasts some
     ``seconds``."""
     for name in faults:
@@ -280,7 +345,10 @@ def results(case: Case, faults: Sequence[str], seconds: float) -> Iterator[tuple
         yield name, "load", case.load(fault, at)
 
 
-@pytest.mark.parametrize("kind", kinds("elasticsearch-9", *(["opensearch-3"] if ALL else [])))
+@pytest.mark.parametrize(
+    "kind",
+    kinds("elasticsearch-9", *(["opensearch-3"] if ALL else [])),
+)
 def test_node_faults_lose_nothing(
     kind: str,
     own: Callable[[Cluster], Cluster],
@@ -290,81 +358,23 @@ def test_node_faults_lose_nothing(
     with Proxy(cluster.urls[2]) as proxy:
         case = Case(cluster, proxy, tmp_path, 20_000 if ALL else 3000)
         faults, seconds = (list(FAULTS), 15) if ALL else (SHORT, 12)
-        rows = {(fault, work): row for fault, work, row in results(case, faults, seconds)}
+        rows = {
+            (fault, work): row
+            for fault, work, row in results(
+                case,
+                faults,
+                seconds,
+            )
+        }
         case.file.close()
     assert {key: row for key, row in rows.items() if not row.is_clean} == {}
-    assert rows["node killed", "load"].has_notice
-    assert not rows["node killed, replicas while loading", "load"].has_notice
-
-
-class Nodes:
-    """Two shards on two nodes, of which ``away`` have gone; answers searches only if none has."""
-
-    label = "http://memory:9200"
-
-    def __init__(self) -> None:
-        self.away: set[int] = set()
-        self.asked = 0
-
-    def request(self, method: str, path: str, body: object = None, **params: object) -> Json:
-        if path.endswith("/_search_shards"):
-            groups = [
-                [{"shard": n, "primary": True, "state": "STARTED", "node": f"id{n}"}]
-                if n not in self.away
-                else []
-                for n in (0, 1)
-            ]
-            return {
-                "nodes": {f"id{n}": {"name": f"node-{n}"} for n in (0, 1) if n not in self.away},
-                "shards": groups,
-            }
-        self.asked += 1
-        if self.away:
-            raise RefusedError("all shards failed", 503)
-        return {}
-
-
-def test_lost_shard_is_described() -> None:
-    nodes = Nodes()
-    shards = Shards(nodes, "photos-boc-1")  # type: ignore[arg-type]
-    assert shards.describe_lost() == ""
-    nodes.away = {1}
-    said = shards.describe_lost()
-    assert "photos-boc-1 has no living copy of shard 1, last on node node-1," in said
-    assert "shard 0" not in said
-
-
-def test_load_waits_for_shards() -> None:
-    nodes = Nodes()
-    shards = Shards(nodes, "photos-boc-1", notice=0, pause=0)  # type: ignore[arg-type]
-    nodes.away = {0, 1}
-    with pytest.raises(
-        UnfinishedError,
-        match=r"of shard 0, last on node node-0, and of shard 1.*repeat the command",
-    ):
-        shards.wait(0)
-    with (
-        pytest.warns(BocWarning, match="goes on when it can: .*shard 0"),
-        pytest.raises(BackendError),
-    ):
-        shards.wait(0.05)
-    nodes.away = set()
-    shards.wait(0)
-
-
-def test_other_errors_are_raised() -> None:
-    class Forbidding(Nodes):
-        def request(self, method: str, path: str, body: object = None, **params: object) -> Json:
-            raise RefusedError("no right", 403)
-
-    shards = Shards(Forbidding(), "photos-boc-1")  # type: ignore[arg-type]
-    assert shards.describe_lost() == ""
-    with pytest.raises(RefusedError, match="no right"):
-        shards.wait(9)
 
 
 @pytest.mark.parametrize("times", range(1, 5))
-@pytest.mark.parametrize("kind", [*sorted(searches.GONE), "parsing_exception"])
+@pytest.mark.parametrize(
+    "kind",
+    [*sorted(searches.GONE), "parsing_exception"],
+)
 def test_search_is_repeated(kind: str, times: int) -> None:
     asked = []
 
@@ -376,9 +386,17 @@ def test_search_is_repeated(kind: str, times: int) -> None:
             return {"hits": {"hits": [], "total": {"value": 0}}}
 
     pauses = (0.0,) * len(searches.PAUSES)
-    found = searches.Searches(cast("Transport", Node()), "photos", requests.OWN, pauses=pauses)
+    found = searches.Searches(
+        cast("Transport", Node()),
+        "photos",
+        requests.OWN,
+        pauses=pauses,
+    )
     if kind in searches.GONE and times < 4:
-        assert found.pages([{}], 3) == [([], 0)]
+        assert found.pages(
+            [{}],
+            3,
+        ) == [([], 0)]
         assert asked == ["/photos/_search?allow_partial_search_results=false"] * (times + 1)
     else:
         with pytest.raises(RefusedError, match="no context"):

@@ -21,30 +21,80 @@ from tests.servers.fixtures import address, kinds
 
 SEARCHES = [
     ("a red box", (), SearchOptions()),
-    ("a red box", ("left",), SearchOptions(k=3, rm=2)),
+    (
+        "a red box",
+        ("left",),
+        SearchOptions(
+            k=3,
+            rm=2,
+        ),
+    ),
     ("something green", (), SearchOptions(k=5, find="text")),
     (
         "a red box",
         (),
-        SearchOptions(k=5, filters=[Filter("width", "=", 64), Filter("size", "!=", 1)]),
+        SearchOptions(
+            k=5,
+            filters=[
+                Filter(
+                    "width",
+                    "=",
+                    64,
+                ),
+                Filter("size", "!=", 1),
+            ],
+        ),
     ),
-    ("a red box", (), SearchOptions(filters=[Filter("width", "=", 63)])),
+    (
+        "a red box",
+        (),
+        SearchOptions(
+            filters=[
+                Filter(
+                    "width",
+                    "=",
+                    63,
+                ),
+            ],
+        ),
+    ),
     ("a red box", (), SearchOptions(k=1, rm=100_000)),
 ]
 REFUSED = [
     (SearchOptions(k=10_001), "at most 10000 hits, got k = 10001; ask for fewer"),
     (SearchOptions(rerank="mrsw"), "does not re-rank by mrsw, boc does; add rerank='dot'"),
-    (SearchOptions(filters=[Filter("colour", "=", "red")]), "colour"),
+    (
+        SearchOptions(
+            filters=[
+                Filter(
+                    "colour",
+                    "=",
+                    "red",
+                ),
+            ],
+        ),
+        "colour",
+    ),
 ]
 
 
 def program(text: str) -> str:
-    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
+@pytest.mark.parametrize(
+    "server",
+    kinds("opensearch-3", "elasticsearch-9"),
+    indirect=True,
+)
 def test_request_has_the_hits_of_a_search(
     server: Any,
     name: str,
@@ -62,8 +112,20 @@ def test_request_has_the_hits_of_a_search(
         sources = [(hit["_source"]["id"], hit["_source"]["content"]) for hit in found]
         assert sources == [(hit.item.id, hit.item.content) for hit in hits]
         scores = [hit["_score"] - 1.01 for hit in found]
-        assert scores == pytest.approx([hit.score for hit in hits], abs=1e-5)
-        assert bool(hits) == (options.filters[:1] != [Filter("width", "=", 63)])
+        assert scores == pytest.approx(
+            [hit.score for hit in hits],
+            abs=1e-5,
+        )
+        assert bool(hits) == (
+            options.filters[:1]
+            != [
+                Filter(
+                    "width",
+                    "=",
+                    63,
+                ),
+            ]
+        )
     for options, words in REFUSED:
         with pytest.raises(BocError, match=words):
             searcher.request(Query.of("a red box"), options)
@@ -81,7 +143,11 @@ def test_curl_names_variables(user: str) -> None:
     environment = {"BOC_PASSWORD": "pass-secret", "BOC_API_KEY": "key-secret"}
     quoted = user.replace(" ", "%20")
     place = parse(f"elastic+https://{quoted}one.example.org,two.example.org/below", environment)
-    request = HttpRequest(place, "photos", {"query": {"term": {"a'b": "END"}}})
+    request = HttpRequest(
+        place,
+        "photos",
+        {"query": {"term": {"a'b": "END"}}},
+    )
     for form in REQUEST_FORMS:
         assert "secret" not in request.render(form)
     curl = request.render("curl")

@@ -55,7 +55,11 @@ def hosts(kind: str) -> Iterator[list[Host]]:
     with ExitStack() as stack:
         made = [stack.enter_context(Host(kind)) for _ in range(2)]
         for host in made:
-            Thread(target=host.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+            Thread(
+                target=host.serve_forever,
+                kwargs={"poll_interval": 0.01},
+                daemon=True,
+            ).start()
             stack.callback(host.shutdown)
             stack.callback(host.ready.set)
         yield made
@@ -85,11 +89,24 @@ def hang_all(transport: Transport, hosts: list[Host]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_search_skips_a_hung_host(kind: str, hosts: list[Host], hung: int) -> None:
+def test_search_skips_a_hung_host(
+    kind: str,
+    hosts: list[Host],
+    hung: int,
+) -> None:
     options = "search_timeout=0.3&request_timeout=20"
-    transport = connected(kind, hosts[0].server_port, hung, hosts[1].server_port, options=options)
+    transport = connected(
+        kind,
+        hosts[0].server_port,
+        hung,
+        hosts[1].server_port,
+        options=options,
+    )
     for number in range(6):
-        assert transport.search("/a/_search", {"number": number}) == {"said": {"number": number}}
+        assert transport.search(
+            "/a/_search",
+            {"number": number},
+        ) == {"said": {"number": number}}
 
 
 @pytest.mark.parametrize("kind", CONNECT)
@@ -102,7 +119,12 @@ def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> Non
     hosts[0].late = 30.0
     with ThreadPoolExecutor(crowd) as pool:
         bodies = [{"number": number} for number in range(crowd)]
-        answers = list(pool.map(partial(transport.search, "/a/_search"), bodies))
+        answers = list(
+            pool.map(
+                partial(transport.search, "/a/_search"),
+                bodies,
+            ),
+        )
     assert answers == [{"said": body} for body in bodies]
 
 
@@ -112,7 +134,10 @@ def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
     ports = [host.server_port for host in hosts]
     transport = connected(kind, *ports, options="search_timeout=0.1&request_timeout=20")
     hang_all(transport, hosts)
-    assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
+    assert transport.search(
+        "/a/_search",
+        {"slow": 1},
+    ) == {"said": {"slow": 1}}
     # Each host is asked twice before one of them has its time.
     assert all(len(host.paths) >= 2 for host in hosts)
 

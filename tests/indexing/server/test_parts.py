@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from threading import Event, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boc import plugins
-from boc.codecs import SurrogateCodec
 from boc.errors import BackendError
-from boc.inputs.features import FeatureFile
-from boc.manage import load as load_module
-from boc.manage.load import load_index
 from boc.types import Rows
 from indexing.server.aliases import indices_of
 from indexing.server.parts import CLAIM, forget, reserve, share_code
@@ -31,7 +25,6 @@ from tests.indexing.server.test_faults import (
     ON_EACH,
     Made,
     Place,
-    fails,
     finish,
     make,
     placed,
@@ -53,16 +46,29 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
-def place(server: Any, old: Made, new: Made, request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(
+    server: Any,
+    old: Made,
+    new: Made,
+    request: pytest.FixtureRequest,
+) -> Iterator[Place]:
     with placed(server, f"parts-{abs(hash(request.node.name))}", old, new) as place:
         yield place
 
 
-def part(place: Place, number: int) -> tuple[object, ...]:
+def part(
+    place: Place,
+    number: int,
+) -> tuple[object, ...]:
     return place.command("--shard", f"{number}/{PARTS}")
 
 
-def killed(place: Place, hook: str, when: Callable[[str], bool], number: int) -> None:
+def killed(
+    place: Place,
+    hook: str,
+    when: Callable[[str], bool],
+    number: int,
+) -> None:
     """Kill the load of a part at the first request ``when`` this holds of its path."""
     process = start(*part(place, number))
 
@@ -79,7 +85,15 @@ def killed(place: Place, hook: str, when: Callable[[str], bool], number: int) ->
 
 @ON_EACH
 def test_concurrent_parts(place: Place) -> None:
-    processes = [start(*part(place, number)) for number in range(1, PARTS + 1)]
+    processes = [
+        start(
+            *part(
+                place,
+                number,
+            ),
+        )
+        for number in range(1, PARTS + 1)
+    ]
     said = [finish(process) for process in processes]
     assert [code for code, _ in said] == [0] * PARTS, said
     assert sum("the index appears when all parts are" in text for _, text in said) == PARTS - 1
@@ -92,13 +106,28 @@ def test_concurrent_parts(place: Place) -> None:
 def test_part_of_a_dead_process(place: Place) -> None:
     """It is killed amid its rows, and the others do not publish without it."""
     first = place.proxy.count["bulk"]
-    killed(place, "after", lambda path: place.proxy.count["bulk"] >= first + 4, 2)
+    killed(
+        place,
+        "after",
+        lambda path: place.proxy.count["bulk"] >= first + 4,
+        2,
+    )
     for number in (1, 3):
         run(*part(place, number))
         assert place.look() == "old"
     run(*part(place, 2))
     place.holds(place.new)
-    assert "is up to date" in finish(start(*part(place, 1)))[1]
+    assert (
+        "is up to date"
+        in finish(
+            start(
+                *part(
+                    place,
+                    1,
+                ),
+            ),
+        )[1]
+    )
 
 
 @ON_EACH
@@ -112,14 +141,30 @@ def test_publication_after_a_kill(place: Place) -> None:
     assert CLAIM not in {item.id for item in place.new.index.items()}
 
 
-def load(at: str, name: str, made: Made, number: int) -> None:
+def load(
+    at: str,
+    name: str,
+    made: Made,
+    number: int,
+) -> None:
     """One of two parts of ``made``, loaded by this process."""
     index = made.index
     ids = [item.id for item in index.items()][number - 1 :: 2]
     backend = plugins.backend(at)
-    with backend.create_part(name, index.manifest, index.arrays(), f"{number}/2") as writer:
+    with backend.create_part(
+        name,
+        index.manifest,
+        index.arrays(),
+        f"{number}/2",
+    ) as writer:
         if not writer.has(ids):
-            writer.add(Rows(index.find(ids), index.terms(ids), index.vectors(ids)))
+            writer.add(
+                Rows(
+                    index.find(ids),
+                    index.terms(ids),
+                    index.vectors(ids),
+                ),
+            )
         writer.commit()
 
 
@@ -133,13 +178,23 @@ def test_parts_share_a_generation(place: Place) -> None:
     for number in count(1):
         paths: list[str] = []
 
-        def before(_: int, path: str, number: int = number, paths: list[str] = paths) -> None:
+        def before(
+            _: int,
+            path: str,
+            number: int = number,
+            paths: list[str] = paths,
+        ) -> None:
             paths.append(path)
             if len(paths) == number:
                 load(place.direct, name, place.old, 2)
 
         with Proxy(place.server.url, before=before) as proxy:
-            load(place.at.replace(place.proxy.url, proxy.url), name, place.old, 1)
+            load(
+                place.at.replace(place.proxy.url, proxy.url),
+                name,
+                place.old,
+                1,
+            )
         assert set(backend.open(name).items()) == items
         backend.remove(name)
         if f"/{name}-boc-" in paths[number - 1] and "*" not in paths[number - 1]:
@@ -166,65 +221,16 @@ def test_lost_answer_to_a_claim(place: Place) -> None:
     assert set(index.items()) == set(place.old.index.items())
 
 
-class Written:
-    """A writer that keeps the ids that it is given."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-
-    def __enter__(self) -> Written:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def has(self, ids: list[str]) -> bool:
-        return False
-
-    def add(self, rows: Rows) -> None:
-        self.ids += [item.id for item in rows.items]
-
-    def commit(self) -> None:
-        return
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 2, 3, 50])
-def test_part_reads_its_batches(old: Made, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    batch = FeatureFile.batch
-
-    def counted(self: FeatureFile, *given: Any, **options: Any) -> Any:
-        read.append(len(found := batch(self, *given, **options)))
-        return found
-
-    monkeypatch.setattr(load_module, "BATCH", 7)
-    monkeypatch.setattr(FeatureFile, "batch", counted)
-    found: list[str] = []
-    manifest = old.index.manifest
-    codec = SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays())
-    for number in range(1, parts + 1):
-        writer = Written()
-        kept = SimpleNamespace(create_part=lambda *given, writer=writer: writer)
-        monkeypatch.setattr(plugins, "backend", lambda at, kept=kept: kept)
-        read.clear()
-        with FeatureFile(old.path) as file:
-            done = list(
-                load_index(file, "anywhere", "photos", codec, manifest, part=f"{number}/{parts}"),
-            )
-        assert done[-1] == sum(manifest.items.values())
-        assert sum(read) == len(writer.ids)
-        found += writer.ids
-    assert sorted(found) == sorted(item.id for item in old.index.items())
-
-
 CODE = {"steps": [], "n_terms": 3}
 KEY = "0123456789ab"
 
 
 def arrays() -> dict[str, NDArray[Any]]:
     return {
-        "0.mean_": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "0.mean_": np.arange(6, dtype=np.float32).reshape(
+            2,
+            3,
+        ),
         "1.ids_": np.zeros(0, np.int64),
     }
 
@@ -240,7 +246,15 @@ def test_code_is_learned_once(place: Place) -> None:
         return CODE, arrays()
 
     with ThreadPoolExecutor(4) as pool:
-        loads = [pool.submit(backend.learn_once, place.name, KEY, learn) for _ in range(4)]
+        loads = [
+            pool.submit(
+                backend.learn_once,
+                place.name,
+                KEY,
+                learn,
+            )
+            for _ in range(4)
+        ]
     assert learned == [1]
     for each in loads:
         config, found = each.result()
@@ -292,18 +306,3 @@ def test_learning_after_a_failure(place: Place) -> None:
     assert learned(fail) == CODE
     first.join()
     forget(backend.transport, place.name)
-
-
-@pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
-def test_wrong_part_is_refused(tmp_path: Path, text: str) -> None:
-    """Neither the file nor a server is looked at."""
-    line = fails(
-        "index",
-        "photos",
-        tmp_path / "none.h5",
-        "--shard",
-        text,
-        "--at",
-        "elastic+http://127.0.0.1:1",
-    )
-    assert line == f"Error: {text!r} is no shard; write I/N with I from 1 to N, for example 3/16"

@@ -2,26 +2,19 @@
 are all there."""
 
 import base64
-from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
+from boc.types import MODALITIES, Item, Modality, TermMatrix
 from indexing.server import requests, searches
 from indexing.server.binary import from_base64, to_base64
 from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
-from indexing.server.vector_fields import VECTOR_FIELDS, VectorField
-from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
+from tests.oracles import TEXT, assert_canonical, same_matrix, term_matrices
 
 LARGEST = 2**31 - 1
-HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
-SOURCE_ONLY = ("content", "group", "array", "part", "items", "unit", "concept_dim", "by")
-BINARY = {"type": "binary", "doc_values": True}
-UNREAD = {"type": "keyword", "index": False, "doc_values": False}
 frequencies = (
     st.integers(1, 20)
     | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24])
@@ -88,101 +81,6 @@ class TestStrategy:
         found = requests.decode_terms(documents, strategy.base, terms.shape[1])
         assert_canonical(found, terms.shape)
         assert same_matrix(found, terms)
-
-    @given(value=frequencies)
-    def test_digits_of_a_number(self, strategy: Strategy, value: int) -> None:
-        digits = strategy.digits(value)
-        assert strategy.base ** (digits - 1) <= value < strategy.base**digits
-        asked = strategy.features([7], [3], digits)
-        assert list(asked.values()) == [3 * strategy.base**i for i in range(digits)]
-        assert len(asked) == digits
-
-    @given(
-        weights=st.dictionaries(
-            st.integers(0, 99).map("t{}".format),
-            st.integers(1, LARGEST),
-            min_size=1,
-        ),
-    )
-    def test_query_has_all_weights(self, strategy: Strategy, weights: dict[str, int]) -> None:
-        query = strategy.query(weights)
-        assert orjson.loads(requests.dumps(query)) == query
-        if strategy.name == "sparse_vector":
-            assert query["sparse_vector"] == {
-                "field": "terms",
-                "query_vector": weights,
-                "prune": False,
-            }
-            return
-        clauses = query["bool"]["should"]
-        if strategy.name == "rank_features":
-            assert all(clause["rank_feature"]["linear"] == {} for clause in clauses)
-            found = {
-                c["rank_feature"]["field"].removeprefix("terms."): c["rank_feature"]["boost"]
-                for c in clauses
-            }
-        else:
-            found = {c["term"]["terms"]["value"]: c["term"]["terms"]["boost"] for c in clauses}
-        assert found == weights
-
-    @pytest.mark.parametrize("field", VECTOR_FIELDS.values(), ids=list(VECTOR_FIELDS))
-    @pytest.mark.parametrize("order", ["id", "term"])
-    def test_mapping_of_an_index(self, strategy: Strategy, field: VectorField, order: str) -> None:
-        manifest = replace(new_manifest(10, 3), fields={"year": "integer", "title": "text"})
-        body = requests.index_body(strategy, manifest, field, {"a": 1}, shards=3, order=order)
-        excluded = [] if field.in_source else HIDDEN
-        assert body["mappings"] == {
-            "dynamic": False,
-            "_source": {
-                "enabled": True,
-                "includes": [] if field.in_source else ["*"],
-                "excludes": excluded,
-            },
-            "_routing": {"required": False},
-            "_meta": {"a": 1},
-            "properties": {
-                "id": {"type": "keyword", "index": False},
-                "modality": {"type": "keyword"},
-                "size": {"type": "integer", "index": False},
-                "digits": {"type": "byte", "index": False},
-                "terms": strategy.mapping,
-                "vector": field.mapping(3),
-                **dict.fromkeys(("concepts", "item", "block"), BINARY),
-                "words": {
-                    "type": "text",
-                    "analyzer": "standard",
-                    "search_analyzer": "standard",
-                    "similarity": "BM25",
-                },
-                "meta": {
-                    "properties": {
-                        "year": {"type": "long"},
-                        "title": {"type": "text", "index": False, "copy_to": "words"},
-                    },
-                },
-                **dict.fromkeys(SOURCE_ONLY, UNREAD),
-                **({"first": {"type": "integer", "index": False}} if order == "term" else {}),
-            },
-        }
-        settings = body["settings"]
-        assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 0)
-        assert settings["refresh_interval"] == "-1"
-        assert settings["sort.field"] == (["first", "id"] if order == "term" else ["id"])
-        assert {**strategy.settings, **field.settings}.items() <= settings.items()
-
-    def test_mapping_of_attached_codes(self, strategy: Strategy) -> None:
-        assert requests.object_mapping(strategy, 3) == {
-            "dynamic": False,
-            "properties": {
-                "id": {"type": "keyword", "index": False},
-                "modality": {"type": "keyword"},
-                "row": {"type": "keyword"},
-                "size": {"type": "integer", "index": False},
-                "digits": {"type": "byte", "index": False},
-                "terms": strategy.mapping,
-                "vector": BINARY,
-            },
-        }
 
 
 @given(terms=sparse_terms())
@@ -266,54 +164,6 @@ def test_document_ids_are_distinct(a: str, b: str) -> None:
         assert (found == key) == (len(key.encode()) <= 512 and not key.startswith("boc:"))
     if a != b:
         assert len({requests.document_id(key) for key in (a, b, f"boc:{a}", f"boc:{b}")}) == 4
-
-
-values = st.text(min_size=1, max_size=5) | st.integers(-5, 5) | st.booleans() | st.floats(-2, 2)
-filters = st.lists(
-    st.builds(
-        Filter,
-        st.sampled_from("abc"),
-        st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
-        values,
-    ),
-    max_size=4,
-)
-
-
-@given(
-    conditions=filters,
-    modality=st.none() | st.sampled_from(["image", "text"]),
-    k=st.integers(1, 50),
-    words=st.none() | st.just(requests.match_body("a dog", 2.5)),
-)
-def test_conditions_are_in_the_query(
-    conditions: list[Filter],
-    modality: Any,
-    k: int,
-    words: Any,
-) -> None:
-    query = STRATEGIES["text"].query({"t1": 2, "t3": 4})
-    body = requests.search_body(query, k, modality, conditions, words)
-    assert (body["size"], body["track_total_hits"]) == (k, True)
-    assert body["sort"] == [{"_score": "desc"}, {"id": "asc"}]
-    whole = body["query"]
-    if not conditions and modality is None and words is None:
-        assert whole == query
-        return
-    assert whole["bool"]["must"] == [query]  # a hit shares a term
-    assert whole["bool"].get("should", []) == ([] if words is None else [words])
-    said = [("only", *clause.items()) for clause in whole["bool"].get("filter", [])]
-    said += [("not", *clause.items()) for clause in whole["bool"].get("must_not", [])]
-    wanted: list[Any] = [] if modality is None else [("only", ("term", {"modality": modality}))]
-    for c in conditions:
-        name = f"meta.{c.field}"
-        if c.op in ("=", "!="):
-            wanted.append(("only" if c.op == "=" else "not", ("term", {name: c.value})))
-        else:
-            side = ("l" if "<" in c.op else "g") + "t" + ("e" if "=" in c.op else "")
-            wanted.append(("only", ("range", {name: {side: c.value}})))
-    key = orjson.dumps
-    assert sorted(map(key, said)) == sorted(map(key, wanted))
 
 
 class Pages:

@@ -169,35 +169,6 @@ def test_wrong_scores_are_refused(backend: ServerBackend, index: str, fault: str
         self_test(backend.transport, index, strategy)
 
 
-class UnknownQuery(Text):
-    def clause(self, feature: str, weight: int) -> Json:
-        return {"no_such_query": {feature: weight}}
-
-
-class Objects(Text):
-    def field(self, features: Mapping[str, int]) -> Any:
-        return (
-            dict(features) if len(features) > 2 else super().field(features)
-        )  # not where it is only analysed
-
-
-@ON_EACH
-@pytest.mark.parametrize(
-    ("strategy", "words"),
-    [(UnknownQuery(), "no_such_query"), (Objects(), "")],
-)
-def test_what_a_server_lacks_is_no_fault(
-    backend: ServerBackend,
-    index: str,
-    strategy: Strategy,
-    words: str,
-) -> None:
-    backend.transport.request("PUT", f"/{index}", body(strategy))
-    lack = self_test(backend.transport, index, strategy)
-    assert lack is not None
-    assert words in lack
-
-
 @ON_EACH
 def test_wrong_scores_prevent_an_index(
     server: Any,

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +12,6 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.vectors import unit_rows
-from indexing.server import requests
-from indexing.server.term_fields import STRATEGIES
 from indexing.server.vector_fields import (
     FLOAT16,
     FLOAT32,
@@ -36,40 +33,6 @@ fields = st.builds(
 )
 
 
-@given(field=fields, window=st.integers(1, 99) | st.integers(requests.WINDOW + 1, 10**6))
-def test_rerank_body(field: VectorField, window: int) -> None:
-    vector = np.array([3.0, 4.0], np.float32)
-    body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
-    before = orjson.dumps(body)
-    found = requests.rerank_body(body, field, vector, window)
-    assert orjson.dumps(body) == before
-    assert "sort" not in found  # a server does not rescore what is sorted
-    script = field.script(vector)
-    assert b"'vector'" not in requests.dumps(found)
-    if window <= requests.WINDOW:
-        assert found["query"] == body["query"]
-        rescore = found["rescore"]["query"]
-        assert (
-            found["rescore"]["window_size"],
-            rescore["query_weight"],
-            rescore["rescore_query_weight"],
-        ) == (
-            window,
-            0,
-            1,
-        )
-        asked = rescore["rescore_query"]["script_score"]["script"]
-    elif isinstance(field, DenseByte):
-        knn = found["query"]["knn"]
-        assert (knn["field"], knn["k"], knn["filter"]) == ("boc.vector", 5, body["query"])
-        assert (knn["num_candidates"], knn["query_vector"]) == (requests.WINDOW, "5f7f")
-        return
-    else:
-        assert found["query"]["script_score"]["query"] == body["query"]
-        asked = found["query"]["script_score"]["script"]
-    assert requests.dumps(asked) == requests.dumps(script)
-
-
 def test_offset_exceeds_the_norm() -> None:
     assert 5.0 < offset(np.array([3.0, 4.0], np.float32)) == pytest.approx(5.05)
 
@@ -77,18 +40,6 @@ def test_offset_exceeds_the_norm() -> None:
 def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
     found = unit_rows(np.random.default_rng(seed).standard_normal((count, dim)))
     return found.astype(np.float32)
-
-
-@given(field=fields, seed=st.integers(0, 99), dim=st.integers(1, 40))
-def test_values_ignore_memory_order(field: VectorField, seed: int, dim: int) -> None:
-    vectors = vectors_of(seed, 3, dim).astype(field.dtype)
-    written = [requests.dumps({"vector": value}) for value in field.values(vectors)]
-    for same in (
-        np.asfortranarray(vectors),
-        np.repeat(vectors, 2, axis=1)[:, ::2],
-        np.repeat(vectors, 2, axis=0)[::2],
-    ):
-        assert [requests.dumps({"vector": value}) for value in field.values(same)] == written
 
 
 BYTES = pytest.mark.parametrize("kind", [KnnByte, DenseByte])
@@ -222,19 +173,3 @@ def test_script_decodes_float16() -> None:
 def test_script_decodes_float32(values: list[float]) -> None:
     for value in values:
         assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
-
-
-@pytest.mark.parametrize(("source", "dtype"), [(FLOAT16, "<f2"), (FLOAT32, "<f4")])
-def test_script_is_the_dot_product(source: str, dtype: str) -> None:
-    rng = np.random.default_rng(0)
-    for dim in (1, 2, 7, 384, 1024):
-        query, item = rng.standard_normal((2, dim)).astype(np.float32)
-        query = query / np.linalg.norm(query)
-        item = (item / np.linalg.norm(item)).astype(dtype)
-        expected = float(query.astype(float) @ item.astype(float))
-        bound = (
-            dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float))
-            + dim * 2.0**-37
-        )
-        found = painless(source, query, item.tobytes(), offset(query))
-        assert abs(found - offset(query) - expected) <= bound + 1e-12
