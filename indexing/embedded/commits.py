@@ -31,7 +31,7 @@ from boc.foreign import Count, read_json, typed
 from boc.manifest import Manifest
 
 from . import fs
-from .npy_files import DAMAGED, Files, HashingFile, load_array, name_of
+from .npy_files import DAMAGED, Files, Output, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
@@ -57,6 +57,10 @@ class Commit:
     codec: str
     segments: list[SegmentEntry] = field(default_factory=list)
     files: Files = field(default_factory=dict)
+
+    def inside(self, folder: str) -> Files:
+        """Return the files in a folder."""
+        return {name: told for name, told in self.files.items() if name.startswith(f"{folder}/")}
 
     def to_json(self) -> str:
         raw = {
@@ -170,26 +174,15 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
     """Write the learned arrays of a codec to a folder that is named by its contents."""
-    told = {}
-    for name, array in arrays.items():
-        file = HashingFile()
-        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-        told[f"{name}.npy"] = file.size, file.digest.hexdigest()
-    kept = f"codec-{name_of(told)}"
-    # A full disk has no room for it again.
-    if (home / kept).is_dir() and _whole(home / kept, told):
-        return kept, {f"{kept}/{file}": each for file, each in told.items()}
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
-    files = {}
+    output = Output(stage)
     for name, array in arrays.items():
-        path = stage / f"{name}.npy"
-        with fs.create(path) as handle:
-            np.save(handle, np.ascontiguousarray(array), allow_pickle=False)
-        files[path.name] = (path.stat().st_size, sha256(path))
+        with output.file(f"{name}.npy") as handle:
+            np.lib.format.write_array(handle, np.ascontiguousarray(array), allow_pickle=False)
     fs.sync(stage)
-    return keep_folder(stage, "codec", files)
+    return keep_folder(stage, "codec", output.files)
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
@@ -205,8 +198,7 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
 
 def load_codec(home: Path, commit: Commit) -> dict[str, NDArray[Any]]:
     """Load the learned arrays of a commit."""
-    inside = sorted(Path(name) for name in commit.files if name.startswith(f"{commit.codec}/"))
-    return {path.stem: load_array(home / path) for path in inside}
+    return {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
 
 
 def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:

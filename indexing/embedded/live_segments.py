@@ -27,10 +27,10 @@ Located: TypeAlias = "tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]"
 class LiveSegment:
     """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
 
-    ``name`` is that of its folder; None if it is in memory only.
+    ``name`` is that of its folder.
     """
 
-    name: str | None
+    name: str
     segment: Segment
     files: Files = field(default_factory=dict)
     live: NDArray[np.uint8] | None = None
@@ -110,9 +110,7 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Live
                 )
             live = np.ones(len(segment), np.uint8)
             live[dead] = 0
-        prefix = f"{entry.name}/"
-        files = {name: told for name, told in commit.files.items() if name.startswith(prefix)}
-        parts.append(LiveSegment(entry.name, segment, files, live))
+        parts.append(LiveSegment(entry.name, segment, commit.inside(entry.name), live))
     return parts
 
 
@@ -184,7 +182,6 @@ def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[Segment
     entries: list[SegmentEntry] = []
     files: Files = {}
     for part in parts:
-        assert part.name is not None
         dead = None
         if part.live is not None:
             dead, entry = commits.keep_array(

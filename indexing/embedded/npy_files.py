@@ -72,10 +72,9 @@ class Output:
 
 
 class HashingFile:
-    """A file that computes the digest of its bytes while it is written; without ``handle``, only
-    the digest."""
+    """A file that computes the digest of its bytes while it is written."""
 
-    def __init__(self, handle: BinaryIO | None = None) -> None:
+    def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
         self.digest = hashlib.sha256()
         self.size = 0
@@ -83,8 +82,7 @@ class HashingFile:
     def write(self, data: Any) -> int:
         written = memoryview(data).cast("B") if len(data) else b""
         self.digest.update(written)
-        if self._handle is not None:
-            self._handle.write(written)
+        self._handle.write(written)
         self.size += len(written)
         return len(written)
 

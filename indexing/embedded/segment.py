@@ -252,12 +252,9 @@ def merge(
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
     code: CompactCode | None = None,
-) -> tuple[Files, list[NDArray[np.int64]]]:
+) -> Files:
     """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if
-    ``code`` is given; return its files and the new rows.
-
-    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and
-    blocks.
+    ``code`` is given; return its files. Memory holds the ids, and blocks.
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
@@ -271,7 +268,7 @@ def merge(
         for done in [pool.submit(job) for job in jobs]:
             done.result()
     fs.sync(folder)
-    return out.files, merged.moved
+    return out.files
 
 
 class _MergeOrder:

@@ -27,11 +27,9 @@ from . import commits, fs
 from .commits import LOADING, Commit
 from .live_segments import LiveSegment, list_entries, open_current, open_parts
 from .merge import Merger
+from .npy_files import Files
 from .segment import Segment, gather_segment, side_by_side
 
-FEW = (
-    4  # the last buffer is merged from memory if the stored rows are at most so many times as many
-)
 WAITING = 48 << 20  # bytes of a full buffer; a flush takes twice that while the next buffer fills
 
 
@@ -80,6 +78,8 @@ class _Writing:
 
     _manifest: Manifest
     _arrays: Mapping[str, NDArray[Any]]
+    _codec: tuple[str, Files] | None = None
+    """The folder of the learned arrays, and its files, once they are stored."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -100,7 +100,7 @@ class _Writing:
             parts = self._first_parts()
             self._buffer = _Buffer(self._manifest)
             code = CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim)
-            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts, code))
+            self._merger = Merger(self._home, self._manifest, parts, code)
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()
@@ -132,7 +132,9 @@ class _Writing:
     def _commit(self) -> Commit:
         """Return the commit of the current segments; writes the files of their tombstones."""
         parts = self._merger.parts
-        codec, files = commits.keep_codec(self._home, self._arrays)
+        if self._codec is None:
+            self._codec = commits.keep_codec(self._home, self._arrays)
+        codec, files = self._codec
         entries, named = list_entries(self._home, parts)
         counts: dict[str, int] = {m: sum(part.counts()[m] for part in parts) for m in MODALITIES}
         postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
@@ -173,7 +175,6 @@ class EmbeddedWriter(_Writing):
             if (
                 self._committed or not later
             ):  # after a kill, or if the source is lost, the load continues later
-                self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
 
@@ -188,13 +189,7 @@ class EmbeddedWriter(_Writing):
 
     def commit(self) -> None:
         self._wait()
-        others = sum(map(len, self._merger.parts))
-        if 0 < others <= FEW * len(self._buffer.place):
-            self._merger.hold(
-                self._buffer.segment(),
-            )  # merged at once, so it need not be stored first
-        else:
-            super()._flush()  # stored first, since merging many rows needs the memory
+        super()._flush()
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(
@@ -265,7 +260,6 @@ class EmbeddedEditor(_Writing):
 
     def __exit__(self, *exc: object) -> None:
         with self._held:
-            self._merger.close()
             _sweep(self._home)
 
     def put(self, rows: Rows) -> None:
@@ -302,6 +296,7 @@ class EmbeddedEditor(_Writing):
         opened = open_current(self._home)
         self._manifest = opened.manifest
         self._arrays = opened.arrays
+        self._codec = opened.commit.codec, opened.commit.inside(opened.commit.codec)
         commits.forget_done_load(self._home, opened.manifest)
         _sweep(self._home)
         return opened.parts
