@@ -20,6 +20,7 @@ from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
 from boc.plan import FOLDER, Statistics, make_plan
+from boc.rerank.compact import CompactCode
 from boc.rerank.storage import restore_rows
 from boc.types import (
     Filter,
@@ -36,12 +37,13 @@ from boc.types import (
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
 from .kernel import TopRows
-from .live_segments import Located, locate, masks_of, open_current, owner, read
+from .live_segments import Located, Snapshot, locate, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
 from .postings import RowScores
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side, take_sets
-from .shortlist import Shortlist
+
+LEAST = 20_000  # items from which compact codes order candidates; fewer vectors are in the cache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,10 +89,9 @@ class EmbeddedEngine:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self.shortlist = Shortlist.of(opened)
-        self.costs = FOLDER._replace(compact=self.shortlist is not None)
+        compact = _compact_code(opened)
+        self.costs = FOLDER._replace(compact=compact is not None)
         parts = opened.parts
-        shortlist = self.shortlist
         dim = self.manifest.identity.dim
         # Masks of filters are cached in 32 MiB, and of 16 sets of filters at least.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
@@ -100,7 +101,7 @@ class EmbeddedEngine:
                 parts,
                 masks_of(parts, modality, filters),
                 dim,
-                shortlist,
+                compact,
             ),
         )
 
@@ -283,6 +284,16 @@ class EmbeddedEngine:
     def damaged_files(self) -> list[str]:
         """Return the files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
+
+
+def _compact_code(opened: Snapshot) -> CompactCode | None:
+    """Return the code that orders candidates before their vectors are read; None for a small index,
+    or if a segment has no compact codes."""
+    parts = [part for part in opened.parts if len(part.segment)]
+    if sum(map(len, parts)) < LEAST or any(part.segment.compact is None for part in parts):
+        return None
+    manifest = opened.manifest
+    return CompactCode.of(manifest.codec, opened.arrays, manifest.identity.dim)
 
 
 def _order(groups: Sequence[Located]) -> NDArray[np.int64]:

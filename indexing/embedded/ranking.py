@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from boc.plan import Plan, Statistics
 from boc.rerank.alignment import alignment_scores
+from boc.rerank.compact import CompactCode
 from boc.rerank.dot import dot
 from boc.types import Rescore, SearchRequest, Stages, timed
 
@@ -23,7 +24,6 @@ from .live_segments import LiveSegment, read
 from .npy_files import rows_of
 from .postings import RowScores
 from .segment import Segment, take_sets
-from .shortlist import Shortlist
 
 
 class RankedRows(NamedTuple):
@@ -42,22 +42,14 @@ class Ranking:
         parts: Sequence[LiveSegment],
         masks: Sequence[NDArray[np.uint8] | None],
         dim: int,
-        shortlist: Shortlist | None,
+        compact: CompactCode | None,
     ) -> None:
         self.parts = parts
         self.masks = masks
         self._dim = dim
-        self._shortlist = shortlist
         pairs = zip(parts, masks, strict=True)
-        arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
-        self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
-
-    def _arrays(self, part: LiveSegment, mask: NDArray[np.uint8] | None) -> Arrays:
-        segment = part.segment
-        ids = part.segment.texts["ids"]
-        compact = None if self._shortlist is None else segment.compact
-        codes = (None, None) if compact is None else (compact.codes, compact.scales)
-        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
+        arrays = [(_arrays(part.segment, mask), len(part.segment)) for part, mask in pairs]
+        self._kernel = Kernel(arrays, dim, None if compact is None else compact.signs)
 
     @cached_property
     def statistics(self) -> Statistics:
@@ -118,12 +110,11 @@ class Ranking:
             if request.rescore is not None:
                 with stages.timed("rerank_ms"):
                     chosen = self._split(best)
-                    size = plan.size
                     if self._compares_all(plan, len(best.rows), request, i):
                         compared += 1
-                        chosen, size = self._all(chosen, request, request.rescore, plan, i)
+                        chosen = self._all(chosen, request, request.rescore, plan, i)
                     stages.candidates += sum(map(len, chosen))
-                    best = self._rescore(chosen, size, request, request.rescore, i)
+                    best = self._rescore(chosen, request, request.rescore, i)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
         stages.plan = plan.way_of(compared, len(request))
@@ -176,18 +167,15 @@ class Ranking:
         rescore: Rescore,
         plan: Plan,
         i: int,
-    ) -> tuple[list[NDArray[np.int64]], int]:
-        """Return all rows of each part that pass, and how many vectors are read; for an alignment
-        the candidates of query i, and the rows of the best products."""
+    ) -> list[NDArray[np.int64]]:
+        """Return all rows of each part that pass; for an alignment the candidates of query i, and
+        the rows of the best products."""
         passing = self.passing_rows()
-        total = self.statistics.passing
-        if plan.way == "all":
-            return passing, total
-        if rescore.metric == "dot":
-            return passing, plan.depth
+        if plan.way == "all" or rescore.metric == "dot":
+            return passing
         near = replace(rescore, metric="dot", k=plan.depth)
-        nearest = self._split(self._rescore(passing, total, request, near, i))
-        return list(map(np.union1d, candidates, nearest)), total
+        nearest = self._split(self._rescore(passing, request, near, i))
+        return list(map(np.union1d, candidates, nearest))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
         """Return the rows of each part, ascending."""
@@ -196,13 +184,12 @@ class Ranking:
     def _rescore(
         self,
         chosen: list[NDArray[np.int64]],
-        size: int,
         request: SearchRequest,
         rescore: Rescore,
         i: int,
     ) -> RankedRows:
         """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
-        i; at most ``size`` vectors are read."""
+        i."""
         pairs = list(zip(self.parts, chosen, strict=True))
         scored: list[RowScores] = []
         if rescore.metric != "dot":
@@ -213,15 +200,15 @@ class Ranking:
                 scored.append((rows, alignment_scores(rescore, i, sets, request.modality)))
             return best_of(self.parts, scored, rescore.k)
         query = rescore.queries.vectors[i]
-        if self._shortlist is not None and sum(map(len, chosen)) > size:
-            estimates = self._shortlist.estimates
-            scored = [(rows, estimates(query, part, rows)) for part, rows in pairs]
-            chosen = self._split(best_of(self.parts, scored, size))
-        scored = [
-            (rows, dot(query, part.segment.vectors, rows))
-            for part, rows in zip(self.parts, chosen, strict=True)
-        ]
+        scored = [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs]
         return best_of(self.parts, scored, rescore.k)
+
+
+def _arrays(segment: Segment, mask: NDArray[np.uint8] | None) -> Arrays:
+    ids = segment.texts["ids"]
+    compact = segment.compact
+    codes = (None, None) if compact is None else (compact.codes, compact.scales)
+    return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
 
 def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:

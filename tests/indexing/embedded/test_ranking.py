@@ -14,14 +14,15 @@ from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
-from boc.plan import Plan, make_plan
+from boc.plan import Plan, vectors_read
 from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
-from indexing.embedded import engine, kernel, merge, shortlist
+from indexing.embedded import engine, kernel, merge, ranking
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
+from tests.boc.rerank.test_compact import estimates
 
 NATIVE = kernel._search
 pytestmark = pytest.mark.skipif(
@@ -72,7 +73,7 @@ def build(
     dtype: str,
     segments: int,
     code: str,
-    least: int = shortlist.LEAST,
+    least: int = engine.LEAST,
 ) -> Searcher:
     """An index of some segments, with rows deleted and replaced, and a shortlist if it has at least
     ``least`` items."""
@@ -114,21 +115,21 @@ def build(
                     editor.delete([item.id for item in items[max(0, first - 9) : first]])
                     editor.commit("ef" * 32)
             first += size
-        patch.setattr(shortlist, "LEAST", least)
+        patch.setattr(engine, "LEAST", least)
         return Searcher.open("some", f"file:{folder}")
 
 
 CASES = {
-    "one segment": (1, "float16", "dictionary", shortlist.LEAST),
-    "segments": (3, "float16", "dictionary", shortlist.LEAST),
+    "one segment": (1, "float16", "dictionary", engine.LEAST),
+    "segments": (3, "float16", "dictionary", engine.LEAST),
     "no centre": (2, "float32", "uncentred", 1),
-    "8 bits": (3, "int8", "dictionary", shortlist.LEAST),
+    "8 bits": (3, "int8", "dictionary", engine.LEAST),
     "shortlist": (1, "float32", "dictionary", 1),
     "shortlist of segments": (3, "float16", "dictionary", 1),
     "shortlist in 8 bits": (2, "int8", "dictionary", 1),
-    "bits": (2, "float16", "bits:8/16", shortlist.LEAST),
-    "scalar": (3, "float32", "scalar:8/8", shortlist.LEAST),
-    "permutation": (1, "float16", "permutation:6/6", shortlist.LEAST),
+    "bits": (2, "float16", "bits:8/16", engine.LEAST),
+    "scalar": (3, "float32", "scalar:8/8", engine.LEAST),
+    "permutation": (1, "float16", "permutation:6/6", engine.LEAST),
 }
 
 
@@ -138,7 +139,7 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code, least)
     assert isinstance(searcher.index, EmbeddedEngine)
     assert len(searcher.index._parts) == segments
-    assert (searcher.index.shortlist is not None) == (code == "dictionary" and least == 1)
+    assert searcher.index.costs.compact == (code == "dictionary" and least == 1)
     return searcher
 
 
@@ -176,9 +177,25 @@ def slow_hits(
             for place, (key, row) in enumerate(zip(ids, terms, strict=True))
         ]
         candidates = sorted(one for one in scored if one[0] < 0)[:depth]
+        if searcher.index.costs.compact:
+            products = estimated(searcher.index, ids, vector.astype(np.float32))
+            nearest = sorted((-products[key], key, place) for _, key, place in candidates)
+            candidates = nearest[: vectors_read(depth, k)]
         best = sorted((-float(vectors[place] @ vector), key) for _, key, place in candidates)[:k]
         rankings.append([(key, -score) for score, key in best])
     return rankings
+
+
+def estimated(index: Any, ids: list[str], query: NDArray[np.float32]) -> dict[str, float]:
+    """The products of a query with items, estimated from their compact codes."""
+    code = CompactCode.of(index.manifest.codec, index.arrays(), DIM)
+    products = {}
+    for part in index._parts:
+        rows = np.arange(len(part.segment))
+        scores = estimates(code, query, part.segment.compact)
+        live = rows if part.live is None else np.flatnonzero(part.live)
+        products |= zip(part.segment.ids(live), scores[live].tolist(), strict=True)
+    return {key: products[key] for key in ids}
 
 
 def pairs(answers: list[list[Hit]]) -> list[list[tuple[str, float]]]:
@@ -226,15 +243,13 @@ def test_the_native_call_gives_what_all_steps_give(
     )  # terms made here, not by the index
     for i in range(n):
         assert searcher.search_vectors(queries.take([i]), **options) == [hits[i]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "_search", None)
-        patch.setattr(shortlist, "LEAST", 1 << 30 if searcher.index.shortlist is None else 1)  # type: ignore[attr-defined]
-        stepwise = Searcher(EmbeddedEngine(searcher.index._home))  # type: ignore[attr-defined]
-        if searcher.codec.query_budget is not None:
-            stepwise.codec.set_budgets(2, budget)
-        assert stepwise.search_vectors(queries, **options) == hits
-    if searcher.index.shortlist is not None:  # type: ignore[attr-defined]
-        return  # test_compact.py has the slow loops of estimates
+    if not searcher.index.costs.compact:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "_search", None)
+            stepwise = Searcher(EmbeddedEngine(searcher.index._home))  # type: ignore[attr-defined]
+            if searcher.codec.query_budget is not None:
+                stepwise.codec.set_budgets(2, budget)
+            assert stepwise.search_vectors(queries, **options) == hits
     slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
     assert [[key for key, _ in one] for one in pairs(hits)] == [
         [key for key, _ in one] for one in slow
@@ -248,42 +263,23 @@ def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
     return ids.tolist(), scores.tolist()
 
 
-def test_shortlist_is_independent_of_segments(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    searcher = build(tmp_path, "float16", 3, "dictionary", 1)
-
-    def short(*given: Any) -> Plan:
-        return make_plan(*given)._replace(size=5)
-
-    monkeypatch.setattr(engine, "make_plan", short)
-    options = {"k": 5, "rm": 30.0}
-    before = answers(searcher, **options)
-    EmbeddedBackend(tmp_path).compact("some")
-    monkeypatch.setattr(shortlist, "LEAST", 1)
-    assert answers(searcher.renew(force=True), **options) == before
-    monkeypatch.setattr(engine, "make_plan", make_plan)
-    assert answers(searcher, **options) != before  # more vectors are read
-
-
 def test_index_without_compact_codes_is_searched_and_completed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shortlist, "LEAST", 1)
+    monkeypatch.setattr(engine, "LEAST", 1)
     with monkeypatch.context() as patch:
         patch.setattr(CompactCode, "of", lambda *_: None)
         searcher = build(tmp_path, "float16", 1, "dictionary")
     backend = EmbeddedBackend(tmp_path)
-    assert backend.open("some").shortlist is None
+    assert not backend.open("some").costs.compact
     assert not list(tmp_path.rglob("compact*.npy"))
     expected = answers(searcher, k=50, rm=1)
     assert answers(Searcher.open("some", f"file:{tmp_path}"), k=50, rm=1) == expected
     backend.compact("some")
     assert len(list(tmp_path.rglob("compact*.npy"))) == 2
     completed = backend.open("some")
-    assert completed.shortlist is not None
+    assert completed.costs.compact
     assert answers(Searcher(completed), k=50, rm=1) == expected
     assert completed.damaged_files() == []
     name = completed._parts[0].name
@@ -336,8 +332,9 @@ def test_a_search_without_budgets_has_all_hits(
             stages = Stages()
             assert searcher.search_vectors(alone, k=k, stages=stages, **options) == [hits[i]]
             assert stages.plan == "all" or len(passing) > few
-        patch.setattr(kernel, "_search", None)
-        assert searcher.search_vectors(Embeddings("image", queries), k=k, **options) == hits
+        if not index.costs.compact:
+            patch.setattr(kernel, "_search", None)
+            assert searcher.search_vectors(Embeddings("image", queries), k=k, **options) == hits
     for i, answer in enumerate(hits):
         assert len(answer) == min(k, len(passing))
         assert {hit.id for hit in answer} <= passing
@@ -389,10 +386,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     assert code is not None
     index = searcher.index
     assert isinstance(index, EmbeddedEngine)
-    arrays = [
-        (index._ranking("image", ())._arrays(part, None), len(part.segment))
-        for part in index._parts
-    ]
+    arrays = [(ranking._arrays(part.segment, None), len(part.segment)) for part in index._parts]
     for i in range(len(code.centroids)):
         wrong = [*code.centroids]
         wrong[i] = np.ascontiguousarray(np.concatenate([wrong[i], wrong[i]]))
