@@ -13,7 +13,7 @@ If z is given, only the z highest similarities of each concept are kept before t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,14 @@ class _Assignment(ConceptStep):
     }
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0, "sigma": None, "drop_stopwords": False}
     outputs = "centroids_"
-    clusters: int
-    spherical: bool
     centroids_: Floats
     means_: Floats
     axes_: Floats
     term_labels_: NDArray[np.uint8]
+
+    def __init__(self, clusters: int, *, spherical: bool = False) -> None:
+        self.clusters = clusters
+        self.spherical = spherical
 
     def fit(self, X: Any, y: object = None) -> _Assignment:
         """Raise ValueError: ``from_codebook`` makes a complete step."""
@@ -71,16 +73,25 @@ class _Assignment(ConceptStep):
         sets = self._sets(X)
         return Ragged(center(sets.values, modality, self.means_, self.axes_), sets.offsets)
 
-    def _take(self, codebook: Codebook) -> None:
+    @classmethod
+    def from_codebook(cls, codebook: Codebook, **options: Any) -> Self:
+        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are
+        parameters except ``clusters`` and ``spherical``; ValueError for one out of its range."""
+        step = cls(len(codebook), spherical=codebook.spherical, **options)
+        step._check()
         take_codebook(
-            self,
+            step,
             codebook,
             centroids_="centroids",
             term_labels_="labels",
             means_="means",
             axes_="axes",
         )
-        self.frozen = True
+        step.frozen = True
+        return step
+
+    def _check(self) -> None:
+        """Raise ValueError for a parameter out of its range."""
 
     def _blocks(self, sets: Ragged, compared: int) -> Iterator[Ragged]:
         """Yield the sets in blocks whose rows are each compared with so many centroids."""
@@ -122,17 +133,6 @@ class HardAssignment(_Assignment):
     >>> step.transform(Ragged.from_sets([[[0, 1], [1, 0], [3, 1]], []], 2)).toarray().tolist()
     [[2, 1], [0, 0]]
     """
-
-    def __init__(self, clusters: int, *, spherical: bool = False) -> None:
-        self.clusters = clusters
-        self.spherical = spherical
-
-    @classmethod
-    def from_codebook(cls, codebook: Codebook) -> HardAssignment:
-        """Make the step with the centroids of ``codebook``; it is not fitted again."""
-        step = cls(len(codebook), spherical=codebook.spherical)
-        step._take(codebook)
-        return step
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Count n sets -> int32 csr (n, p): one histogram per set; an empty set has an empty
@@ -200,21 +200,11 @@ class SoftAssignment(_Assignment):
         query_z: int | None = None,
         spherical: bool = False,
     ) -> None:
-        self.clusters = clusters
+        super().__init__(clusters, spherical=spherical)
         self.similarity = similarity
         self.aggregate = aggregate
         self.z = z
         self.query_z = query_z
-        self.spherical = spherical
-
-    @classmethod
-    def from_codebook(cls, codebook: Codebook, **options: Any) -> SoftAssignment:
-        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are
-        parameters except ``clusters`` and ``spherical``; ValueError for one out of its range."""
-        step = cls(len(codebook), spherical=codebook.spherical, **options)
-        step._check()
-        step._take(codebook)
-        return step
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty

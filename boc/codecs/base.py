@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,6 +221,29 @@ class ConceptStep(Step):
             return Ragged(values, X.offsets)
         values = validate_data(self, X, **options)
         return Ragged(values, np.arange(len(values) + 1))
+
+
+class BookTerms(Step):
+    """A step whose terms are those of a codebook, of which it keeps ``z`` per document and
+    ``query_z`` per query."""
+
+    def __init__(
+        self,
+        clusters: int,
+        z: int = 32,
+        query_z: int = 32,
+    ) -> None:
+        self.clusters = clusters
+        self.z = z
+        self.query_z = query_z
+        self.codebook: Codebook | None = None
+
+    @classmethod
+    def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
+        """Make the step with the terms of ``codebook``."""
+        step = cls(len(codebook), **budgets)
+        step.codebook = codebook
+        return step
 
 
 EMPTY: dict[str, NDArray[Any]] = {

@@ -14,13 +14,13 @@ kind does what centring does, since w . (r - m) is w . r less a constant.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import ConceptStep, reduce_sets, stack_rows, take_codebook
+from boc.codecs.base import BookTerms, ConceptStep, reduce_sets, stack_rows, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import Floats, unit_rows
@@ -32,7 +32,7 @@ CELLS = 1 << 22  # products computed at a time
 LEAST = 1e-3  # least excess over a threshold that counts
 
 
-class LearnedTerms(ConceptStep):
+class LearnedTerms(BookTerms, ConceptStep):
     """Rows as activations of learned terms, shared by both modalities.
 
     Parameters
@@ -72,27 +72,11 @@ class LearnedTerms(ConceptStep):
     thresholds_: Floats
     term_labels_: NDArray[np.uint8]
 
-    def __init__(
-        self,
-        clusters: int,
-        z: int = 32,
-        query_z: int = 32,
-    ) -> None:
-        self.clusters = clusters
-        self.z = z
-        self.query_z = query_z
-
     @classmethod
-    def from_codebook(
-        cls,
-        codebook: Codebook,
-        *,
-        z: int = 32,
-        query_z: int = 32,
-    ) -> LearnedTerms:
+    def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
         """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted
         again."""
-        step = cls(len(codebook), z, query_z)
+        step = super().from_codebook(codebook, **budgets)
         take_codebook(
             step,
             codebook,

@@ -269,19 +269,19 @@ class Code:
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim``
         allows.
         """
-        from boc.codecs.presets import concept_code, global_code, late_code, learned_code, word_code
+        from boc.codecs.codec import SurrogateCodec
+        from boc.codecs.late_interaction import LateInteraction
+        from boc.codecs.presets import book_code, concept_code, global_code
 
         if self.name == "late":
-            return late_code(self.terms, self.density)
+            return SurrogateCodec([LateInteraction(self.terms or 1024, self.density)])
         z = self.z
         query_z = self.query_z
         if self.reads_codebook:
             book = codebook or self.load_codebook()
             assert book is not None
-            if self.name in WORD_CODES:
-                return word_code(book, z=z, query_z=query_z)
-            if self.name in LEARNED_CODES:
-                return learned_code(book, z=z, query_z=query_z)
+            if self.name in (*WORD_CODES, *LEARNED_CODES):
+                return book_code(book, self.name, z=z, query_z=query_z)
             return concept_code(
                 book,
                 self.name,

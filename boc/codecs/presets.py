@@ -11,7 +11,6 @@ from boc.codecs.base import Step
 from boc.codecs.codec import SurrogateCodec
 from boc.codecs.dictionary import dictionary_steps
 from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
-from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.learned import LearnedTerms
 from boc.codecs.signed import Center, CReLU, RandomRotation
 from boc.codecs.words import WordTerms
@@ -96,36 +95,26 @@ def concept_code(
     return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(CONCEPT_SCALE)]))
 
 
-def late_code(terms: int | None = None, density: int = 20) -> SurrogateCodec:
-    """Return late interaction over ``terms`` centroids of words (default 1,024), unfitted; see
-    ``LateInteraction``."""
-    return SurrogateCodec([LateInteraction(terms or 1024, density)])
-
-
-def word_code(
+def book_code(
     codebook: Codebook,
+    code: str,
     *,
     z: int | None = None,
     query_z: int | None = None,
 ) -> SurrogateCodec:
-    """Return the code of items written in the words of a vocabulary: at most ``z`` words per item
-    (default 32) and ``query_z`` per query (default 32), frequencies from 1 to 7. The mean of the
-    pictures is still to be fitted."""
-    step = WordTerms.from_codebook(codebook, z=z or 32, query_z=query_z or 32)
-    return SurrogateCodec([step, BitQuantizer(WORD_BITS)])
+    """Return the code ``words`` or ``learned``: at most ``z`` terms per item and ``query_z`` per
+    query, by default as many as they were learned with, or 32.
 
-
-def learned_code(
-    codebook: Codebook,
-    *,
-    z: int | None = None,
-    query_z: int | None = None,
-) -> SurrogateCodec:
-    """Return the code of learned terms: the ``z`` largest activations of an item and the
-    ``query_z`` largest of a query (by default as many as they were learned with), scaled to unit
-    length. Nothing is still to be fitted."""
-    budgets = (z or codebook.options.get("z", 32), query_z or codebook.options.get("query_z", 32))
-    step = LearnedTerms.from_codebook(codebook, z=budgets[0], query_z=budgets[1])
+    Items written in words have frequencies from 1 to 7; the mean of the pictures is still to be
+    fitted. Activations of learned terms are scaled to unit length.
+    """
+    options = codebook.options
+    budgets = {"z": z or options.get("z", 32), "query_z": query_z or options.get("query_z", 32)}
+    if code == "words":
+        return SurrogateCodec(
+            [WordTerms.from_codebook(codebook, **budgets), BitQuantizer(WORD_BITS)],
+        )
+    step = LearnedTerms.from_codebook(codebook, **budgets)
     return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(LEARNED_SCALE)]))
 
 

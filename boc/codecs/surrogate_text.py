@@ -4,7 +4,6 @@ Surrogate text has term j with frequency f as the word ``tj`` repeated f times, 
 engine can count.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,12 +22,6 @@ def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
     words = [f"t{term}" for term in terms.indices.tolist()]
     pairs = list(zip(words, terms.data.tolist(), strict=True))
     return [dict(pairs[first:end]) for first, end in pairwise(terms.indptr)]
-
-
-def to_text(terms: TermMatrix) -> list[str]:
-    """Write the surrogate text of each row: "t17 t17 t203"."""
-    repeated = (Counter(row).elements() for row in to_counts(terms))
-    return [" ".join(words) for words in repeated]
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:

@@ -12,26 +12,23 @@ real.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import Blocks, take_codebook
+from boc.codecs.base import Blocks, BookTerms, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
 from boc.types import Modality
 from boc.vectors import Floats, unit_rows
 
-if TYPE_CHECKING:
-    from boc.clustering.codebook import Codebook
-
 LEAST = 1e-3  # least dot product that counts
 
 
-class WordTerms(Center):
+class WordTerms(BookTerms, Center):
     """Rows as their dot products with the words nearest to them; rows are centred and of unit
     length.
 
@@ -84,41 +81,16 @@ class WordTerms(Center):
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
     outputs = "vocabulary_"
 
-    def __init__(
-        self,
-        clusters: int,
-        z: int = 32,
-        query_z: int = 32,
-    ) -> None:
-        self.clusters = clusters
-        self.z = z
-        self.query_z = query_z
-        self._codebook: Codebook | None = None
-
-    @classmethod
-    def from_codebook(
-        cls,
-        codebook: Codebook,
-        *,
-        z: int = 32,
-        query_z: int = 32,
-    ) -> WordTerms:
-        """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures
-        only."""
-        step = cls(len(codebook), z, query_z)
-        step._codebook = codebook
-        return step
-
     def _learn(self, blocks: Blocks) -> WordTerms:
         """Learn the mean of the pictures. ValueError for a parameter out of its range, or without a
         vocabulary."""
         for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self._codebook is None:
+        book = self.codebook
+        if book is None:
             raise ValueError("WordTerms learns no words; make it by from_codebook")
         super()._learn(blocks)
-        book = self._codebook
         take_codebook(self, book, vocabulary_="centroids", term_labels_="labels")
         self.origin_ = book.origin
         if book.origin is None:

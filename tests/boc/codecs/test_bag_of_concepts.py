@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bench.paper import variants
 from boc.clustering import kmeans
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import nearest, row_block
-from boc.codecs import ScalarQuantizer, concept_code, presets
+from boc.clustering.kmeans import nearest
+from boc.codecs import concept_code
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.errors import BocError
 from boc.labels import Label, pack_labels
@@ -189,15 +189,6 @@ def test_blocks_equal_whole(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(step.transform(sets).toarray(), whole, rtol=exact)
 
 
-def test_row_block_memory() -> None:
-    """Neither a dense block of distances nor the kept ones of a sparse block exceed 64 MB of
-    float64."""
-    for width in (1, 64, 1000, 65_536):
-        assert 8 * width * row_block(width) <= 64 * 2**20
-        assert 1 <= row_block(width) <= 2**14
-    assert row_block(10**9) == 1
-
-
 @given(seed=SEEDS, z=st.integers(1, 5))
 @settings(max_examples=5)
 def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
@@ -299,23 +290,6 @@ def test_bench_drops_stopwords() -> None:
     assert concepts.offsets.tolist() == [0, 3, 3, 3]
     assert np.array_equal(concepts.values, texts.concepts.values[[1, 3, 4]])  # type: ignore[union-attr]
     assert step.read(pictures) is pictures.concepts
-
-
-def test_scale_separates_nearly_parallel_rows() -> None:
-    """Dense rows of similarities are: 1,000 components of 0.03 that differ by a tenth. What
-    rounding adds to the cosines of a query must stay small beside how they differ; a constant does
-    no harm."""
-    rng = np.random.default_rng(0)
-    X = 1 + 0.1 * rng.standard_normal((50, 1000))
-    X = X / np.linalg.norm(X, axis=1, keepdims=True)
-    true = X[1:] @ X[0]
-
-    def noise(scale: float) -> float:
-        terms = ScalarQuantizer(scale).fit_transform(X).toarray().astype(np.float64) / scale
-        return float(np.std(terms[1:] @ terms[0] - true) / np.std(true))
-
-    assert noise(presets.CONCEPT_SCALE) < 0.02
-    assert noise(1000) > 0.5
 
 
 def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -> None:

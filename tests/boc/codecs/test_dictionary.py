@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
+from boc.clustering.cell_index import rounded
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.dictionary import (
     CHOICE,
@@ -20,7 +20,6 @@ from boc.codecs.dictionary import (
     query_terms,
     vocabulary_size,
 )
-from boc.codecs.signed import Center
 from boc.types import Embeddings
 from boc.vectors import unit_rows
 from tests.oracles import assert_canonical, same_matrix
@@ -28,15 +27,6 @@ from tests.oracles import assert_canonical, same_matrix
 
 def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)
-
-
-def clustered(seed: int, clusters: int, n: int, width: int = 16) -> NDArray[np.float32]:
-    """Vectors of one common space: the centres do not depend on the seed."""
-    rng = np.random.default_rng(seed)
-    centres = gaussian(99, clusters, width)
-    return (centres[rng.integers(clusters, size=n)] + 0.5 * rng.standard_normal((n, width))).astype(
-        np.float32,
-    )
 
 
 def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -95,38 +85,6 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
         assert set(np.flatnonzero(row)) == set(expected)
         for j, weight in expected.items():
             assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
-
-
-@pytest.mark.slow
-@given(
-    n=st.integers(1, 30),
-    terms=st.integers(1, 40),
-    z=st.integers(1, 50),
-    bits=st.integers(1, 9),
-    seed=st.integers(0, 99),
-)
-def test_queries_ask_for_their_nearest_centroids(
-    n: int,
-    terms: int,
-    z: int,
-    bits: int,
-    seed: int,
-) -> None:
-    X = gaussian(seed, n)
-    step = Dictionary(terms, query_z=z, bits=bits, temperature=0.3).fit(gaussian(seed + 1, 40))
-    found = step.encode_queries(X, "text")
-    assert_canonical(found, (n, len(step.centroids_)))
-    top = 2**bits - 1
-    for row, x in zip(found.toarray(), as_held(X), strict=True):
-        cosines = [
-            float(c @ x) * scale
-            for c, scale in zip(step.centroids_, step.scales_.tolist(), strict=True)
-        ]
-        nearest = sorted(range(len(cosines)), key=lambda j: -cosines[j])[:z]
-        assert set(np.flatnonzero(row)) == set(nearest)
-        for j in nearest:
-            weight = math.exp((cosines[j] - max(cosines)) / 0.3)
-            assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
 
 
 @pytest.mark.slow
@@ -204,18 +162,6 @@ def pursued(
     return pursuit(np.einsum("nmd,nd->nm", candidates, X), lambda one: gram[rows, one], z)
 
 
-@given(n=st.integers(1, 6), m=st.integers(1, 8), z=st.integers(1, 8), seed=st.integers(0, 99))
-def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    z = min(z, m)
-    X = unit_rows(gaussian(seed, n, 20))
-    candidates = unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
-    chosen, weights = pursued(X, candidates, z)
-    for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
-        assert len(set(picks.tolist())) == z
-        np.testing.assert_allclose(atoms[picks] @ (x - w @ atoms[picks]), 0, atol=2e-3)
-
-
 def test_two_equal_candidates_do_not_break_it() -> None:
     candidates = unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))
     _, weights = pursued(unit_rows(np.array([[1.0, 0.0]])), candidates[None], 2)
@@ -269,45 +215,6 @@ def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: str) 
         Dictionary(**wrong).fit(gaussian(0, 10))
 
 
-@pytest.fixture(scope="module")
-def learned() -> Dictionary:
-    """A vocabulary in many cells."""
-    return Dictionary(2 * ONE_CELL_CENTROIDS, z=2, query_z=64).fit(clustered(0, 400, 12_000))
-
-
-@pytest.mark.slow
-def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
-    """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the
-    items it meets."""
-    X = clustered(0, 400, 12_000)
-    Q = clustered(3, 400, 200)
-    documents = learned.transform(X)
-    queries = learned.encode_queries(Q, "image")
-    lengths = np.bincount(documents.indices, minlength=documents.shape[1])
-    assert lengths[queries.indices].sum() / len(Q) < 0.1 * len(X)
-    truth = np.argsort(-(unit_rows(Q) @ unit_rows(X).T), axis=1)[:, :10]
-    scores = (queries @ documents.T).toarray()
-    first = np.argsort(-scores, axis=1, kind="stable")[:, :300]
-    recall = np.mean(
-        [len(set(a) & set(b)) / 10 for a, b in zip(first.tolist(), truth.tolist(), strict=True)],
-    )
-    assert recall > 0.9
-
-
-def test_the_chain_centres_each_modality_first() -> None:
-    X = np.concatenate([gaussian(0, 40) + 3, gaussian(1, 40) - 3])
-    labels = np.repeat(["image", "text"], 40)
-    center, dictionary = dictionary_steps(8, z=1, query_z=4, seed=5)
-    assert isinstance(center, Center)
-    assert dictionary.get_params() == Dictionary(8, z=1, query_z=4, seed=5).get_params()
-    centred = np.concatenate(
-        [center.fit(X, labels).encode_documents(X[labels == m], m) for m in ("image", "text")],
-    )
-    lengths = np.bincount(dictionary.fit(centred).transform(centred[:40]).indices, minlength=8)
-    assert (lengths > 0).sum() >= 6
-    assert [type(step) for step in dictionary_steps(center=False)] == [Dictionary]
-
-
 def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
     assert Dictionary().sample_rows(1_000_000) == 12 * 65_536
     assert Dictionary(terms=7).sample_rows(1_000_000) == 12 * 7
@@ -332,9 +239,3 @@ def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.Monke
     for step, other in zip(whole.steps, parts.steps, strict=True):
         for name in step.learned:
             assert same_matrix(getattr(step, name), getattr(other, name))
-
-
-def test_centroids_are_stored_in_bytes() -> None:
-    arrays = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200))).arrays()
-    dtypes = [np.int8, np.float32, np.int8, np.float32, np.int64]
-    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == dtypes

@@ -65,15 +65,6 @@ def test_codes_follow_definition(counts: list[int], terms: int, density: int, se
             )
 
 
-@given(seed=st.integers(0, 99), density=st.integers(1, 99))
-def test_density_bounds_document_frequency(seed: int, density: int) -> None:
-    pictures = sets([2] * 40, seed + 100)
-    step = fitted(sets([3] * 5, seed), pictures, terms=4, density=density)
-    counts = np.diff(step.encode_documents(pictures, "image").tocsc().indptr)
-    assert (counts <= np.ceil(density / 100 * 40)).all()
-    assert counts.sum() > 0 or density < 3  # a share of one picture may round to none
-
-
 @given(words=COUNTS, pictures=COUNTS, seed=st.integers(0, 99))
 def test_scores_are_mrsw_without_thresholds(
     words: list[int],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from boc.clustering.codebook import Codebook
 from boc.codecs.learned import LEAST, LearnedTerms
 from boc.codecs.parse import code_of
-from boc.codecs.presets import learned_code
+from boc.codecs.presets import book_code
 from boc.explain.score import explain
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
@@ -81,7 +81,7 @@ def test_activations_follow_definition(counts: list[int], modality: Modality, se
 def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
     codebook = book(7, seed)
     some = items([3, 0, 2], "text", seed + 10)
-    codec = learned_code(codebook).fit(some)
+    codec = book_code(codebook, "learned").fit(some)
     rows = getattr(codec, f"encode_{side}")(some).toarray()
     for i, row in enumerate(rows):
         exact = np.array(slow(codebook, some, i))

@@ -1,12 +1,10 @@
 """Surrogate text and counts hold the terms of each row, and nothing else."""
 
-from collections import Counter
-
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from boc.codecs.surrogate_text import to_counts, to_text
+from boc.codecs.surrogate_text import to_counts
 from tests.oracles import term_matrices
 
 SHAPES = st.tuples(st.integers(0, 5), st.integers(1, 12))
@@ -16,10 +14,3 @@ SHAPES = st.tuples(st.integers(0, 5), st.integers(1, 12))
 def test_to_counts(terms: sparse.csr_array) -> None:
     expected = [[(f"t{j}", int(f)) for j, f in enumerate(row) if f] for row in terms.toarray()]
     assert [list(row.items()) for row in to_counts(terms)] == expected
-
-
-@given(terms=SHAPES.flatmap(lambda shape: term_matrices(shape, 40)))
-def test_to_text_repeats_by_frequency(terms: sparse.csr_array) -> None:
-    assert [Counter(text.split()) for text in to_text(terms)] == [
-        Counter(row) for row in to_counts(terms)
-    ]

@@ -16,16 +16,15 @@ from boc.clustering.codebook import Codebook
 from boc.clustering.make_codebook import FREQUENT, RIDGE
 from boc.codecs import WordTerms
 from boc.codecs.parse import code_of
-from boc.codecs.surrogate_text import to_words, with_words
+from boc.codecs.surrogate_text import to_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
-from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.manage.build import add_items, build_index, delete_items
 from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
-from boc.types import Identity, Item, SearchRequest
+from boc.types import Identity
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -97,18 +96,6 @@ def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
         assert counts == sorted(counts, reverse=True)
 
 
-def test_with_words_of_pictures() -> None:
-    items = [
-        Item("a", "image", "a.jpg", "a"),
-        Item("b", "text", "a dog", "a"),
-        Item("c", "image", "c.jpg", "c"),
-    ]
-    terms = sparse.csr_array(np.array([[2, 1], [1, 1], [0, 0]], np.int32))
-    written = with_words(items, terms, {0: "dog", 1: "snow"})
-    assert [dict(item.fields) for item in written] == [{"words": "dog dog snow"}, {}, {}]
-    assert with_words(items, terms, {}) == items
-
-
 @pytest.fixture(scope="module")
 def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
@@ -171,23 +158,6 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     assert {hit.item.id for hit in searcher.search_words([rarest], k=40)[0]} == holders
     printed = boc("search", "words", rarest, "--hybrid", "words", "-k", 40, "--at", at).stdout
     assert {line.split()[2] for line in printed.splitlines()} == holders
-
-
-def test_explanation_shows_words(library: Path, book: Path, tmp_path: Path) -> None:
-    at = f"file:{tmp_path}"
-    build_index("words", library / "photos.h5", code=f"words(codebook='{book}')", at=at)
-    searcher = Searcher.open("words", at, device="cpu")
-    codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
-    first_hit = searcher.index.search(SearchRequest(codes, 3, "image"))[0][0]
-    best = first_hit.item.id
-    explained = explain(searcher, best, "a red box")
-    assert explained.score == first_hit.score
-    labels = {match.label.words[0] for match in explained.matches if match.label is not None}
-    text = str(first_hit.item.fields["words"])
-    assert labels <= set(text.split())
-    printed = boc("explain", "words", "a red box", best, "--at", at).stdout
-    first, count = Counter(text.split()).most_common(1)[0]
-    assert f"words    {first} {count}" in printed
 
 
 def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path) -> None:
