@@ -857,12 +857,6 @@ def test_removal_ends_listing(backend: Backend, name: str) -> None:
     assert len(list(backend.open(names[0]).items())) == 2
 
 
-def test_about_has_engine(backend: Backend) -> None:
-    about = backend.about()
-    assert about["engine"]
-    assert all(isinstance(key, str) and isinstance(value, str) for key, value in about.items())
-
-
 @pytest.mark.parametrize(("dtype", "concepts"), STORED)
 def test_copies_and_exports_equal_the_index(
     backend: Backend,

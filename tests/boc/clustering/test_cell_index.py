@@ -297,15 +297,6 @@ def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(many.heads) == len(many.starts) - 1 > 1
 
 
-def test_a_few_cells_give_nearly_the_exact_answer(
-    many: Centroids,
-    points: NDArray[np.float32],
-) -> None:
-    some, all_ = (many.nearest(points[:500], 10, cells)[0] for cells in (16, len(many.heads)))
-    shared = [len(set(a) & set(b)) for a, b in zip(some.tolist(), all_.tolist(), strict=True)]
-    assert np.mean(shared) > 9.5
-
-
 def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
     rows = np.eye(2, dtype=np.float32)[
         np.arange(40_000) % 2
@@ -344,15 +335,6 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
             np.unique(centroids.vectors.rows, axis=0).tolist()
             == np.unique(rounded(X)[0], axis=0).tolist()
         )
-
-
-@pytest.mark.parametrize("seed", range(50, 55))
-def test_cells_of_a_few_points_may_have_no_centroid(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    crowd = np.eye(8)[0] + 0.05 * rng.standard_normal((60, 8))
-    assert (
-        len(learned(unit_rows(np.concatenate([crowd, rng.standard_normal((12, 8))])), 4, seed)) <= 4
-    )
 
 
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:

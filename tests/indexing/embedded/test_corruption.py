@@ -119,32 +119,6 @@ def judge(folder: str, first: str, last: str) -> None:
             tell(refusal or "harmless")
 
 
-def overlook(folder: str, first: str, last: str) -> None:
-    """The same where the stamps of files stay as they were, so that only a check of all bytes can
-    tell."""
-    small_segments(pytest.MonkeyPatch())
-    model = make(Path(folder))
-    home = Path(folder) / NAME
-    index = EmbeddedBackend(Path(folder)).open(NAME)
-    stamps = {path: commits.stamp(path) for path in files_of(home)}
-    stamped = sorted(path for path in stamps if path.parent != home or path.name.startswith("dead"))
-    commits.stamp = stamps.__getitem__
-    tell("ready")
-    for number in range(int(first), int(last)):
-        rng = random.Random(number)
-        path = rng.choice(stamped)
-        whole = path.read_bytes()
-        with temporary_damage(path, rng.choice(SAME_SIZE), rng, number):
-            expected = [str(path)] if path.read_bytes() != whole else []
-            files = index.damaged_files()
-            refusal = refusal_of(home, path, lambda index: ask(index, model))
-            tell(
-                refusal or "overlooked"
-                if files == expected
-                else f"{files} are said to be damaged, but {expected} are",
-            )
-
-
 @contextmanager
 def temporary_damage(path: Path, kind: str, rng: random.Random, number: int) -> Iterator[None]:
     """Damage a file, and mend it."""
@@ -174,12 +148,6 @@ def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedEngine], None]) 
     return ""
 
 
-def ask(index: EmbeddedEngine, model: Model) -> None:
-    """Whatever is answered, or raised: the process is to live."""
-    with suppress(Exception):
-        assert_all_answers(index, model)
-
-
 def verdicts(function: Callable[..., None], folder: Path) -> Iterator[tuple[str, str]]:
     """(damage, what came of it) of all damages; the processes that try them must not die."""
     for first in range(0, FLIPS, BATCH):
@@ -195,14 +163,6 @@ def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
     assert len(results) == FLIPS
     assert [each for each in results if each[1] not in ("refused", "harmless")] == []
     assert sum(verdict == "refused" for _, verdict in results) > FLIPS / 2
-
-
-@pytest.mark.slow
-def test_a_check_of_all_bytes_finds_what_opening_overlooks(tmp_path: Path) -> None:
-    results = list(verdicts(overlook, tmp_path))
-    assert len(results) == FLIPS
-    assert [each for each in results if each[1] not in ("refused", "overlooked")] == []
-    assert sum(verdict == "overlooked" for _, verdict in results) > FLIPS / 4
 
 
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(

@@ -1,12 +1,11 @@
-"""Power cuts and kill -9: the last commit is there, whole, and a new writer goes on.
+"""Power cuts: the last commit is there, whole, and a new writer goes on.
 
 A recording file layer keeps a log of what a scenario does to files. From it follow the folders that
 a power cut at any point can leave (Pillai et al., All File Systems Are Not Created Equal, OSDI
 2014): bytes that were not synced are torn, zeroed or absent, and names that were not synced (new,
 renamed, removed) are as before or as after, in any combination.
 
-BOC_CRASHES sets the number of power cuts a scenario (default 25), BOC_KILLS that of kills (default
-2); 200 is all.
+BOC_CRASHES sets the number of power cuts a scenario (default 25); 200 is all.
 """
 
 from __future__ import annotations
@@ -14,16 +13,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -45,7 +41,6 @@ from tests.indexing.embedded.test_model_based import (
 )
 
 CRASHES = int(os.environ.get("BOC_CRASHES", "25"))
-KILLS = int(os.environ.get("BOC_KILLS", "2"))
 LAYER = ("create", "adopt", "sync", "make", "rename", "remove")
 UNRECORDED = (".lock", ".checked")
 """Files of no consequence: the lock, and what readers remember of checks."""
@@ -496,34 +491,6 @@ def assert_whole(folder: Path, model: Model) -> None:
     assert strays(folder / NAME) == []
 
 
-def history(seed: int) -> Iterator[tuple[Step, Model | None]]:
-    """Steps without end, each with the state that it leaves; the first leaves no index."""
-    rng = random.Random(seed)
-    kind = Kind("int8", "int8")
-    model: Model | None = None
-    yield lambda backend: None, None
-    for number in count(1):
-        if model is None or rng.random() < 0.1:
-            step, model = make_load(kind, rng.sample(KEYS, 25), number)
-        elif rng.random() < 0.25:
-            step = compact
-        else:
-            new = rng.sample(KEYS, rng.randint(1, 12))
-            step, model = make_edit(model, rng.sample(KEYS, rng.randint(0, 5)), new, number)
-        yield step, model
-
-
-def write_on(folder: str, seed: str, first: str) -> None:
-    """Take the steps of a history from one on, and print the number of each that is done. In a
-    process of its own."""
-    small_segments(pytest.MonkeyPatch())
-    tell("ready")
-    for number, (step, _) in enumerate(history(int(seed))):
-        if number >= int(first):
-            step(EmbeddedBackend(Path(folder)))
-            tell(number)
-
-
 def stir(folder: str, rounds: str) -> None:
     """Change an index over and over, into what it was."""
     small_segments(pytest.MonkeyPatch())
@@ -560,31 +527,6 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_moments_loses_nothing_that_was_acknowledged(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    small_segments(monkeypatch)
-    rng = random.Random(KILLS)
-    steps = history(KILLS)
-    known = [next(steps)]
-    reached = 0
-    for _ in range(KILLS):
-        process = start(write_on, tmp_path / "indexes", KILLS, reached + 1)
-        time.sleep(rng.uniform(0, 0.5))
-        process.send_signal(signal.SIGKILL)
-        lines = process.communicate()[0].split("\n")[:-1]
-        assert process.returncode == -signal.SIGKILL
-        done = int(lines[-1]) if lines else reached
-        known += islice(steps, max(0, done + 2 - len(known)))
-        reached = done + which(tmp_path / "indexes", [model for _, model in known[done : done + 2]])
-    step, model = known[reached + 1] if reached + 1 < len(known) else next(steps)
-    step(EmbeddedBackend(tmp_path / "indexes"))
-    assert model is not None
-    assert_whole(tmp_path / "indexes", model)
 
 
 @pytest.mark.slow

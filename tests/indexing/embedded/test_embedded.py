@@ -5,9 +5,8 @@ import errno
 import gc
 import json
 import shutil
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.atomic_files import sha256
@@ -24,7 +22,7 @@ from boc.manage.build import build_index
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
 from boc.types import Batch, Embeddings, Filter, Item, Ragged, Rows, SearchRequest
-from indexing.embedded import commits, fs, merge, npy_files, text_store_writer
+from indexing.embedded import commits, fs, merge, text_store_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.file import connect
@@ -390,27 +388,6 @@ def test_continued_load_has_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_last_rows_are_merged_from_memory_or_disk(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    merged = []
-    real = merge.Merger.hold
-    monkeypatch.setattr(
-        merge.Merger,
-        "hold",
-        lambda merger, segment: (merged.append(segment), real(merger, segment)),
-    )
-    segments = []
-    for few in (0, 1000):
-        monkeypatch.setattr(writer_module, "FEW", few)
-        load(tmp_path / str(few), 110)
-        segments.append([key for key in state(tmp_path / str(few), "dogs") if "segment" in key])
-        assert len(merged) == (few > 0)
-    assert segments[0] == segments[1] != []
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("n", [10, 20, 100])
 def test_each_text_is_tokenised_once(
     tmp_path: Path,
@@ -482,33 +459,6 @@ def test_small_edits_are_merged(tmp_path: Path) -> None:
     assert len(backend.open("dogs")) == 70
 
 
-@pytest.mark.usefixtures("small")
-def test_deletes_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merge in the background is held back until the edit has deleted some of its rows."""
-    load(tmp_path, 20)
-    backend = connect(f"file:{tmp_path}")
-    gate = threading.Event()
-
-    class Later(ThreadPoolExecutor):
-        def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            return super().submit(lambda: function(*args, **kwargs) if gate.wait(30) else None)
-
-    monkeypatch.setattr(merge, "ThreadPoolExecutor", Later)
-    items = items_of(200)[100:]
-    terms = random_terms(np.random.default_rng(1), (100, 6), 5, 1)
-    with backend.edit("dogs") as editor:
-        for i in range(0, 100, 10):
-            editor.put(Rows(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32)))
-        gone = [item.id for item in items[:15]]
-        assert editor.delete(gone) == 15
-        gate.set()
-        editor.commit("ef" * 32)
-    index = backend.open("dogs")
-    assert len(index) == 20 + 85
-    assert not {item.id for item in index.items()} & set(gone)
-    assert index.manifest.postings == int(index.document_frequencies().sum())
-
-
 def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Path.read_text
 
@@ -523,34 +473,6 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
         match=r"CURRENT: cannot be read \(Permission denied\); .*change the permissions",
     ):
         EmbeddedBackend(home).open("pets")
-
-
-@pytest.mark.parametrize(
-    ("largest", "dtype"),
-    [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")],
-)
-def test_frequency_dtype(tmp_path: Path, largest: int, dtype: str) -> None:
-    terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
-    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
-        writer.add(Rows([picture("a")], terms, np.ones((1, 3), np.float32)))
-        writer.commit()
-    stored: NDArray[np.generic] = np.load(
-        folder_of(tmp_path, "segment") / "frequencies.npy",
-        allow_pickle=False,
-    )
-    assert stored.dtype == dtype
-    assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [
-        [largest, 1],
-    ]
-
-
-def test_released_array_is_the_same(tmp_path: Path) -> None:
-    array = np.arange(50_000).reshape(-1, 2)
-    np.save(tmp_path / "array.npy", array)
-    mapped = npy_files.load_array(tmp_path / "array.npy")
-    for part in (mapped, mapped[7:9]):
-        npy_files.release(part)
-        assert np.array_equal(mapped, array)
 
 
 def test_empty_place_and_bad_address(tmp_path: Path) -> None:

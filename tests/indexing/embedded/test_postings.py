@@ -249,16 +249,6 @@ def test_what_was_put_in_comes_back(terms: Any) -> None:
 
 
 @pytest.mark.slow
-@given(terms=spread_terms(), bounds=st.tuples(st.integers(0, 5), st.integers(0, 5)).map(sorted))
-def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
-    first, last = bounds
-    offsets, rows, frequencies = Postings.from_matrix(terms).lists(first, last)
-    assert (offsets.dtype, rows.dtype, frequencies.dtype) == (np.int64, np.int32, np.int32)
-    columns = sparse.csc_array((frequencies, rows, offsets), shape=(terms.shape[0], last - first))
-    assert same_matrix(columns.tocsr(), terms[:, first:last])
-
-
-@pytest.mark.slow
 @given(terms=spread_terms(), among=st.lists(st.integers(0, 4)), data=st.data())
 def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject) -> None:
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
@@ -276,20 +266,6 @@ def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> N
     chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
     postings = Postings.from_matrix(terms)
     assert same_matrix(postings.matrix_of(chosen), terms[chosen])
-
-
-def test_some_rows_come_from_their_blocks_alone() -> None:
-    """What other blocks hold, even damage, is not looked at."""
-    terms = scatter(
-        sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)),
-        [7, BLOCK + 7],
-        BLOCK + 9,
-    )
-    bad = damage(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
-    matrix = bad.matrix_of(np.array([7, 8, 7]))
-    assert matrix.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
-    with pytest.raises(ValueError, match="the postings are damaged: row"):
-        bad.matrix_of(np.array([7, BLOCK + 7]))
 
 
 def damage(postings: Postings, name: str, place: int, value: int) -> Postings:

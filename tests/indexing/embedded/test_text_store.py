@@ -1,12 +1,8 @@
 """Words and metadata of segments: filters against the plain predicate, BM25 against a slow loop and
 against FTS5."""
 
-import csv
 import math
-import re
 import sqlite3
-import sys
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -115,38 +111,6 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     assert passing.tolist() == [*expected, condition.op == "!="]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("year", (-(2**63), 0, 2**63 - 1)), ("sharpness", (-(2.0**63), 0.0, 2.0**63))],
-)
-def test_bounds_beyond_64_bits(tmp_path: Path, name: str, values: tuple[float, ...]) -> None:
-    items = [replace(picture(str(i)), fields={name: value}) for i, value in enumerate(values)]
-    words = make(tmp_path, items)
-    for bound in (2**63, 2**63 + 1, -(2**63) - 1, 2**64, 10**400):
-        for op in ("=", "!=", "<", "<=", ">", ">="):
-            condition = Filter(name, op, bound)  # type: ignore[arg-type]
-            assert words.passing(condition).tolist() == [
-                holds(condition, item.fields) for item in items
-            ]
-
-
-@pytest.mark.slow
-def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
-    items = [
-        replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]})
-        for i in range(70_000)
-    ]
-    words = make(tmp_path, items, {"year": "integer"})
-    for condition in (
-        Filter("year", "<", -69_990),
-        Filter("year", ">=", 60_000),
-        Filter("year", "!=", 5),
-    ):
-        assert words.passing(condition).tolist() == [
-            holds(condition, item.fields) for item in items
-        ]
-
-
 def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float]:
     """The formula, row by row."""
     lengths = [len(row) for row in rows if row]
@@ -230,29 +194,6 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
         assert sums.tolist()[:-1] == [whole[i] for i in inside]
 
 
-def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -> None:
-    """Word by word, up to a factor: FTS5 weighs words by another formula."""
-    with (photos / "captions.csv").open(encoding="utf-8", newline="") as lines:
-        texts = [row["caption"] for row in csv.DictReader(lines)]
-    texts = [text for text in texts if re.fullmatch(r"[A-Za-z ]+[.]?", text)][:5000]
-    assert len(texts) > 3000
-    ranking = WordRanking([make(tmp_path, captions(texts))], [None])
-    oracle = sqlite3.connect(":memory:")
-    oracle.execute(
-        "CREATE VIRTUAL TABLE found USING fts5(text, tokenize = 'unicode61 remove_diacritics 0')",
-    )
-    oracle.executemany("INSERT INTO found (rowid, text) VALUES (?, ?)", enumerate(texts))
-    counts = Counter(word for text in texts for word in set(tokens(text)))
-    for word in sorted(counts)[:: len(counts) // 60]:
-        sql = "SELECT rowid, -bm25(found) FROM found WHERE found MATCH ? ORDER BY rowid"
-        expected = np.array(oracle.execute(sql, (f'"{word}"',)).fetchall())
-        rows, scores = ranking.match(word)[0]
-        assert rows.tolist() == expected[:, 0].tolist()
-        assert len(rows) == counts[word]
-        assert scores / scores[0] == pytest.approx(expected[:, 1] / expected[0, 1], rel=1e-9)
-    oracle.close()
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -284,54 +225,6 @@ def test_words_of_any_text_are_words_again(text: str) -> None:
     words = tokens(text)
     assert all(word and tokens(word) == [word] for word in words)
     assert tokens(" ".join(words)) == words
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "AND",
-        "OR",
-        "NOT",
-        "NEAR(a b)",
-        "*",
-        'a"',
-        "'",
-        "(a",
-        ")",
-        "-a",
-        "^a",
-        "title:a",
-        "a* b",
-        "{a}",
-        "\0",
-        "a' OR 1=1 --",
-        "?",
-        "%",
-        "_",
-    ],
-)
-def test_no_text_is_syntax(tmp_path: Path, text: str) -> None:
-    rows = ["a b", "near and or not", "title", "1 1", "nothing"]
-    matches = WordRanking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
-    assert matches.tolist() == [
-        i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))
-    ]
-
-
-def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
-    items = [
-        replace(
-            sentence(f"{i:03d}", f"a dog number {i} of {i % 7}"),
-            fields={"year": i, "tag": ["x", f"t{i % 9}"]},
-        )
-        for i in range(999)
-    ]
-    one = make(tmp_path, items).path.read_bytes()
-    assert make(tmp_path, items, dict(reversed(TYPES.items()))).path.read_bytes() == one
-    assert (
-        make(tmp_path, [*items[:-1], replace(items[-1], content="a cat")]).path.read_bytes() != one
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["words.sqlite"]
 
 
 @st.composite
@@ -461,20 +354,6 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     assert answers == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("left", [0, 1, 99, 4096, 8192, 0.5, 0.9])
-def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) -> None:
-    items = [
-        replace(item, fields={"year": i})
-        for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))
-    ]
-    path = make(tmp_path, items).path
-    data = path.read_bytes()
-    path.write_bytes(data[: int(left * len(data)) if isinstance(left, float) else left])
-    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged .*boc\.build_index"):
-        read_all(path, 9999)
-
-
 def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "words.sqlite"
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
@@ -508,12 +387,6 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
             write(path, [replace(picture("a"), fields={"year": value})], TYPES)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a device that is full")
-def test_a_full_disk_is_told() -> None:
-    with pytest.raises(BackendError, match="/dev/full: cannot be written"):
-        write(Path("/dev/full"), captions(["a dog"]), {})
-
-
 @given(
     st.lists(
         st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12),
@@ -527,22 +400,6 @@ def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
     assert [list(filter(None, words)) for words in words] == [
         tokens(text.replace("\n", " ")) for text in texts
     ]
-
-
-@given(
-    st.lists(
-        st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5),
-        max_size=4,
-    ),
-)
-def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
-    words, numbers, lengths = text_store_writer._number_words(
-        ["\n".join(lines).encode() for lines in blocks],
-    )
-    rows = [line.split() for lines in blocks for line in lines]
-    assert words == list(dict.fromkeys(word for row in rows for word in row))
-    assert [words[number] for number in numbers] == [word for row in rows for word in row]
-    assert lengths.tolist() == [len(row) for row in rows]
 
 
 @pytest.mark.parametrize("said", ["unable to open database file", "disk I/O error"])
