@@ -52,7 +52,14 @@ def write_coco(data: Path) -> None:
     """Write pictures, features, captions and SPICE of COCO; the ids are those of val2014."""
     numbers = [391895 + 7 * i for i in range(len(SPLITS))]
     names = [f"COCO_val2014_{number:012d}.jpg" for number in numbers]
-    write_pictures(data / "coco", names, "val2014", "dataset_coco.json", "cocobu", numbers)
+    write_pictures(
+        data / "coco",
+        names,
+        "val2014",
+        "dataset_coco.json",
+        "cocobu",
+        numbers,
+    )
 
 
 def write_f30k(data: Path) -> None:
@@ -80,7 +87,12 @@ def write_pictures(
     sentences. Splits of Flickr30k have no restval, nor the folder of a picture."""
     rng = np.random.default_rng(0)
     images = []
-    for part in (folder, f"features_36/{prefix}_att", f"features_36/{prefix}_box", "relevances"):
+    for part in (
+        folder,
+        f"features_36/{prefix}_att",
+        f"features_36/{prefix}_box",
+        "relevances",
+    ):
         (home / part).mkdir(parents=True)
     for number, (name, split, feature) in enumerate(zip(names, SPLITS, features, strict=True)):
         Image.new("RGB", SIZE).save(home / folder / name)
@@ -102,11 +114,30 @@ def write_pictures(
             regions / f"{prefix}_att" / f"{feature}.npz",
             feat=np.float32(rng.random((REGIONS, REGION))),
         )
-        corners = np.sort(rng.random((REGIONS, 2, 2)), axis=1).reshape(REGIONS, 4) * (SIZE * 2)
-        np.save(regions / f"{prefix}_box" / f"{feature}.npy", np.float32(corners))
-    (home / splits).write_text(json.dumps({"images": images, "dataset": Path(splits).stem}))
+        corners = np.sort(
+            rng.random((REGIONS, 2, 2)),
+            axis=1,
+        ).reshape(
+            REGIONS,
+            4,
+        ) * (SIZE * 2)
+        np.save(
+            regions / f"{prefix}_box" / f"{feature}.npy",
+            np.float32(corners),
+        )
+    (home / splits).write_text(
+        json.dumps(
+            {
+                "images": images,
+                "dataset": Path(splits).stem,
+            }
+        )
+    )
     count = SPLITS.count("test")
-    rng.random((5 * count, count), dtype=np.float32).tofile(
+    rng.random(
+        (5 * count, count),
+        dtype=np.float32,
+    ).tofile(
         home / "relevances" / f"{home.name}-test-spice.npy",
     )
 
@@ -121,7 +152,13 @@ def write_bert(data: Path) -> None:
         "intermediate_size": 16,
         "max_position_embeddings": 32,
     }
-    BertModel(BertConfig(vocab_size=PIECES, num_hidden_layers=1, **sizes)).save_pretrained(
+    BertModel(
+        BertConfig(
+            vocab_size=PIECES,
+            num_hidden_layers=1,
+            **sizes,
+        )
+    ).save_pretrained(
         data / "bert",
     )
     assert len(pieces) == PIECES
@@ -129,14 +166,20 @@ def write_bert(data: Path) -> None:
 
 
 def write_tern(data: Path) -> None:
-    torch.save(tern_file(), data / "model_best_ndcg.pth")
+    torch.save(
+        tern_file(),
+        data / "model_best_ndcg.pth",
+    )
 
 
 def write_teran(data: Path) -> None:
     (data / "teran").mkdir()
     for name in ("coco", "f30k"):
         torch.save(
-            tern_file(2, training={"alignment_mode": "MrSw"}),
+            tern_file(
+                2,
+                training={"alignment_mode": "MrSw"},
+            ),
             data / "teran" / f"{name}.pth",
         )
 
@@ -144,18 +187,34 @@ def write_teran(data: Path) -> None:
 def write_vsrn(data: Path) -> None:
     """Write arrays of SCAN, vocabularies, and two checkpoints of each data set; Flickr30k's have
     their own layer."""
-    words = ["<pad>", "<start>", "<end>", "<unk>", *ENGLISH][:WORDS]
+    words = [
+        "<pad>",
+        "<start>",
+        "<end>",
+        "<unk>",
+        *ENGLISH,
+    ][:WORDS]
     rng = np.random.default_rng(3)
     for name, split, folder, model in (
         ("coco", "testall", "coco", "coco"),
         ("f30k", "test", "flickr", "fliker"),
     ):
-        for place in (f"{name}_precomp", f"pretrain_model/{folder}", "vocab"):
-            (data / place).mkdir(parents=True, exist_ok=True)
+        for place in (
+            f"{name}_precomp",
+            f"pretrain_model/{folder}",
+            "vocab",
+        ):
+            (data / place).mkdir(
+                parents=True,
+                exist_ok=True,
+            )
         count = SPLITS.count("test")
         np.save(
             data / f"{name}_precomp" / f"{split}_ims.npy",
-            rng.random((count, REGIONS, REGION), dtype=np.float32),
+            rng.random(
+                (count, REGIONS, REGION),
+                dtype=np.float32,
+            ),
         )
         (data / f"{name}_precomp" / f"{split}_caps.txt").write_text(
             "\n".join(SENTENCES[: 5 * count]) + "\n",
@@ -170,4 +229,7 @@ def write_vsrn(data: Path) -> None:
                 file["model"][0] |= {
                     f"bn.{key}": t for key, t in torch.nn.BatchNorm1d(JOINT).state_dict().items()
                 }
-            torch.save(file, data / "pretrain_model" / folder / f"model_{model}_{number}.pth.tar")
+            torch.save(
+                file,
+                data / "pretrain_model" / folder / f"model_{model}_{number}.pth.tar",
+            )

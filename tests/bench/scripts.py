@@ -18,8 +18,19 @@ MODULES = {
 def run_script(script: str, arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a process, with arguments as in a shell; return its output and exit
     status."""
-    command = [sys.executable, "-m", MODULES[script], *shlex.split(arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        MODULES[script],
+        *shlex.split(arguments),
+    ]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
 
 
 def run_rows(script: str, arguments: str) -> list[dict[str, str]]:

@@ -33,7 +33,10 @@ DIM = 22
 PICTURES = [(c, j) for j in range(20) for c in range(2)]
 OWN = np.eye(DIM)[2:]
 CLASS = np.eye(DIM)[:2] + 0.1 * OWN[0]
-CONCEPTS = [*zip(CLASS, STOPS, strict=True), *zip(OWN, NOUNS, strict=True)]
+CONCEPTS = [
+    *zip(CLASS, STOPS, strict=True),
+    *zip(OWN, NOUNS, strict=True),
+]
 SPARSITY = 0.98  # one component of 44, and one centroid of 22
 
 
@@ -56,17 +59,43 @@ def write(
     batches = []
     if pictures:
         items = [Item(key, "image", f"{key}.jpg", key) for key, *_ in pictures]
-        sets = Ragged.from_sets([np.array(concepts) for *_, concepts in pictures], dim)
+        sets = Ragged.from_sets(
+            [np.array(concepts) for *_, concepts in pictures],
+            dim,
+        )
         batches.append(
-            Batch(items, Embeddings("image", np.float32([v for _, v, _ in pictures]), sets)),
+            Batch(
+                items,
+                Embeddings(
+                    "image",
+                    np.float32([v for _, v, _ in pictures]),
+                    sets,
+                ),
+            ),
         )
     items = [Item(key, "text", " ".join(words), group) for key, group, *_, words in captions]
-    sets = Ragged.from_sets([np.array(concepts) for *_, concepts, _ in captions], dim)
+    sets = Ragged.from_sets(
+        [np.array(concepts) for *_, concepts, _ in captions],
+        dim,
+    )
     vectors = np.float32([v for _, _, v, *_ in captions])
     batches.append(
-        Batch(items, Embeddings("text", vectors, sets, words=[words for *_, words in captions])),
+        Batch(
+            items,
+            Embeddings(
+                "text",
+                vectors,
+                sets,
+                words=[words for *_, words in captions],
+            ),
+        ),
     )
-    return write_features(path, *batches, spec=spec, digest=digest)
+    return write_features(
+        path,
+        *batches,
+        spec=spec,
+        digest=digest,
+    )
 
 
 def training(
@@ -83,7 +112,15 @@ def training(
     captions = []
     for i, (own_concepts, words) in enumerate(contents):
         owner, own, _ = pictures[i % 40]
-        captions.append((f"{owner}#{i // 40}", owner, own, own_concepts, words))
+        captions.append(
+            (
+                f"{owner}#{i // 40}",
+                owner,
+                own,
+                own_concepts,
+                words,
+            )
+        )
     return write(path, pictures, captions, **header)
 
 
@@ -95,16 +132,50 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = []
     captions = []
     for p, (c, j) in enumerate(PICTURES):
-        pictures.append((f"{p:02d}", vector(c, j), [CLASS[c], OWN[j]]))
-        captions.append(
-            (f"{p:02d}#A", f"{p:02d}", vector(c, j), [CLASS[c], OWN[j]], [STOPS[c], NOUNS[j]]),
+        pictures.append(
+            (
+                f"{p:02d}",
+                vector(c, j),
+                [CLASS[c], OWN[j]],
+            )
         )
-        captions.append((f"{p:02d}#B", f"{p:02d}", vector(c, j), [CLASS[c]], [STOPS[c]]))
+        captions.append(
+            (
+                f"{p:02d}#A",
+                f"{p:02d}",
+                vector(c, j),
+                [CLASS[c], OWN[j]],
+                [STOPS[c], NOUNS[j]],
+            ),
+        )
+        captions.append(
+            (
+                f"{p:02d}#B",
+                f"{p:02d}",
+                vector(c, j),
+                [CLASS[c]],
+                [STOPS[c]],
+            )
+        )
     write(home / "dev.h5", pictures, captions)
     training(home / "train.h5", CONCEPTS)
-    few = [*zip(CLASS, STOPS, strict=True), (OWN.mean(axis=0), NOUNS[0])]
-    training(home / "alone.h5", few, digest="alone:0", spec="mini:0?alone")
-    write(home / "alone-dev.h5", pictures, captions, digest="alone:0", spec="mini:0?alone")
+    few = [
+        *zip(CLASS, STOPS, strict=True),
+        (OWN.mean(axis=0), NOUNS[0]),
+    ]
+    training(
+        home / "alone.h5",
+        few,
+        digest="alone:0",
+        spec="mini:0?alone",
+    )
+    write(
+        home / "alone-dev.h5",
+        pictures,
+        captions,
+        digest="alone:0",
+        spec="mini:0?alone",
+    )
     return home
 
 
@@ -140,7 +211,13 @@ def test_sparsity_recall(mini: Path) -> None:
     # of 2 + 2 bytes (frequencies near 800 and 600) or 2 + 1 (ranks 2 and 1), and 4 bytes for each
     # end of 44 lists, by 40 pictures.
     for code, size in (("scalar", 12.5), ("permutation", 10.5)):
-        row = only(rows, code=code, chain="plain", sparsity="0.0", direction=there)
+        row = only(
+            rows,
+            code=code,
+            chain="plain",
+            sparsity="0.0",
+            direction=there,
+        )
         assert cells(row, *costs) == [44, 2, 22, size, 100]
         assert cells(row, *finds, *errors) == [100] * 4 + [0] * 3
 
@@ -148,13 +225,25 @@ def test_sparsity_recall(mini: Path) -> None:
     # All 20 of the class are among the first 20, where the vectors tell them apart. 40 pictures
     # vary like a coin: (1/4 / 39)^1/2 = 8.01 %, as their two captions always agree.
     for code, size in (("scalar", 8.5), ("permutation", 6.5)):
-        row = only(rows, code=code, chain="plain", sparsity=str(SPARSITY), direction=there)
+        row = only(
+            rows,
+            code=code,
+            chain="plain",
+            sparsity=str(SPARSITY),
+            direction=there,
+        )
         assert cells(row, *costs) == [1, 1, 20, size, 100]
         assert cells(row, *finds) == [50, 100, 100, 100]
         assert cells(row, *errors) == [8.01, 0, 0]
 
     # The other way 40 captions tie, the first 10 of them of j < 5, the first 20 of j < 10.
-    row = only(rows, code="scalar", chain="plain", sparsity=str(SPARSITY), direction=back)
+    row = only(
+        rows,
+        code="scalar",
+        chain="plain",
+        sparsity=str(SPARSITY),
+        direction=back,
+    )
     assert cells(row, *finds) == [25, 50, 100, 100]
     assert cells(row, *errors) == [6.93, 8.01, 0]
     row = only(
@@ -179,11 +268,24 @@ def test_sparsity_recall(mini: Path) -> None:
         assert cells(row, *finds) == [75, 100, 100, 100]
         assert cells(row, *errors) == [4, 0, 0]
     # Back: the picture's two terms are both in its own A.
-    assert only(rows, code="hard", chain="with context", direction=back)["Rm=1"] == "100.00"
+    assert (
+        only(
+            rows,
+            code="hard",
+            chain="with context",
+            direction=back,
+        )["Rm=1"]
+        == "100.00"
+    )
 
     # All o share a centroid, so that pictures of a class are one: half of the captions, of either
     # kind.
-    row = only(rows, code="hard", chain="no context", direction=there)
+    row = only(
+        rows,
+        code="hard",
+        chain="no context",
+        direction=there,
+    )
     assert cells(row, *finds) == [50, 100, 100, 100]
     # What context gains is caption A where j is 10 or more: 20 of 80, half of them of each of 20
     # pictures.
@@ -194,12 +296,23 @@ def test_sparsity_recall(mini: Path) -> None:
         sparsity=str(SPARSITY),
         direction=there,
     )
-    assert cells(difference, "Rm=1", "Rm=2", "Rm=1 +-") == [25, 0, 4]
+    assert cells(
+        difference,
+        "Rm=1",
+        "Rm=2",
+        "Rm=1 +-",
+    ) == [25, 0, 4]
 
     # 40 directions are the 40 centroids of the dictionary, asked of 80: each picture has one of its
     # own.
     for direction, postings in ((there, 32), (back, 64)):
-        row = only(rows, code="dictionary", z="1", query_z="32", direction=direction)
+        row = only(
+            rows,
+            code="dictionary",
+            z="1",
+            query_z="32",
+            direction=direction,
+        )
         assert row["chain"] == "of 40"
         assert cells(row, "terms", "postings", "Rm=1") == [1, postings, 100]
 
@@ -235,8 +348,16 @@ def test_table_one(mini: Path) -> None:
     # A picture of j = 0 has 6 hits of its captions, of j < 5 5, of j < 10 4, and else 3, 3.8 on
     # average: the error is (40 / 39 (2 * 2.2^2 + 8 * 1.2^2 + 10 * 0.2^2 + 20 * 0.8^2))^1/2 / 80.
     assert cells(row, "sum +-") == [7.42]
-    assert cells(row, "paper coco image R@10", "paper flickr30k sentence R@10") == [43.6, 9.5]
-    difference = only(rows, model="TERN", minus="With context")
+    assert cells(
+        row,
+        "paper coco image R@10",
+        "paper flickr30k sentence R@10",
+    ) == [43.6, 9.5]
+    difference = only(
+        rows,
+        model="TERN",
+        minus="With context",
+    )
     assert cells(difference, *six, "sum", "sum +-") == [47.5, 37.5, 25, 0, 0, 0, 110, 7.42]
     assert cells(difference, "paper coco image R@1") == [21.2]
 
@@ -249,13 +370,20 @@ def test_table_one(mini: Path) -> None:
     for model in ("With cont., no stop-words", "hard, English dict. with context"):
         row = only(rows, model=model, minus="")
         assert cells(row, *six, "sum") == [26.25, 56.25, 62.5, 50, 100, 100, 395]
-    difference = only(rows, model="With context", minus="With cont., no stop-words")
+    difference = only(
+        rows,
+        model="With context",
+        minus="With cont., no stop-words",
+    )
     assert cells(difference, "sum") == [95]
 
     # Without context all o share a centroid: the pictures of a class tie, and so do its A, in the
     # order of the file.
     for model in ("No context", "hard, No context in codebook and items"):
-        assert cells(only(rows, model=model, minus=""), *six) == [5, 25, 50, 5, 25, 50]
+        assert cells(
+            only(rows, model=model, minus=""),
+            *six,
+        ) == [5, 25, 50, 5, 25, 50]
     assert {row["model"] for row in rows} >= set(PAPER)
 
 
@@ -267,10 +395,20 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
     with FeatureFile(mini / "train.h5") as file:
         cluster([file], 22).save(tmp_path / "book.npz")
     captions = [
-        (f"q{p:02d}", f"{p:02d}", vector(c, j), [OWN[j]], [NOUNS[j]])
+        (
+            f"q{p:02d}",
+            f"{p:02d}",
+            vector(c, j),
+            [OWN[j]],
+            [NOUNS[j]],
+        )
         for p, (c, j) in enumerate(PICTURES)
     ]
-    queries = write(tmp_path / "queries.h5", [], captions)
+    queries = write(
+        tmp_path / "queries.h5",
+        [],
+        captions,
+    )
     rows = run_rows(
         "recall_postings.py",
         f"{mini}/dev.h5 --queries {queries} --fit {mini}/train.h5 --codebook {tmp_path}/book.npz "
@@ -283,7 +421,15 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
     hard = [row for row in rows if row["code"] == "hard"]
     assert [row["R"] for row in hard] == ["100", "300", "500"]
     for row in hard:
-        assert cells(row, "postings", "gini", "bytes", "recall", "right", "dense") == [
+        assert cells(
+            row,
+            "postings",
+            "gini",
+            "bytes",
+            "recall",
+            "right",
+            "dense",
+        ) == [
             4,
             0.509,
             8,
@@ -297,24 +443,57 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
 def test_models(tmp_path: Path) -> None:
     e = np.eye(2)
     captions = [
-        ("0#0", "0", e[0], [e[0], e[0]], ["a", "b"]),
-        ("1#0", "1", np.array([0.8, 0.6]), [e[1], e[1]], ["a", "c"]),
+        (
+            "0#0",
+            "0",
+            e[0],
+            [e[0], e[0]],
+            ["a", "b"],
+        ),
+        (
+            "1#0",
+            "1",
+            np.array([0.8, 0.6]),
+            [e[1], e[1]],
+            ["a", "c"],
+        ),
     ]
-    file = write(tmp_path / "two.h5", [("0", e[0], [e[0]]), ("1", e[1], [e[1]])], captions)
+    file = write(
+        tmp_path / "two.h5",
+        [("0", e[0], [e[0]]), ("1", e[1], [e[1]])],
+        captions,
+    )
     rows = run_rows("models.py", f"one={file} words={file},mrsw both={file}+{file}")
     # The second caption finds the first picture first (0.8 to 0.6): R@1 is a half, ranks 1 and 2.
     # "a b" and "a c" have a word of two in common, so their ROUGE-L is 1/2: that ranking gains
     # 2^1/2 - 1 + 1 / log2(3) = 1.0451 of 1 + (2^1/2 - 1) / log2(3) = 1.2613, and NDCG is (1 +
     # 0.8286) / 2.
     for model in ("one", "both"):
-        row = only(rows, model=model, direction="text to image")
+        row = only(
+            rows,
+            model=model,
+            direction="text to image",
+        )
         names = ("R@1", "R@5", "R@10", "R@10 +-", "median rank", "NDCG@25 ROUGE-L", "pictures")
         assert cells(row, *names) == [50, 100, 100, 0, 1, 0.9143, 2]
-        row = only(rows, model=model, direction="image to text")
-        assert cells(row, "R@1", "median rank", "NDCG@25 ROUGE-L") == [100, 1, 1]
+        row = only(
+            rows,
+            model=model,
+            direction="image to text",
+        )
+        assert cells(
+            row,
+            "R@1",
+            "median rank",
+            "NDCG@25 ROUGE-L",
+        ) == [100, 1, 1]
     # Their concepts are not confused.
     assert cells(
-        only(rows, model="words", direction="text to image"),
+        only(
+            rows,
+            model="words",
+            direction="text to image",
+        ),
         "R@1",
         "NDCG@25 ROUGE-L",
     ) == [100, 1]

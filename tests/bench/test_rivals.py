@@ -26,23 +26,42 @@ def embeddings(seed: int, n: int = 12, modality: Modality = "image") -> Embeddin
     rng = np.random.default_rng(seed)
     vectors = unit_rows(rng.standard_normal((n, DIM)).astype(np.float32))
     sets = [rng.standard_normal((rng.integers(1, 6), DIM)).astype(np.float32) for _ in range(n)]
-    return Embeddings(modality, vectors, Ragged.from_sets(sets, DIM))
+    return Embeddings(
+        modality,
+        vectors,
+        Ragged.from_sets(sets, DIM),
+    )
 
 
 def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]:
     apart = [float(((row - centre) ** 2).sum()) for centre in centres.astype(np.float64)]
-    return sorted(range(len(apart)), key=apart.__getitem__)
+    return sorted(
+        range(len(apart)),
+        key=apart.__getitem__,
+    )
 
 
-@pytest.mark.parametrize("probes", [1, 2, 3])
+@pytest.mark.parametrize(
+    "probes",
+    [1, 2, 3],
+)
 def test_cell_scalar_products(probes: int) -> None:
     items = embeddings(0)
     queries = embeddings(1, modality="text")
-    code = CellScalar([items, queries], 3, probes, z=4, query_z=5)
+    code = CellScalar(
+        [items, queries],
+        3,
+        probes,
+        z=4,
+        query_z=5,
+    )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
     def kept(row: NDArray[np.float32], z: int) -> dict[tuple[int, bool], int]:
-        largest = sorted(range(DIM), key=lambda i: -abs(row[i]))[:z]
+        largest = sorted(
+            range(DIM),
+            key=lambda i: -abs(row[i]),
+        )[:z]
         return {(i, bool(row[i] < 0)): int(1000 * float(abs(row[i]))) for i in largest}
 
     for i, query in enumerate(queries.vectors):
@@ -59,7 +78,15 @@ def test_cell_scalar_products(probes: int) -> None:
 def test_cell_ranks_products() -> None:
     items = embeddings(2, 40)
     queries = embeddings(3, modality="text")
-    code = CellRanks([items, queries], 2, pieces=2, fine=4, z=2, query_z=3, centred=True)
+    code = CellRanks(
+        [items, queries],
+        2,
+        pieces=2,
+        fine=4,
+        z=2,
+        query_z=3,
+        centred=True,
+    )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
     def ranks(row: NDArray[np.float32], z: int) -> dict[tuple[int, int, int], int]:
@@ -81,7 +108,12 @@ def test_cell_ranks_products() -> None:
 def test_fixed_encoding_by_its_definition() -> None:
     items = embeddings(4, 5)
     queries = embeddings(5, 5, "text")
-    code = FixedEncoding(DIM, bits=2, repetitions=3, width=DIM)
+    code = FixedEncoding(
+        DIM,
+        bits=2,
+        repetitions=3,
+        width=DIM,
+    )
     scores = code.dense(queries, mean=False) @ code.dense(items, mean=True).T
     assert queries.concepts is not None
     assert items.concepts is not None
@@ -106,20 +138,37 @@ def test_fixed_encoding_halves_keep_products() -> None:
     """c-ReLU of one side meets that of the other: what is left of the product of opposite signs is
     0."""
     items = embeddings(6, 4)
-    code = FixedEncoding(DIM, bits=2, repetitions=2, width=4)
+    code = FixedEncoding(
+        DIM,
+        bits=2,
+        repetitions=2,
+        width=4,
+    )
     dense = code.dense(items, mean=True)
     halves = code.weights(items)
-    assert np.allclose(halves[:, : dense.shape[1]] - halves[:, dense.shape[1] :], dense)
+    assert np.allclose(
+        halves[:, : dense.shape[1]] - halves[:, dense.shape[1] :],
+        dense,
+    )
     assert halves.min() >= 0
 
 
 @given(st.floats(0.01, 0.6))
 def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
-    book = Codebook(np.eye(DIM, dtype=np.float32), Identity("", "", DIM), (), {}, DIM)
+    book = Codebook(
+        np.eye(DIM, dtype=np.float32),
+        Identity("", "", DIM),
+        (),
+        {},
+        DIM,
+    )
     items = embeddings(7)
     code = WordSum(book, penalty, [items])
     rows = unit_rows(items.vectors - items.vectors.mean(axis=0))
-    assert code.weights(items) == pytest.approx(np.maximum(rows - penalty, 0), abs=1e-5)
+    assert code.weights(items) == pytest.approx(
+        np.maximum(rows - penalty, 0),
+        abs=1e-5,
+    )
 
 
 @pytest.mark.slow
@@ -128,7 +177,10 @@ def test_heads_learn_few_latents() -> None:
     from bench.rivals.heads import Autoencoder, Pairs, WordPieces, kept
 
     rng = np.random.default_rng(8)
-    images = Embeddings("image", unit_rows(rng.standard_normal((30, DIM)).astype(np.float32)))
+    images = Embeddings(
+        "image",
+        unit_rows(rng.standard_normal((30, DIM)).astype(np.float32)),
+    )
     owners = np.repeat(np.arange(30), 2)
     noise = 0.1 * rng.standard_normal((60, DIM))
     words = [[f"w{owner % 5}", f"v{owner // 5}"] for owner in owners]
@@ -148,15 +200,34 @@ def test_heads_learn_few_latents() -> None:
         apart = rows - code.decode(kept(code.latents(rows, "image"), 4))
         return float(apart.square().sum().detach())
 
-    first, trained = (Autoencoder(pairs, 40, 4, 0.0, epochs=epochs) for epochs in (1, 200))
+    first, trained = (
+        Autoencoder(
+            pairs,
+            40,
+            4,
+            0.0,
+            epochs=epochs,
+        )
+        for epochs in (1, 200)
+    )
     assert lost(trained) < lost(first) / 2
     pieces = WordPieces(pairs, 4, 4, 0.0, epochs=200)
     assert len(pieces.pieces) == 11
-    for code in (trained, Autoencoder(pairs, 40, 4, 1.0, epochs=200), pieces):
+    for code in (
+        trained,
+        Autoencoder(pairs, 40, 4, 1.0, epochs=200),
+        pieces,
+    ):
         documents = code.encode_documents(images)
         queries = code.encode_queries(texts)
         assert np.diff(documents.indptr).max() <= 4
-        best = (queries @ documents.T).toarray().argmax(axis=1)
+        best = (
+            (queries @ documents.T)
+            .toarray()
+            .argmax(
+                axis=1,
+            )
+        )
         assert (best == owners).mean() > 0.5  # by chance a thirtieth
 
 
@@ -170,7 +241,11 @@ figures = st.builds(
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("ab"), st.text("xyz", min_size=3), figures),
+        st.tuples(
+            st.sampled_from("ab"),
+            st.text("xyz", min_size=3),
+            figures,
+        ),
         max_size=12,
         unique_by=lambda each: each[:2],
     ),
@@ -196,7 +271,17 @@ def test_rivals_rows(library: Path, tmp_path: Path) -> None:
     books = {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}
     for kind, path in books.items():
         assert (
-            boc("build-codebook", plain, "-o", path, "--kind", kind, "--clusters", 9).exit_code == 0
+            boc(
+                "build-codebook",
+                plain,
+                "-o",
+                path,
+                "--kind",
+                kind,
+                "--clusters",
+                9,
+            ).exit_code
+            == 0
         )
     options = " ".join(f"--{kind} {path}" for kind, path in books.items())
     *rows, exact = run_rows(

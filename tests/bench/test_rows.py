@@ -16,7 +16,12 @@ CELLS = st.just('y, with "# done: 3"') | st.text(st.characters(codec="utf-8")).f
 )
 TABLES = st.integers(2, 4).flatmap(
     lambda n: st.tuples(
-        st.lists(CELLS.filter(bool), min_size=n, max_size=n, unique=True),
+        st.lists(
+            CELLS.filter(bool),
+            min_size=n,
+            max_size=n,
+            unique=True,
+        ),
         st.lists(st.lists(CELLS, min_size=n, max_size=n)),
     ),
 )
@@ -38,7 +43,11 @@ def write_text(columns: list[str], table: list[list[str]], **settings: object) -
 
 
 def read_text(text: str, folder: Path) -> Rows:
-    (folder / "some.csv").write_text(text, encoding="utf-8", newline="")
+    (folder / "some.csv").write_text(
+        text,
+        encoding="utf-8",
+        newline="",
+    )
     return read(folder / "some.csv")
 
 
@@ -58,14 +67,29 @@ def test_rows_round_trip_and_prefix(
     assert rows.columns == tuple(columns)
     assert [list(row.values()) for row in rows.table] == table
     assert rows.is_complete
-    cut = read_text(text[: data.draw(st.integers(text.index("\n") + 1, len(text) - 1))], folder)
+    cut = read_text(
+        text[
+            : data.draw(
+                st.integers(
+                    text.index("\n") + 1,
+                    len(text) - 1,
+                )
+            )
+        ],
+        folder,
+    )
     assert not cut.is_complete
     assert [list(row.values()) for row in cut.table] == table[: len(cut.table)]
 
 
 def test_head(tmp_path: Path) -> None:
     head = read_text(
-        write_text(["a"], [["1"]], features=Path("/far/away/dev.h5"), rounds=3),
+        write_text(
+            ["a"],
+            [["1"]],
+            features=Path("/far/away/dev.h5"),
+            rounds=3,
+        ),
         tmp_path,
     ).head
     assert list(head) == ["script", "settings", "seed", "versions", "machine", "time"]
@@ -73,7 +97,10 @@ def test_head(tmp_path: Path) -> None:
     assert head["settings"] == {"features": "dev.h5", "rounds": 3}
     assert {"boc", "python", "numpy", "scipy", "faiss-cpu", "click"} == set(head["versions"])
     assert set(head["machine"]) == {"processor", "cores", "GiB", "system"}
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", head["time"])
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
+        head["time"],
+    )
 
 
 def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
@@ -91,21 +118,48 @@ def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
     assert rows.table == [{"a": "1"}]
 
 
-@pytest.mark.parametrize("cells", [(1,), (1, 2, 3), ("# done: 3", 2), ("a", "b\nc")])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (1,),
+        (1, 2, 3),
+        ("# done: 3", 2),
+        ("a", "b\nc"),
+    ],
+)
 def test_unreadable_cells(cells: tuple[object, ...]) -> None:
     with (
-        Writer(io.StringIO(), "some.py", {}, ["a", "b"]) as out,
-        pytest.raises(ValueError, match=r"cells|one line"),
+        Writer(
+            io.StringIO(),
+            "some.py",
+            {},
+            ["a", "b"],
+        ) as out,
+        pytest.raises(
+            ValueError,
+            match=r"cells|one line",
+        ),
     ):
         out.write(*cells)
 
 
-@pytest.mark.parametrize("columns", [["a", "a"], ["", "b"], ["#a"]])
+@pytest.mark.parametrize(
+    "columns",
+    [["a", "a"], ["", "b"], ["#a"]],
+)
 def test_unreadable_columns(columns: list[str]) -> None:
     with pytest.raises(ValueError, match="column"):
-        Writer(io.StringIO(), "some.py", {}, columns)
+        Writer(
+            io.StringIO(),
+            "some.py",
+            {},
+            columns,
+        )
 
 
 def test_file_without_head(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no line '# script"):
+    with pytest.raises(
+        ValueError,
+        match="no line '# script",
+    ):
         read_text(f"{MARK}a\nb,c\n", tmp_path)

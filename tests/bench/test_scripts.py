@@ -21,27 +21,26 @@ def test_growth(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
-    plain = library / "photos.h5"
-    ids = tmp_path / "ids.txt"
-    ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
-    floor = f"--floor {library}/regions.h5 --train {ids}"
-    rows = run_rows("models.py", f"one={plain} two={plain}+{plain} words={plain},mrsw {floor}")
-    assert [row["model"] for row in rows[::2]] == ["closed form", "one", "two", "words"]
-    assert [row["direction"] for row in rows] == ["text to image", "image to text"] * 4
-    one, two = (
-        [list(row.values())[1:] for row in rows if row["model"] == name] for name in ("one", "two")
-    )
-    assert one == two
-    assert f"R@10 {float(one[0][4]):5.1f}" in boc("evaluate", plain).stdout.splitlines()[1]
-
-
-@pytest.mark.slow
 def test_all_codes(library: Path, tmp_path: Path) -> None:
     plain = library / "photos.h5"
     book = tmp_path / "book.npz"
-    assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
-    codes = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})")
+    assert (
+        boc(
+            "build-codebook",
+            plain,
+            "-o",
+            book,
+            "--clusters",
+            9,
+        ).exit_code
+        == 0
+    )
+    codes = (
+        "dictionary:2/8",
+        "scalar:16/32",
+        "late(terms=9)",
+        f"hard(codebook={book})",
+    )
     options = " ".join(f"--code '{code}'" for code in codes)
     rows = run_rows("all_codes.py", f"{plain} --fit {plain} {options}")
     assert len(rows) == len(codes)

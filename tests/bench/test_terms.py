@@ -28,19 +28,28 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> str:
     scalar code."""
     home = tmp_path_factory.mktemp("mine")
     rng = np.random.default_rng(0)
-    images = rng.standard_normal((N, 32), dtype=np.float32)
+    images = rng.standard_normal(
+        (N, 32),
+        dtype=np.float32,
+    )
     np.save(home / "images.npy", images)
     np.save(
         home / "captions.npy",
         images[np.arange(QUERIES) % N] + rng.standard_normal((QUERIES, 32)) / 2,
     )
     lines = [f"{i % N}\tsentence {i}, \u00e4 \u732b" for i in range(QUERIES)]
-    (home / "captions.txt").write_text("\n".join(lines), encoding="utf-8")
+    (home / "captions.txt").write_text(
+        "\n".join(lines),
+        encoding="utf-8",
+    )
     ids = [f"c{i}" for i in range(QUERIES)]
     (home / "captions.ids.txt").write_text("\n".join(ids))
     build_index(
         "mine",
-        [home / "images.npy", home / "captions.npy"],
+        [
+            home / "images.npy",
+            home / "captions.npy",
+        ],
         at=f"file:{home}",
         code="scalar:16/32",
     )
@@ -53,7 +62,11 @@ def hits_of(at: str) -> dict[str, list[tuple[str, int]]]:
     answers = {}
     for i in range(QUERIES):
         query = searcher.embeddings(f"c{i}")
-        request = SearchRequest(searcher.codec.encode_queries(query), N, "image")
+        request = SearchRequest(
+            searcher.codec.encode_queries(query),
+            N,
+            "image",
+        )
         answers[f"c{i}"] = [(hit.id, int(hit.score)) for hit in searcher.index.search(request)[0]]
     return answers
 
@@ -72,7 +85,10 @@ def ranked(scores: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, f"mine --at {at} -o {tmp_path}/mine.jsonl")
+    result = CliRunner().invoke(
+        main,
+        f"mine --at {at} -o {tmp_path}/mine.jsonl",
+    )
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 4
     images, queries = (
@@ -89,9 +105,16 @@ def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: P
 
 
 def test_they_are_read_back_as_terms_of_another_system(at: str, tmp_path: Path) -> None:
-    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
+    write_terms(
+        Searcher.open("mine", at).index,
+        tmp_path / "mine.jsonl",
+    )
     there = f"file:{tmp_path}"
-    build_index("again", tmp_path / "mine.image.jsonl", at=there)
+    build_index(
+        "again",
+        tmp_path / "mine.image.jsonl",
+        at=there,
+    )
     queries = records(tmp_path / "mine.text.queries.jsonl")
     answers = Searcher.open("again", there).search_texts(
         [json.dumps(row) for row in queries.values()],
@@ -103,8 +126,14 @@ def test_they_are_read_back_as_terms_of_another_system(at: str, tmp_path: Path) 
 
 
 def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
-    seismic = pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
-    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
+    seismic = pytest.importorskip(
+        "seismic",
+        reason="pyseismic-lsr is not installed",
+    )
+    write_terms(
+        Searcher.open("mine", at).index,
+        tmp_path / "mine.jsonl",
+    )
     path = str(tmp_path / "mine.image.jsonl")
     index = seismic.SeismicIndex.build(
         path,
@@ -117,7 +146,10 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
     kind = seismic.get_seismic_string()
     for key, hits in hits_of(at).items():
         terms = np.array(list(queries[key]), dtype=kind)
-        weights = np.array(list(queries[key].values()), dtype=np.float32)
+        weights = np.array(
+            list(queries[key].values()),
+            dtype=np.float32,
+        )
         answer = index.search(
             query_id=key,
             query_components=terms,
@@ -127,15 +159,22 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
             heap_factor=1.0,
         )
         ours = dict(hits)
-        assert sorted((int(score) for _, score, _ in answer), reverse=True) == [
-            score for _, score in hits[:K]
-        ]
+        assert sorted(
+            (int(score) for _, score, _ in answer),
+            reverse=True,
+        ) == [score for _, score in hits[:K]]
         assert all(ours[doc] == score for _, score, doc in answer)
 
 
 def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
-    read = pytest.importorskip("ciff_toolkit.read", reason="ciff-toolkit is not installed")
-    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    read = pytest.importorskip(
+        "ciff_toolkit.read",
+        reason="ciff-toolkit is not installed",
+    )
+    write_terms(
+        Searcher.open("mine", at).index,
+        tmp_path / "mine.ciff",
+    )
     scores = {}
     queries = records(tmp_path / "mine.text.queries.jsonl")
     with read.CiffReader(tmp_path / "mine.image.ciff") as reader:
@@ -143,7 +182,11 @@ def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_p
         lists = {each.term: each for each in reader.read_postings_lists()}
         documents = list(reader.read_documents())
     assert list(lists) == sorted(lists)
-    assert (header.version, header.num_docs, header.num_postings_lists) == (1, N, len(lists))
+    assert (
+        header.version,
+        header.num_docs,
+        header.num_postings_lists,
+    ) == (1, N, len(lists))
     assert [each.docid for each in documents] == list(range(N))
     images = Searcher.open("mine", at).index
     terms = images.terms([each.collection_docid for each in documents])
@@ -158,29 +201,59 @@ def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_p
         scores[name][np.cumsum([posting.docid for posting in each.postings])] = [
             post.tf for post in each.postings
         ]
-        assert (each.df, each.cf) == (np.count_nonzero(scores[name]), scores[name].sum())
+        assert (each.df, each.cf) == (
+            np.count_nonzero(scores[name]),
+            scores[name].sum(),
+        )
     for key, hits in hits_of(at).items():
         query = queries[key]
-        total = sum((f * scores[t] for t, f in query.items() if t in scores), np.zeros(N, np.int64))
+        total = sum(
+            (f * scores[t] for t, f in query.items() if t in scores),
+            np.zeros(N, np.int64),
+        )
         assert ranked({doc.collection_docid: int(total[doc.docid]) for doc in documents}) == hits
 
 
 def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
     (tmp_path / "mine.image.jsonl").write_text("dear diary")
-    with pytest.raises(BocError, match="not of the kind"):
-        write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
-    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
-    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    with pytest.raises(
+        BocError,
+        match="not of the kind",
+    ):
+        write_terms(
+            Searcher.open("mine", at).index,
+            tmp_path / "mine.jsonl",
+        )
+    write_terms(
+        Searcher.open("mine", at).index,
+        tmp_path / "mine.ciff",
+    )
+    write_terms(
+        Searcher.open("mine", at).index,
+        tmp_path / "mine.ciff",
+    )
     (tmp_path / "mine.text.ciff").write_text("dear diary")
-    with pytest.raises(BocError, match="not of the kind"):
-        write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    with pytest.raises(
+        BocError,
+        match="not of the kind",
+    ):
+        write_terms(
+            Searcher.open("mine", at).index,
+            tmp_path / "mine.ciff",
+        )
 
 
 @pytest.mark.slow
 def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).standard_normal((30, 16), dtype=np.float32)
+    images = np.random.default_rng(0).standard_normal(
+        (30, 16),
+        dtype=np.float32,
+    )
     np.save(tmp_path / "images.npy", images)
-    np.save(tmp_path / "captions.npy", np.repeat(images, 2, axis=0))
+    np.save(
+        tmp_path / "captions.npy",
+        np.repeat(images, 2, axis=0),
+    )
     (tmp_path / "captions.txt").write_text("".join(f"sentence {i}\n" for i in range(60)))
     out = tmp_path / "out"
     result = CliRunner().invoke(

@@ -16,7 +16,12 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 JSON = st.recursive(
     LEAVES,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=4),
+            inner,
+            max_size=3,
+        )
     ),
 )
 
@@ -43,11 +48,18 @@ def verdict(work: Callable[[], object], success: str) -> str:
 
 def damages(sound: bytes) -> st.SearchStrategy[bytes]:
     """Some bytes changed, put in or taken out; mostly at the beginning, where headers are."""
-    places = st.integers(0, max(0, min(len(sound), 400) - 1)) | st.integers(
+    places = st.integers(
+        0,
+        max(0, min(len(sound), 400) - 1),
+    ) | st.integers(
         0,
         max(0, len(sound) - 1),
     )
-    edit = st.tuples(places, st.integers(0, 4), st.binary(max_size=4))
+    edit = st.tuples(
+        places,
+        st.integers(0, 4),
+        st.binary(max_size=4),
+    )
     whole = st.lists(edit, max_size=6).map(lambda edits: _edited(sound, edits))
     return whole | st.tuples(whole, places).map(lambda given: given[0][: given[1]])
 
@@ -62,7 +74,14 @@ def damaged(sound: bytes, chance: Random) -> bytes:
     moving = chance.random() < 0.3  # else what follows stays where it is
     data = _edited(
         sound,
-        [(place(), chance.randrange(5) if moving else len(new), new) for new in news],
+        [
+            (
+                place(),
+                chance.randrange(5) if moving else len(new),
+                new,
+            )
+            for new in news
+        ],
     )
     return data[: place()] if chance.random() < 0.2 else data
 
@@ -88,9 +107,38 @@ def replaced_leaf(data: st.DataObject, tree: Any, value: object) -> Any:
     return found
 
 
-NUMBERS = (-1, 0, 1, 2, 127, 128, 2**31 - 1, -(2**31))
-REALS = (0.0, -1.0, 1.0, 1e-30, 1e30, -1e38, float("nan"), float("inf"))
-TEXTS = ("", "x", "\0", "../x", "{}", "[]", "null", '{"size": []}', '{"size": 1e999}', "é" * 70_000)
+NUMBERS = (
+    -1,
+    0,
+    1,
+    2,
+    127,
+    128,
+    2**31 - 1,
+    -(2**31),
+)
+REALS = (
+    0.0,
+    -1.0,
+    1.0,
+    1e-30,
+    1e30,
+    -1e38,
+    float("nan"),
+    float("inf"),
+)
+TEXTS = (
+    "",
+    "x",
+    "\0",
+    "../x",
+    "{}",
+    "[]",
+    "null",
+    '{"size": []}',
+    '{"size": 1e999}',
+    "é" * 70_000,
+)
 
 
 def arrays(file: h5py.File) -> list[str]:
@@ -104,7 +152,20 @@ def arrays(file: h5py.File) -> list[str]:
 def forge_header(file: h5py.File, rng: Random) -> str:
     """Change an entry of the header."""
     name = rng.choice([*file.attrs])
-    value = rng.choice(["", "x", "float16", "[]", '{"size": "text"}', -1, 0, 1, 10**12, 1.5])
+    value = rng.choice(
+        [
+            "",
+            "x",
+            "float16",
+            "[]",
+            '{"size": "text"}',
+            -1,
+            0,
+            1,
+            10**12,
+            1.5,
+        ]
+    )
     file.attrs[name] = value
     return f"{name} = {value!r}"
 
@@ -139,5 +200,9 @@ def forge_array(file: h5py.File, rng: Random) -> str:
         )
     elif what == "gone":
         return f"{name} removed"
-    file.create_dataset(name, data=values, dtype=text)
+    file.create_dataset(
+        name,
+        data=values,
+        dtype=text,
+    )
     return f"{what} of {name}"

@@ -40,10 +40,18 @@ def kinds(rng: np.random.Generator) -> dict[str, Codebook]:
         9,
     )
     return {
-        "soft": plain(labels=labels, means=rows(2, DIM), axes=rows(DIM, DIM)),
+        "soft": plain(
+            labels=labels,
+            means=rows(2, DIM),
+            axes=rows(DIM, DIM),
+        ),
         "hard": plain(),
         "words": plain(tuple("abcdef"), origin=rows(DIM)),
-        "learned": plain(tuple("abcdef"), labels, thresholds=rows(2, 2, ROWS)),
+        "learned": plain(
+            tuple("abcdef"),
+            labels,
+            thresholds=rows(2, 2, ROWS),
+        ),
     }
 
 
@@ -58,7 +66,10 @@ def forge(arrays: dict[str, NDArray[Any]], rng: random.Random) -> str:
         inside = isinstance(node, dict) and node and rng.random() < 0.5
         owner, key = (node, rng.choice(list(node))) if inside else (tree, key)
         owner[key] = rng.choice(ODD)
-        arrays[name] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
+        arrays[name] = np.frombuffer(
+            json.dumps(tree).encode(),
+            np.uint8,
+        )
         return f"{name}/{key} = {str(owner[key])[:20]}"
     what = rng.choice(["value", "value", "value", "length", "type", "gone"])
     if what == "gone":
@@ -90,7 +101,14 @@ def save(path: Path, arrays: dict[str, NDArray[Any]], rng: random.Random) -> Non
             data = io.BytesIO()
             np.save(data, array, allow_pickle=False)
             lying = rng.random() < 0.05
-            whole = data.getvalue().replace(b"(6, ", b"(66666, ") if lying else data.getvalue()
+            whole = (
+                data.getvalue().replace(
+                    b"(6, ",
+                    b"(66666, ",
+                )
+                if lying
+                else data.getvalue()
+            )
             file.writestr(f"{name}.npy", whole)
 
 
@@ -99,7 +117,13 @@ def use(path: Path, code: str) -> None:
     vectors = np.eye(DIM, dtype=np.float32)
     sets = Ragged(vectors, np.arange(DIM + 1))
     samples = [
-        Embeddings(modality, vectors, sets, words=[["dog"]] * DIM) for modality in MODALITIES
+        Embeddings(
+            modality,
+            vectors,
+            sets,
+            words=[["dog"]] * DIM,
+        )
+        for modality in MODALITIES
     ]
     codec = book.codec(DIM).fit(*samples)
     for sample in samples:
@@ -122,7 +146,12 @@ def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
         told = forge(arrays, rng)
         save(tmp_path / "book.npz", arrays, rng)
         if rng.random() < 0.1:
-            (tmp_path / "book.npz").write_bytes(damaged((tmp_path / "book.npz").read_bytes(), rng))
+            (tmp_path / "book.npz").write_bytes(
+                damaged(
+                    (tmp_path / "book.npz").read_bytes(),
+                    rng,
+                )
+            )
         verdicts[f"{number}: {code}, {told}"] = verdict(
             partial(use, tmp_path / "book.npz", code),
             "made",

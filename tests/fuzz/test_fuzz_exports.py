@@ -44,11 +44,19 @@ def forge(files: dict[str, bytes], rng: random.Random) -> str:
 
 def use(path: Path, at: str) -> None:
     """Index a forged copy, and ask the index."""
-    build_index("forged", path, at=at, replace=True)
+    build_index(
+        "forged",
+        path,
+        at=at,
+        replace=True,
+    )
     searcher = Searcher.open("forged", at)
     assert sum(searcher.index.manifest.items.values()) == 120
     for item in list(searcher.index.items())[:3]:
-        searcher.search_vectors(searcher.embeddings(item.id), k=5)
+        searcher.search_vectors(
+            searcher.embeddings(item.id),
+            k=5,
+        )
     assert verify(searcher.index).right
 
 
@@ -67,9 +75,18 @@ def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) 
         rng = random.Random(number)
         shutil.copy(library / "photos.h5", path)
         with h5py.File(path, "r+") as file:
-            told = (forge_header if rng.random() < 0.4 else forge_array)(file, rng)
+            told = (forge_header if rng.random() < 0.4 else forge_array)(
+                file,
+                rng,
+            )
         verdicts[f"{number}: {told}"] = verdict(
-            partial(build_index, "forged", path, at=f"file:{tmp_path}", replace=True),
+            partial(
+                build_index,
+                "forged",
+                path,
+                at=f"file:{tmp_path}",
+                replace=True,
+            ),
             "answered",
         )
     check(verdicts)
@@ -88,14 +105,21 @@ def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> 
         code="dictionary:1/4",
         concepts="int8",
     )
-    copy_index("plain", at=at, to=tmp_path / "plain.zip")
+    copy_index(
+        "plain",
+        at=at,
+        to=tmp_path / "plain.zip",
+    )
     with zipfile.ZipFile(tmp_path / "plain.zip") as archive:
         sound = {name: archive.read(name) for name in archive.namelist()}
     verdicts: dict[str, str] = {}
     for number in range(FORGED):
         files = dict(sound)
         told = forge(files, random.Random(number))
-        with zipfile.ZipFile(tmp_path / "forged.zip", "w") as archive:
+        with zipfile.ZipFile(
+            tmp_path / "forged.zip",
+            "w",
+        ) as archive:
             for name, data in files.items():
                 archive.writestr(name, data)
         verdicts[f"{number}: {told}"] = verdict(

@@ -40,9 +40,20 @@ from tests.fuzz.mutations import FORGED, damaged, verdict
 
 pytestmark = pytest.mark.slow
 Use = Callable[[Path], object]
-HUGE = (0, -1, 2**31 - 1, 2**32 - 1, 10**12, 2**62)
+HUGE = (
+    0,
+    -1,
+    2**31 - 1,
+    2**32 - 1,
+    10**12,
+    2**62,
+)
 OBJECTS = [
-    {"image": "a.png", "caption": "a dog", "year": 2020},
+    {
+        "image": "a.png",
+        "caption": "a dog",
+        "year": 2020,
+    },
     {"image": "b.png", "captions": ["a cat"]},
 ]
 COCO = {
@@ -66,11 +77,18 @@ def parquet(path: Path) -> None:
     import pyarrow
     from pyarrow import parquet as file
 
-    file.write_table(pyarrow.Table.from_pylist([{"image": "a.png", "caption": "a dog"}] * 20), path)
+    file.write_table(
+        pyarrow.Table.from_pylist([{"image": "a.png", "caption": "a dog"}] * 20),
+        path,
+    )
 
 
 def archive(path: Path) -> None:
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(
+        path,
+        "w",
+        format=tarfile.PAX_FORMAT,
+    ) as tar:
         for name, data in (
             ("a.png", b"a"),
             ("a.txt", b"a dog"),
@@ -86,8 +104,14 @@ def archive(path: Path) -> None:
 def regions(path: Path) -> None:
     for folder in ("bu_att", "bu_box"):
         (path.parent / folder).mkdir(exist_ok=True)
-    np.savez_compressed(path.parent / "bu_att" / "a.npz", feat=np.ones((3, 5), np.float32))
-    np.save(path.parent / "bu_box" / "a.npy", np.ones((3, 4), np.float32))
+    np.savez_compressed(
+        path.parent / "bu_att" / "a.npz",
+        feat=np.ones((3, 5), np.float32),
+    )
+    np.save(
+        path.parent / "bu_box" / "a.npy",
+        np.ones((3, 4), np.float32),
+    )
     path.write_bytes((path.parent / "bu_att" / "a.npz").read_bytes())
 
 
@@ -98,14 +122,23 @@ def ask_regions(path: Path) -> None:
 
 
 def scan(path: Path) -> None:
-    np.save(path, np.ones((2, 3, 4), np.float32))
+    np.save(
+        path,
+        np.ones((2, 3, 4), np.float32),
+    )
     path.with_name("x_caps.txt").write_text("a dog\n" * 10)
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
     **{
         name: (
-            partial(lambda form, path: form(path, np.eye(5, 4, dtype=np.float32) + 1), form),
+            partial(
+                lambda form, path: form(
+                    path,
+                    np.eye(5, 4, dtype=np.float32) + 1,
+                ),
+                form,
+            ),
             read_vectors,
         )
         for name, form in FORMS.items()
@@ -115,10 +148,19 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
         lambda path: path.write_text("".join(json.dumps(each) + "\n" for each in OBJECTS)),
         open_source,
     ),
-    "c.json": (lambda path: path.write_text(json.dumps(OBJECTS)), open_source),
-    "coco.json": (lambda path: path.write_text(json.dumps(COCO)), open_source),
+    "c.json": (
+        lambda path: path.write_text(json.dumps(OBJECTS)),
+        open_source,
+    ),
+    "coco.json": (
+        lambda path: path.write_text(json.dumps(COCO)),
+        open_source,
+    ),
     "c.parquet": (parquet, open_source),
-    "q.jsonl": (lambda path: path.write_text('{"_id": "1", "text": "a dog"}\n'), open_source),
+    "q.jsonl": (
+        lambda path: path.write_text('{"_id": "1", "text": "a dog"}\n'),
+        open_source,
+    ),
     "q.qrels": (
         lambda path: path.write_text("1 0 a.png 1\n1 0 b.png 0\n2 0 a.png 1\n"),
         Judgements,
@@ -127,9 +169,18 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
         lambda path: path.write_text("a dog\n-cat 'x'\n"),
         lambda path: list(map(parse_text, read_ids(path))),
     ),
-    "x_ims.npy": (scan, lambda path: (read_scan(path), load_scan(str(path.parent)))),
+    "x_ims.npy": (
+        scan,
+        lambda path: (
+            read_scan(path),
+            load_scan(str(path.parent)),
+        ),
+    ),
     "r.npz": (regions, ask_regions),
-    "book.npz": (lambda path: np.savez(path, centroids=np.ones((3, 4))), Codebook.load),
+    "book.npz": (
+        lambda path: np.savez(path, centroids=np.ones((3, 4))),
+        Codebook.load,
+    ),
 }
 """How a sound file is written, and read."""
 
@@ -142,8 +193,17 @@ def forge(data: bytes, rng: random.Random) -> bytes:
     form = rng.choice(("<i", "<I", "<q"))
     value = rng.choice(HUGE)
     size = struct.calcsize(form)
-    number = (value % 2 ** (8 * size)).to_bytes(size, "little")
-    new = rng.choice((number, number, rng.choice(ODD_JSON).encode()))
+    number = (value % 2 ** (8 * size)).to_bytes(
+        size,
+        "little",
+    )
+    new = rng.choice(
+        (
+            number,
+            number,
+            rng.choice(ODD_JSON).encode(),
+        )
+    )
     return data[:place] + new + data[place + len(new) :]
 
 
@@ -159,7 +219,10 @@ def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str) -> None:
     for number in range(FORGED):
         path.write_bytes(forge(sound, random.Random(number)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("warnings.warn", lambda *_, **__: None)
+            patch.setattr(
+                "warnings.warn",
+                lambda *_, **__: None,
+            )
             became = verdict(partial(use, path), "read")
         if became not in ("refused", "read"):
             wrong[number] = became
@@ -172,13 +235,29 @@ def packed(path: Path, member: str, claimed: int | None = None) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
-        {"descr": "|u1", "fortran_order": False, "shape": (rows // 4, 4)},
+        {
+            "descr": "|u1",
+            "fortran_order": False,
+            "shape": (rows // 4, 4),
+        },
     )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(member, header.getvalue() + bytes(rows))
+    with zipfile.ZipFile(
+        path,
+        "w",
+        zipfile.ZIP_DEFLATED,
+    ) as file:
+        file.writestr(
+            member,
+            header.getvalue() + bytes(rows),
+        )
     if claimed is not None:
         data = bytearray(path.read_bytes())
-        struct.pack_into("<I", data, data.rfind(b"PK\1\2") + 24, claimed)
+        struct.pack_into(
+            "<I",
+            data,
+            data.rfind(b"PK\1\2") + 24,
+            claimed,
+        )
         path.write_bytes(data)
 
 
@@ -196,7 +275,10 @@ def unwritten(path: Path, **options: Any) -> None:
 def linked(path: Path) -> None:
     unwritten(path.with_name("other.h5"))
     with h5py.File(path, "w") as file:
-        file["train"] = h5py.ExternalLink(path.with_name("other.h5"), "train")
+        file["train"] = h5py.ExternalLink(
+            path.with_name("other.h5"),
+            "train",
+        )
 
 
 def header(path: Path, kind: bytes, size: int) -> None:
@@ -204,7 +286,10 @@ def header(path: Path, kind: bytes, size: int) -> None:
     info = tarfile.TarInfo("a.png")
     info.type = kind
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    block[124:136] = (size + (256**12 if size < 0 else 128 << 88)).to_bytes(12, "big")
+    block[124:136] = (size + (256**12 if size < 0 else 128 << 88)).to_bytes(
+        12,
+        "big",
+    )
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     archive(path)
@@ -212,7 +297,11 @@ def header(path: Path, kind: bytes, size: int) -> None:
 
 
 BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
-    "packed zeros": ("x.npz", lambda path: packed(path, "a.npy"), read_vectors),
+    "packed zeros": (
+        "x.npz",
+        lambda path: packed(path, "a.npy"),
+        read_vectors,
+    ),
     "packed zeros that claim little": (
         "x.npz",
         lambda path: packed(path, "a.npy", 1000),
@@ -223,11 +312,18 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
         lambda path: packed(path, "feat.npy"),
         lambda path: load_files(str(path.parents[1])),
     ),
-    "codebook": ("x.npz", lambda path: packed(path, "centroids.npy", 1000), Codebook.load),
+    "codebook": (
+        "x.npz",
+        lambda path: packed(path, "centroids.npy", 1000),
+        Codebook.load,
+    ),
     "numbers that were never written": ("x.hdf5", unwritten, read_vectors),
     "numbers of another file": (
         "x.hdf5",
-        partial(unwritten, external=[("/etc/passwd", 0, 4 * 10**11)]),
+        partial(
+            unwritten,
+            external=[("/etc/passwd", 0, 4 * 10**11)],
+        ),
         read_vectors,
     ),
     "a link to another file": ("x.hdf5", linked, read_vectors),
@@ -266,28 +362,48 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, name: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
-@pytest.mark.parametrize("other", ["pipe", "device"])
+@pytest.mark.parametrize(
+    "other",
+    ["pipe", "device"],
+)
 def test_a_model_or_index_of_pipes_and_devices_is_refused(
     library: Path,
     tmp_path: Path,
     other: str,
 ) -> None:
     """Nobody may ever write to a pipe, and a device may never end."""
-    shutil.copytree(library / "model", tmp_path / "model")
-    shutil.copytree(library / "index" / "photos", tmp_path / "index" / "photos")
-    files = [*(tmp_path / "model").iterdir(), *(tmp_path / "index").rglob("*")]
+    shutil.copytree(
+        library / "model",
+        tmp_path / "model",
+    )
+    shutil.copytree(
+        library / "index" / "photos",
+        tmp_path / "index" / "photos",
+    )
+    files = [
+        *(tmp_path / "model").iterdir(),
+        *(tmp_path / "index").rglob("*"),
+    ]
     for path in filter(Path.is_file, files):
         sound = path.read_bytes()
         path.unlink()
         os.mkfifo(path) if other == "pipe" else path.symlink_to("/dev/zero")
         if path.parent.name == "model":
             became = verdict(
-                lambda: encoder(f"tern:{tmp_path / 'model'}", "cpu").encode_texts(["a dog"]),
+                lambda: encoder(
+                    f"tern:{tmp_path / 'model'}",
+                    "cpu",
+                ).encode_texts(["a dog"]),
                 "read",
             )
         else:
             became = verdict(
-                lambda: list(Searcher.open("photos", f"file:{tmp_path / 'index'}").index.items()),
+                lambda: list(
+                    Searcher.open(
+                        "photos",
+                        f"file:{tmp_path / 'index'}",
+                    ).index.items()
+                ),
                 "read",
             )
         assert became in ("refused", "read"), (path, became)

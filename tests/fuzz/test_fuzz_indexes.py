@@ -89,7 +89,12 @@ def restored(home: Path) -> Iterator[None]:
 def use(home: Path, model: Any) -> None:
     index = EmbeddedBackend(home.parent).open(NAME)
     ask_all(index, model)
-    compare(index, Source(list(index.items())), None, ocr=False)
+    compare(
+        index,
+        Source(list(index.items())),
+        None,
+        ocr=False,
+    )
 
 
 def judge(folder: str, first: str, last: str) -> None:
@@ -98,12 +103,23 @@ def judge(folder: str, first: str, last: str) -> None:
     model = make(Path(folder))
     home = Path(folder) / NAME
     with EmbeddedBackend(Path(folder)).edit(NAME) as editor:
-        editor.commit("ab" * 32, unreadable={"bad.jpg": [1, 2, 3], "worse.jpg": [0, 0, 0]})
+        editor.commit(
+            "ab" * 32,
+            unreadable={
+                "bad.jpg": [1, 2, 3],
+                "worse.jpg": [0, 0, 0],
+            },
+        )
     tell("ready")
     for number in range(int(first), int(last)):
         with restored(home):
             tell(f"{number}: {forge(home, random.Random(number))}")
-            tell(verdict(partial(use, home, model), "answered"))
+            tell(
+                verdict(
+                    partial(use, home, model),
+                    "answered",
+                )
+            )
 
 
 @pytest.mark.slow

@@ -66,7 +66,11 @@ def check(data: bytes, read: Callable[[Path], object], name: str) -> None:
 
 @given(
     damages(CAPTIONS)
-    | st.text().map(lambda text: f"image,caption\n{text}".encode(errors="replace")),
+    | st.text().map(
+        lambda text: f"image,caption\n{text}".encode(
+            errors="replace",
+        )
+    ),
 )
 @example(b"image,caption\n\x00.jpg,a\n")
 @example(b"image,caption\na.jpg," + b"x" * 140_000)
@@ -75,7 +79,12 @@ def test_captions(data: bytes) -> None:
 
 
 @given(
-    damages(TABLE) | st.text().map(lambda text: f"id,tag:keyword\n{text}".encode(errors="replace")),
+    damages(TABLE)
+    | st.text().map(
+        lambda text: f"id,tag:keyword\n{text}".encode(
+            errors="replace",
+        )
+    ),
 )
 @example(b"id,year:integer\na,9223372036854775808\n")
 def test_metadata(data: bytes) -> None:
@@ -99,7 +108,12 @@ def test_filters(text: str) -> None:
         parse_filter(text, TYPES)
 
 
-@given(st.text() | st.text(alphabet="scalrbit:/0123456789(),=-. \"'"))
+@given(
+    st.text()
+    | st.text(
+        alphabet="scalrbit:/0123456789(),=-. \"'",
+    )
+)
 @example("scalar:" + "9" * 5000)
 def test_codes_and_sentences(text: str) -> None:
     with suppress(BocError):
@@ -116,33 +130,74 @@ def features(library: Path) -> bytes:
 @pytest.mark.slow
 @given(data=st.data())
 def test_feature_files(features: bytes, data: st.DataObject) -> None:
-    check(data.draw(damages(features)), drain, "f.h5")
+    check(
+        data.draw(damages(features)),
+        drain,
+        "f.h5",
+    )
 
 
 @given(st.data(), JSON)
 def test_manifests(data: st.DataObject, value: object) -> None:
-    sound = replace(new_manifest(5, 3), unreadable={"a.jpg": [1, 2, 3]})
-    text = json.dumps(replaced_leaf(data, json.loads(sound.to_json()), value))
+    sound = replace(
+        new_manifest(5, 3),
+        unreadable={"a.jpg": [1, 2, 3]},
+    )
+    text = json.dumps(
+        replaced_leaf(
+            data,
+            json.loads(sound.to_json()),
+            value,
+        )
+    )
     with suppress(BocError):
-        compare_pictures(HERE, {}, Manifest.from_json(text, where="m").unreadable, Changes())
+        compare_pictures(
+            HERE,
+            {},
+            Manifest.from_json(text, where="m").unreadable,
+            Changes(),
+        )
 
 
-@given(st.dictionaries(st.sampled_from([*STATE, "x"]), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from([*STATE, "x"]),
+        JSON,
+    )
+)
 def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
-    stored = {name: Item(name, "image", f"/{name}", name, facts) for name in ("a.jpg", "b.jpg")}
+    stored = {
+        name: Item(
+            name,
+            "image",
+            f"/{name}",
+            name,
+            facts,
+        )
+        for name in ("a.jpg", "b.jpg")
+    }
     changes = Changes()
     compare_pictures(HERE, stored, {}, changes)
     assert len(changes.reuses) + len(changes.new) == 1
 
 
-@given(st.text() | st.text(alphabet="elastic+htps:/@?=&[]%0123456789.-"))
+@given(
+    st.text()
+    | st.text(
+        alphabet="elastic+htps:/@?=&[]%0123456789.-",
+    )
+)
 @example("elastic+http://[")
 @example("elastic+http://h:99999999")
 @example("elastic+http://h?shards=\u0664")
 def test_addresses(address: str) -> None:
     from indexing.server.address import parse
 
-    for text in (address, f"http://{address}", f"http://h?{address}"):
+    for text in (
+        address,
+        f"http://{address}",
+        f"http://h?{address}",
+    ):
         with suppress(BocError):
             parse(text, {})
 
@@ -154,7 +209,10 @@ def test_addresses(address: str) -> None:
 @example(b"[index]\ncode = 1979-05-27\nrecall = nan\n")
 def test_settings(data: bytes) -> None:
     def search(path: Path) -> None:
-        with patch.dict(os.environ, {"BOC_CONFIG": str(path)}):
+        with patch.dict(
+            os.environ,
+            {"BOC_CONFIG": str(path)},
+        ):
             defaults(main)
 
     check(data, search, "boc.toml")

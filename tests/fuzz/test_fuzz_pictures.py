@@ -41,9 +41,21 @@ KINDS = {
         {"mode": "I;16"},
         {"mode": "RGBA", "frames": 3},
     ),
-    "WEBP": ({"mode": "RGB"}, {"mode": "RGBA", "lossless": True}, {"mode": "RGB", "frames": 3}),
-    "GIF": ({"mode": "P"}, {"mode": "P", "interlace": 1}, {"mode": "RGB", "frames": 3}),
-    "BMP": ({"mode": "RGB"}, {"mode": "P"}, {"mode": "1"}),
+    "WEBP": (
+        {"mode": "RGB"},
+        {"mode": "RGBA", "lossless": True},
+        {"mode": "RGB", "frames": 3},
+    ),
+    "GIF": (
+        {"mode": "P"},
+        {"mode": "P", "interlace": 1},
+        {"mode": "RGB", "frames": 3},
+    ),
+    "BMP": (
+        {"mode": "RGB"},
+        {"mode": "P"},
+        {"mode": "1"},
+    ),
     "TIFF": (
         {"mode": "RGB"},
         *(
@@ -54,7 +66,11 @@ KINDS = {
         {"mode": "F"},
         {"mode": "RGB", "frames": 3},
     ),
-    "AVIF": ({"mode": "RGB"}, {"mode": "RGBA"}, {"mode": "L"}),
+    "AVIF": (
+        {"mode": "RGB"},
+        {"mode": "RGBA"},
+        {"mode": "L"},
+    ),
     "HEIF": ({"mode": "RGB"}, {"mode": "RGBA"}),
 }
 
@@ -67,10 +83,21 @@ def picture(form: str, mode: str = "RGB", frames: int = 1, **options: object) ->
     exif[0x010E] = "what is on it"
     exif.get_ifd(0x8769)[0x9003] = "2020:02:29 12:00:00"
     shown = [
-        Image.frombytes("RGB", (24, 16), bytes((i * 37 + n) % 256 for i in range(24 * 16 * 3)))
+        Image.frombytes(
+            "RGB",
+            (24, 16),
+            bytes((i * 37 + n) % 256 for i in range(24 * 16 * 3)),
+        )
         for n in range(frames)
     ]
-    several = {"save_all": True, "append_images": shown[1:]} if frames > 1 else {}
+    several = (
+        {
+            "save_all": True,
+            "append_images": shown[1:],
+        }
+        if frames > 1
+        else {}
+    )
     written = {"exif": exif} if form not in ("GIF", "BMP") else {}
     shown[0].convert("L" if mode == "I;16" else mode).convert(mode).save(
         buffer,

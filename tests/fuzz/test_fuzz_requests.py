@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from boc.search.searcher import Searcher
 
-pytest.importorskip("fastapi", reason="the page needs the extra web")
+pytest.importorskip(
+    "fastapi",
+    reason="the page needs the extra web",
+)
 
 from fastapi.testclient import TestClient
 
@@ -37,7 +40,13 @@ VALUES = (
     | st.floats().map(str)
     | st.sampled_from(["000.png", "image", "rrf", "240"])
 )
-PARAMETERS = st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, VALUES), max_size=4)
+PARAMETERS = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES) | TEXT,
+        VALUES,
+    ),
+    max_size=4,
+)
 HEADERS = st.dictionaries(
     st.sampled_from(
         [
@@ -50,15 +59,28 @@ HEADERS = st.dictionaries(
             "content-type",
         ],
     ),
-    st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=12),
+    st.text(
+        alphabet=st.characters(
+            min_codepoint=32,
+            max_codepoint=126,
+        ),
+        max_size=12,
+    ),
     max_size=3,
 )
 
 
 @pytest.fixture(scope="module")
 def client(library: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-    return client_of(searcher, tmp_path_factory.mktemp("cache"))
+    searcher = Searcher.open(
+        "photos",
+        f"file:{library / 'index'}",
+        device="cpu",
+    )
+    return client_of(
+        searcher,
+        tmp_path_factory.mktemp("cache"),
+    )
 
 
 @pytest.mark.slow
@@ -71,7 +93,15 @@ def client(library: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClien
     HEADERS,
     st.binary(max_size=40),
 )
-@example("GET", "/api/", "thumb/", "../../etc/passwd", [], {}, b"")
+@example(
+    "GET",
+    "/api/",
+    "thumb/",
+    "../../etc/passwd",
+    [],
+    {},
+    b"",
+)
 @example(
     "POST",
     "/api/",
@@ -93,4 +123,12 @@ def test_requests(
 ) -> None:
     query = "&".join(f"{quote(name)}={quote(value)}" for name, value in parameters)
     address = f"{prefix}{route}{quote(rest, safe='/.')}?{query}"
-    assert client.request(method, address, headers=headers, content=body).status_code < 500, address
+    assert (
+        client.request(
+            method,
+            address,
+            headers=headers,
+            content=body,
+        ).status_code
+        < 500
+    ), address

@@ -36,7 +36,12 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 def check_sync(folder: Path, at: str) -> None:
-    sync_index("x", folder, at=at, remove_many=True)
+    sync_index(
+        "x",
+        folder,
+        at=at,
+        remove_many=True,
+    )
     assert sync_index("x", folder, at=at).up_to_date
 
 
@@ -51,15 +56,35 @@ def forge_facts(home: Path, rng: random.Random) -> str:
     fields.pop(name)
     if rng.random() < 0.6:
         fields[name] = rng.choice(VALUES[FIELDS[name]])
-    content = rng.choice([item.content, "", "/", "\0", f"{item.content}/x", "x" * 5000])
+    content = rng.choice(
+        [
+            item.content,
+            "",
+            "/",
+            "\0",
+            f"{item.content}/x",
+            "x" * 5000,
+        ]
+    )
     unreadable = {
         rng.choice([item.id, "new.png"]): [
             rng.choice((-1, 0, 10**30)) for _ in range(rng.randrange(4))
         ],
     }
     with backend.edit(home.name) as editor:
-        forged = replace(item, fields=fields, content=content)
-        editor.put(Rows([forged], index.terms([item.id]), index.vectors([item.id]), None))
+        forged = replace(
+            item,
+            fields=fields,
+            content=content,
+        )
+        editor.put(
+            Rows(
+                [forged],
+                index.terms([item.id]),
+                index.vectors([item.id]),
+                None,
+            )
+        )
         editor.commit(
             "ab" * 32,
             unreadable=unreadable,
@@ -84,7 +109,15 @@ def forge_left(place: Path, rng: random.Random) -> str:
     if path.suffix == ".json":
         raw = json.loads(path.read_text())
         raw[rng.choice(list(raw))] = rng.choice(ODD)
-        texts = ["", "[]", "{}", "{", "\xff", "[" * 100_000, json.dumps(raw)]
+        texts = [
+            "",
+            "[]",
+            "{}",
+            "{",
+            "\xff",
+            "[" * 100_000,
+            json.dumps(raw),
+        ]
         data = rng.choice(texts).encode("latin-1")
         path.write_bytes(data)
         return f"{path.name} = {data[:60]!r}"
@@ -92,7 +125,14 @@ def forge_left(place: Path, rng: random.Random) -> str:
     if what < 0.2 and parts:
         path.rename(
             path.with_name(
-                rng.choice(["0-1.h5", "1x-2y.h5", "1-2-3.h5", f"{0:012d}-{10**6:012d}.h5"]),
+                rng.choice(
+                    [
+                        "0-1.h5",
+                        "1x-2y.h5",
+                        "1-2-3.h5",
+                        f"{0:012d}-{10**6:012d}.h5",
+                    ]
+                ),
             ),
         )
         return f"{path.name} renamed"
@@ -104,7 +144,10 @@ def forge_left(place: Path, rng: random.Random) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["index", "facts", "complete", "parts"])
+@pytest.mark.parametrize(
+    "kind",
+    ["index", "facts", "complete", "parts"],
+)
 def test_a_sync_of_forged_files_is_refused_or_done(
     encoder: Counting,
     tmp_path: Path,
@@ -115,7 +158,10 @@ def test_a_sync_of_forged_files_is_refused_or_done(
     at = f"file:{place}"
     files = Files(folder)
     for i in range(8):
-        files.write(folder / f"{i}.png", f"picture {i}" if i else "bad")
+        files.write(
+            folder / f"{i}.png",
+            f"picture {i}" if i else "bad",
+        )
     new("x", folder, at)
     files.write(folder / "1.png", "other")
     files.write(folder / "2.png", "bad")
@@ -139,7 +185,10 @@ def test_a_sync_of_forged_files_is_refused_or_done(
             told = forge_left(place, rng)
         else:
             told = forge(place / "x", rng) if kind == "index" else forge_facts(place / "x", rng)
-        became = verdict(partial(check_sync, folder, at), "done")
+        became = verdict(
+            partial(check_sync, folder, at),
+            "done",
+        )
         if became not in ("refused", "done"):
             wrong.append(f"{number}: {told}: {became}")
     assert not wrong, "\n".join(wrong)

@@ -24,14 +24,15 @@ from boc.inputs.file_facts import content_hash, state_of
 from boc.inputs.images import read_image
 from boc.inputs.sources import Source, open_folders, open_source
 from boc.manage.sync import sync_index
-from boc.search.searcher import Searcher
 from tests.boc.manage.collections_of_files import Counting, held, new
-from tests.helpers import boc, run
 
 
 def png(colour: str = "teal") -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), colour).save(buffer, "PNG")
+    Image.new("RGB", (8, 8), colour).save(
+        buffer,
+        "PNG",
+    )
     return buffer.getvalue()
 
 
@@ -75,7 +76,14 @@ IMG2DATASET = [
     ("000000000.txt", "a réd box".encode()),
     (
         "000000000.json",
-        json.dumps({"caption": "a réd box", "url": "http://x/1", "width": 8, "nsfw": 0.5}).encode(),
+        json.dumps(
+            {
+                "caption": "a réd box",
+                "url": "http://x/1",
+                "width": 8,
+                "nsfw": 0.5,
+            }
+        ).encode(),
     ),
     ("000000001.txt", b"of a picture that was not fetched"),
     ("000000002.jpg", png("blue")),
@@ -87,8 +95,14 @@ def test_shards_of_img2dataset(tmp_path: Path) -> None:
     captions, fields, reasons = opened(
         lambda: open_source(shard(tmp_path / "00000.tar", IMG2DATASET)),
     )
-    assert captions == {"000000000.jpg": ["a réd box"], "000000002.jpg": []}
-    assert fields == {"000000000.jpg": {"url": "http://x/1", "nsfw": 0.5}, "000000002.jpg": {}}
+    assert captions == {
+        "000000000.jpg": ["a réd box"],
+        "000000002.jpg": [],
+    }
+    assert fields == {
+        "000000000.jpg": {"url": "http://x/1", "nsfw": 0.5},
+        "000000002.jpg": {},
+    }
     assert len(reasons) == 2
     assert "00000.tar/000000001.txt: of no picture" in reasons[0]
     assert "00000.tar/000000002.json: cannot be read" in reasons[1]
@@ -106,7 +120,14 @@ def test_several_shards_of_webdataset(tmp_path: Path) -> None:
         ("a/0.json", b'{"n": 1, "captions": ["one", "two"]}'),
         ("a/0.txt", b"\xff"),
     ]
-    paths = [shard(tmp_path / "0.tar", one), shard(tmp_path / "1.tar", two, tarfile.PAX_FORMAT)]
+    paths = [
+        shard(tmp_path / "0.tar", one),
+        shard(
+            tmp_path / "1.tar",
+            two,
+            tarfile.PAX_FORMAT,
+        ),
+    ]
     (tmp_path / "2.tar").write_bytes(b"")
     captions, fields, reasons = opened(lambda: open_folders([*paths, tmp_path / "2.tar"]))
     assert captions == {
@@ -120,13 +141,23 @@ def test_several_shards_of_webdataset(tmp_path: Path) -> None:
 
 
 def test_a_member_is_read_as_a_file(tmp_path: Path) -> None:
-    path = shard(tmp_path / "x.tar", [("in/a.png", png("red")), ("empty.png", b"")])
+    path = shard(
+        tmp_path / "x.tar",
+        [
+            ("in/a.png", png("red")),
+            ("empty.png", b""),
+        ],
+    )
     (tmp_path / "a.png").write_bytes(png("red"))
     member = path / "in" / "a.png"
     assert read_image(member).getpixel((0, 0)) == (255, 0, 0)
     assert content_hash(member) == content_hash(tmp_path / "a.png")
     assert state_of(member) == (len(png("red")), *state_of(path)[1:])
-    for absent in (path / "b.png", path / "in", tmp_path / "a.png" / "b.png"):
+    for absent in (
+        path / "b.png",
+        path / "in",
+        tmp_path / "a.png" / "b.png",
+    ):
         assert state_of(absent) == ()
         with pytest.raises(OSError, match=r"b\.png|in"):
             opener(absent)
@@ -142,7 +173,10 @@ def test_damage_of_an_archive_costs_what_is_damaged(
     """Whatever block is overwritten, or wherever the file ends, all other members are read with
     their bytes."""
     contents = {f"{number}.png": bytes([number]) * 600 for number in range(6)}
-    path = shard(tmp_path_factory.mktemp("damage") / "x.tar", contents.items())
+    path = shard(
+        tmp_path_factory.mktemp("damage") / "x.tar",
+        contents.items(),
+    )
     archive = bytearray(path.read_bytes()[: 6 * 1536])
     block = data.draw(st.integers(0, len(archive) // 512 - 1))
     if data.draw(st.booleans()):
@@ -171,7 +205,12 @@ def test_damage_of_an_archive_costs_what_is_damaged(
 def test_odd_members_are_left_out(tmp_path: Path) -> None:
     path = shard(
         tmp_path / "x.tar",
-        [("a.png", png()), ("a.png", png("red")), ("../b.png", png()), ("/c.png", png())],
+        [
+            ("a.png", png()),
+            ("a.png", png("red")),
+            ("../b.png", png()),
+            ("/c.png", png()),
+        ],
     )
     with tarfile.open(path, "a") as tar:
         link = tarfile.TarInfo("d.png")
@@ -210,11 +249,24 @@ ROWS: list[Any] = [
     },
     {"caption": "of nothing", "year": 1},
     {"path": "c.png", "caption": 7},
-    {"path": "c.png", "captions": ["three"], "taken:date": "soon"},
+    {
+        "path": "c.png",
+        "captions": ["three"],
+        "taken:date": "soon",
+    },
 ]
-CAPTIONS = {"a.png": ["one", "two"], "b.png": [], "c.png": ["three"]}
+CAPTIONS = {
+    "a.png": ["one", "two"],
+    "b.png": [],
+    "c.png": ["three"],
+}
 FIELDS = {
-    "a.png": {"year": 2020, "score": 1.0, "tags": ["x", "y"], "taken": "2020-05-01T00:00:00"},
+    "a.png": {
+        "year": 2020,
+        "score": 1.0,
+        "tags": ["x", "y"],
+        "taken": "2020-05-01T00:00:00",
+    },
     "b.png": {"score": 0.5, "original_width": True},
     "c.png": {},
 }
@@ -254,35 +306,50 @@ def test_parquet(pictures: Path) -> None:
     columns = {
         "image": ["a.png", "a.png", "b.png", None],
         "text": ["one", "two", None, "x"],
-        "made": [datetime(2020, 5, 1, 12), None, None, None],
+        "made": [
+            datetime(2020, 5, 1, 12),
+            None,
+            None,
+            None,
+        ],
         "n": [3, None, 4, 5],
         "nothing": [None] * 4,
     }
     path = pictures / "x.parquet"
-    parquet.write_table(pyarrow.table(columns), path)
+    parquet.write_table(
+        pyarrow.table(columns),
+        path,
+    )
     captions, rows, reasons = opened(lambda: open_source(path))
     assert captions == {"a.png": ["one", "two"], "b.png": []}
-    assert rows == {"a.png": {"made": "2020-05-01T12:00:00", "n": 3}, "b.png": {"n": 4}}
+    assert rows == {
+        "a.png": {"made": "2020-05-01T12:00:00", "n": 3},
+        "b.png": {"n": 4},
+    }
     assert [reason.split(":")[0] for reason in reasons] == ["row 4"]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(SourceError, match="no Parquet file"):
+    with pytest.raises(
+        SourceError,
+        match="no Parquet file",
+    ):
         open_source(path)
-
-
-def test_parquet_names_the_extra(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (pictures / "x.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(SourceError, match=r"boc\[parquet\]"):
-        open_source(pictures / "x.parquet")
 
 
 def test_coco_as_it_comes(pictures: Path) -> None:
     content = {
         "info": {},
-        "images": [{"id": 9, "file_name": "a.png"}, {"id": 4, "file_name": "b.png"}, {"id": 5}],
+        "images": [
+            {"id": 9, "file_name": "a.png"},
+            {"id": 4, "file_name": "b.png"},
+            {"id": 5},
+        ],
         "annotations": [
             {"image_id": 9, "id": 1, "caption": "one"},
-            {"image_id": 1, "id": 2, "caption": "of none"},
+            {
+                "image_id": 1,
+                "id": 2,
+                "caption": "of none",
+            },
             {"image_id": 9, "id": 3, "caption": "two"},
             {"image_id": 4, "id": 4},
             "odd",
@@ -300,27 +367,66 @@ def test_coco_as_it_comes(pictures: Path) -> None:
 
 def test_karpathy_as_it_comes(pictures: Path) -> None:
     (pictures / "val2014").mkdir()
-    shutil.copy(pictures / "a.png", pictures / "val2014" / "a.png")
-    sentences = [{"raw": "one ", "tokens": ["one"]}, {"raw": "two"}]
+    shutil.copy(
+        pictures / "a.png",
+        pictures / "val2014" / "a.png",
+    )
+    sentences = [
+        {"raw": "one ", "tokens": ["one"]},
+        {"raw": "two"},
+    ]
     content = {
         "dataset": "coco",
         "images": [
-            {"filepath": "val2014", "filename": "a.png", "split": "test", "sentences": sentences},
-            {"filename": "b.png", "split": "train", "sentences": []},
-            {"filename": "c.png", "split": "train", "sentences": [{}]},
+            {
+                "filepath": "val2014",
+                "filename": "a.png",
+                "split": "test",
+                "sentences": sentences,
+            },
+            {
+                "filename": "b.png",
+                "split": "train",
+                "sentences": [],
+            },
+            {
+                "filename": "c.png",
+                "split": "train",
+                "sentences": [{}],
+            },
         ],
     }
     (pictures / "dataset_coco.json").write_text(json.dumps(content))
     captions, rows, reasons = opened(lambda: open_source(pictures / "dataset_coco.json"))
-    assert captions == {"val2014/a.png": ["one ", "two"], "b.png": []}
-    assert rows == {"val2014/a.png": {"split": "test"}, "b.png": {"split": "train"}}
+    assert captions == {
+        "val2014/a.png": ["one ", "two"],
+        "b.png": [],
+    }
+    assert rows == {
+        "val2014/a.png": {"split": "test"},
+        "b.png": {"split": "train"},
+    }
     assert [reason.split(":")[0] for reason in reasons] == ["image 2"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[", "3", '{"images": 3}', "[" * 10_000, "[]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[",
+        "3",
+        '{"images": 3}',
+        "[" * 10_000,
+        "[]",
+    ],
+)
 def test_json_of_something_else_is_refused(pictures: Path, text: str) -> None:
     (pictures / "x.json").write_text(text)
-    with pytest.raises(SourceError, match=r"x\.json"):
+    with pytest.raises(
+        SourceError,
+        match=r"x\.json",
+    ):
         open_source(pictures / "x.json")
 
 
@@ -332,7 +438,12 @@ def test_a_sync_follows_the_metadata_of_its_source(
     path = pictures / "x.jsonl"
     at = f"file:{pictures / 'at'}"
     rows = [
-        {"path": "a.png", "caption": "one", "year": 1, "tag": "x"},
+        {
+            "path": "a.png",
+            "caption": "one",
+            "year": 1,
+            "tag": "x",
+        },
         {"path": "b.png", "year": 2},
     ]
 
@@ -347,12 +458,25 @@ def test_a_sync_follows_the_metadata_of_its_source(
 
     write()
     (pictures / "m.csv").write_text("id,mine\nb.png,kept\n")
-    new("x", path, at, metadata=pictures / "m.csv")
+    new(
+        "x",
+        path,
+        at,
+        metadata=pictures / "m.csv",
+    )
     first = {"year": 1, "tag": "x"}
-    assert own() == {"a.png": first, "a.png#0": first, "b.png": {"year": 2, "mine": "kept"}}
+    assert own() == {
+        "a.png": first,
+        "a.png#0": first,
+        "b.png": {"year": 2, "mine": "kept"},
+    }
     assert sync_index("x", path, at=at).up_to_date
     rows[1] = {"path": "b.png", "year": 3}
-    rows[0] = {"path": "a.png", "caption": "one", "year": 1}
+    rows[0] = {
+        "path": "a.png",
+        "caption": "one",
+        "year": 1,
+    }
     rows.append({"path": "c.png", "tag": "y"})
     write()
     sync_index("x", path, at=at)
@@ -366,44 +490,9 @@ def test_a_sync_follows_the_metadata_of_its_source(
     assert sync_index("x", path, at=at).up_to_date
     rows[2]["year"] = "of another type"
     write()
-    with pytest.raises(BocError, match="year:keyword"):
+    with pytest.raises(
+        BocError,
+        match="year:keyword",
+    ):
         sync_index("x", path, at=at)
     assert own() == changed
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
-def test_shards_through_every_command(library: Path, tmp_path: Path) -> None:
-    pictures = sorted((library / "images").glob("*.png"))
-    members = [(f"{path.stem}.png", path.read_bytes()) for path in pictures]
-    members += [
-        (f"{path.stem}.json", b'{"caption": "a box", "place": %d}' % int(path.stem))
-        for path in pictures[:20]
-    ]
-    shards = [
-        shard(tmp_path / f"{n}.tar", [m for m in members if int(m[0][:3]) % 2 == n]) for n in (0, 1)
-    ]
-    encoder = f"--encoder=tern:{library / 'model'}"
-    at = f"--at=file:{tmp_path / 'at'}"
-    assert run("index", "x", *shards, encoder, at).stdout == "x: 40 pictures and 20 captions\n"
-    hits = Searcher.open("x", at.removeprefix("--at=")).search(
-        "a box",
-        k=9,
-        filters=["place=4"],
-        find="image",
-    )
-    assert [(hit.id, hit.fields["width"]) for hit in hits] == [("0.tar/004.png", 64)]
-    assert run("sync", "x", *shards, at).stdout == "x is up to date: 60 as they were\n"
-    shard(shards[1], [("001.png", members[5][1]), ("new.png", members[1][1])])
-    told = run("sync", "x", *shards, at)
-    assert told.stdout == "x: 1 added, 1 moved, 28 removed, 30 as they were\n"
-    assert run("extract", shards[0], "-o", tmp_path / "0.h5", encoder).stdout.startswith(
-        "20 pictures and 10 captions",
-    )
-    assert run("index", "y", tmp_path / "0.h5", at).stdout == "y: 20 pictures and 10 captions\n"
-    assert (
-        boc("search", "y", "a box", "--filter", "place=4", "--find", "image", at).stdout.count(
-            ".png",
-        )
-        == 1
-    )

@@ -10,13 +10,10 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
@@ -26,15 +23,13 @@ import pytest
 from PIL import Image, ImageDraw
 
 from boc import plugins
-from boc.errors import BocError, EncoderError, FeatureFileError, ImageError, SourceError
+from boc.errors import BocError, EncoderError, ImageError, SourceError
 from boc.inputs import prepare_pool
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import open_source
-from boc.plugins import encoder as load_encoder
-from boc.plugins import region_source
-from boc.types import MODALITIES, ImageRef, Runtime
+from boc.types import ImageRef
 from tests.boc.inputs.test_images import png
 from tests.helpers import boc, draw_pictures
 
@@ -44,9 +39,20 @@ DAMAGED = int(os.environ.get("BOC_DAMAGED", "20"))
 def image_of(i: int) -> Image.Image:
     """A picture of its own for every number, of enough detail that its file is some kilobytes
     long."""
-    pixels = np.random.default_rng(i).integers(0, 256, (40, 48, 3), dtype=np.uint8)
-    picture = Image.fromarray(pixels).resize((96, 80), Image.Resampling.BICUBIC)
-    ImageDraw.Draw(picture).rectangle((10, 10, 60, 50), fill=(i % 256, i // 256, 90))
+    pixels = np.random.default_rng(i).integers(
+        0,
+        256,
+        (40, 48, 3),
+        dtype=np.uint8,
+    )
+    picture = Image.fromarray(pixels).resize(
+        (96, 80),
+        Image.Resampling.BICUBIC,
+    )
+    ImageDraw.Draw(picture).rectangle(
+        (10, 10, 60, 50),
+        fill=(i % 256, i // 256, 90),
+    )
     return picture
 
 
@@ -74,13 +80,20 @@ def broken_png(i: int) -> bytes:
 def archive(i: int) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr("picture.jpg", stored(i, "JPEG"))
+        file.writestr(
+            "picture.jpg",
+            stored(i, "JPEG"),
+        )
     return buffer.getvalue()
 
 
 def bomb(i: int) -> bytes:
     """A PNG of 60,000 x 60,000 pixels, in its header."""
-    return png(60_000, 60_000, zlib.compress(bytes(i)))
+    return png(
+        60_000,
+        60_000,
+        zlib.compress(bytes(i)),
+    )
 
 
 @dataclass(frozen=True)
@@ -95,24 +108,56 @@ class Damage:
 
 DAMAGES = {
     "empty": Damage(".jpg", lambda i: b"", "empty file"),
-    "jpeg-cut": Damage(".jpg", lambda i: cut(i, "JPEG"), "runcated"),
-    "png-cut": Damage(".png", lambda i: cut(i, "PNG"), "cannot be read ("),
-    "png-broken": Damage(".png", broken_png, "cannot be read ("),
-    "gif-cut": Damage(".gif", lambda i: stored(i, "GIF")[:9], "not a picture in a known format"),
-    "text": Damage(".jpg", lambda i: b"once upon a time\n" * 40, "not a picture in a known format"),
+    "jpeg-cut": Damage(
+        ".jpg",
+        lambda i: cut(i, "JPEG"),
+        "runcated",
+    ),
+    "png-cut": Damage(
+        ".png",
+        lambda i: cut(i, "PNG"),
+        "cannot be read (",
+    ),
+    "png-broken": Damage(
+        ".png",
+        broken_png,
+        "cannot be read (",
+    ),
+    "gif-cut": Damage(
+        ".gif",
+        lambda i: stored(i, "GIF")[:9],
+        "not a picture in a known format",
+    ),
+    "text": Damage(
+        ".jpg",
+        lambda i: b"once upon a time\n" * 40,
+        "not a picture in a known format",
+    ),
     "web-page": Damage(
         ".jpeg",
         lambda i: b"<!DOCTYPE html><h1>404 Not Found</h1>",
         "not a picture in a known format",
     ),
-    "archive": Damage(".webp", archive, "not a picture in a known format"),
+    "archive": Damage(
+        ".webp",
+        archive,
+        "not a picture in a known format",
+    ),
     "noise": Damage(
         ".jpg",
         lambda i: b"\xff\xd8\xff\xe0" + np.random.default_rng(i).bytes(999),
         "",
     ),
-    "bomb": Damage(".png", bomb, "too many pixels, the limit is 100,000,000"),
-    "lost": Damage(".tif", None, "cannot be read (No such file or directory)"),
+    "bomb": Damage(
+        ".png",
+        bomb,
+        "too many pixels, the limit is 100,000,000",
+    ),
+    "lost": Damage(
+        ".tif",
+        None,
+        "cannot be read (No such file or directory)",
+    ),
 }
 
 
@@ -144,7 +189,11 @@ def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], di
 def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     photos = tmp_path / "photos"
     output = tmp_path / "f.h5"
-    good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
+    good, bad = damaged_folder(
+        photos,
+        20 * DAMAGED,
+        DAMAGED,
+    )
     assert len(bad) == DAMAGED
     result = boc(
         "extract",
@@ -208,7 +257,10 @@ class Threads:
         import sklearn.cluster  # noqa: F401  # brings OpenMP, and BLAS through SciPy
         from threadpoolctl import threadpool_info
 
-        held = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        held = signal.SIGINT in signal.pthread_sigmask(
+            signal.SIG_BLOCK,
+            (),
+        )
         return [int(library["num_threads"]) for library in threadpool_info()], held
 
 
@@ -228,7 +280,13 @@ def refuse() -> None:
 def refs(count: int, **names: int) -> list[ImageRef]:
     """Pictures by number; ``names`` says which of them makes which trouble."""
     trouble = {number: name for name, number in names.items()}
-    return [ImageRef(str(i), Path(trouble.get(i, "good"))) for i in range(count)]
+    return [
+        ImageRef(
+            str(i),
+            Path(trouble.get(i, "good")),
+        )
+        for i in range(count)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -245,11 +303,27 @@ def workers() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize(
     "count",
-    [0, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3))],
+    [
+        0,
+        *(
+            pytest.param(
+                workers,
+                marks=pytest.mark.slow,
+            )
+            for workers in (1, 3)
+        ),
+    ],
 )
-@pytest.mark.parametrize("images", [0, 2, 50])
+@pytest.mark.parametrize(
+    "images",
+    [0, 2, 50],
+)
 def test_prepared_order(count: int, images: int) -> None:
-    with preparing(Prepare(0.002), refs(images, bad=1), count) as prepared:
+    with preparing(
+        Prepare(0.002),
+        refs(images, bad=1),
+        count,
+    ) as prepared:
         values = list(prepared)
     assert len(values) == images
     for i, value in enumerate(values):
@@ -265,7 +339,12 @@ def test_prepared_order(count: int, images: int) -> None:
 
 @pytest.mark.slow
 def test_prepared_ahead(tmp_path: Path) -> None:
-    with preparing(Prepare(marks=tmp_path), refs(60), 2, ahead=5) as prepared:
+    with preparing(
+        Prepare(marks=tmp_path),
+        refs(60),
+        2,
+        ahead=5,
+    ) as prepared:
         for taken in range(1, 41):
             next(prepared)
             if taken in (1, 20, 40):
@@ -279,7 +358,12 @@ def test_prepared_ahead(tmp_path: Path) -> None:
     [
         ("refused", 0, EncoderError, "7: refused"),
         ("refused", 2, EncoderError, "7: refused"),
-        ("fatal", 2, BocError, "a worker process ended at fatal, .*; repeat the command"),
+        (
+            "fatal",
+            2,
+            BocError,
+            "a worker process ended at fatal, .*; repeat the command",
+        ),
         ("faulty", 2, ZeroDivisionError, None),
     ],
 )
@@ -289,7 +373,11 @@ def test_errors_of_no_single_picture_end_the_run(
     error: type[Exception],
     message: str | None,
 ) -> None:
-    with preparing(Prepare(), refs(30, **{trouble: 7}), count) as prepared:
+    with preparing(
+        Prepare(),
+        refs(30, **{trouble: 7}),
+        count,
+    ) as prepared:
         assert [next(prepared)[0] for _ in range(7)] == [str(i) for i in range(7)]
         with pytest.raises(error, match=message):
             next(prepared)
@@ -299,7 +387,10 @@ def test_errors_of_no_single_picture_end_the_run(
 def test_a_worker_that_cannot_begin_says_why() -> None:
     with (
         preparing(Broken(), refs(3), 2) as prepared,
-        pytest.raises(EncoderError, match="no such table"),
+        pytest.raises(
+            EncoderError,
+            match="no such table",
+        ),
     ):
         next(prepared)
 
@@ -313,38 +404,10 @@ def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held
     assert threads
     assert set(threads) == {1}
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-ALL_HOLD = """
-from tests.boc.inputs.test_extraction import Threads, refs
-from boc.inputs.prepare_pool import preparing
-
-with preparing(Threads(), refs(12), 3) as prepared:
-    print(all(held for _, held in prepared))
-def mine(image):
-    return image.id
-with preparing(mine, refs(2), 2) as prepared:
-    print(*prepared)
-"""
-
-
-@pytest.mark.slow
-def test_the_first_worker_ignores_interrupts_too(tmp_path: Path) -> None:
-    """In a process that has started no other before: then a helper of multiprocessing is started as
-    well. And the program, which has no guard for its import, runs once."""
-    script = tmp_path / "script.py"
-    script.write_text(ALL_HOLD)
-    path = os.pathsep.join(
-        map(str, [Path(__file__).parents[3], *filter(None, [os.environ.get("PYTHONPATH")])]),
+    assert signal.SIGINT not in signal.pthread_sigmask(
+        signal.SIG_BLOCK,
+        (),
     )
-    told = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert (told.stdout, told.returncode) == ("True\n0 1\n", 0), told.stderr
 
 
 @pytest.mark.slow
@@ -362,7 +425,10 @@ def test_few_pictures_need_no_workers() -> None:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 pictures with captions; three of them cannot be used."""
-    path = draw_pictures(tmp_path_factory.mktemp("many"), 300)
+    path = draw_pictures(
+        tmp_path_factory.mktemp("many"),
+        300,
+    )
     for name in ("005.png", "150.png", "299.png"):
         (path.parent / "images" / name).write_bytes(b"")
     return path
@@ -386,50 +452,21 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
 
 
-@pytest.mark.slow
-def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
-    extraction = Extraction(open_source(table), tmp_path / "f.h5", regions=region_source("grid"))
-    run = extraction.run()
-    with closing(run):
-        assert [next(run), next(run)] == [0, 256]
-    assert extraction.speed.images == 256
-    pictures = [(n, 300) for n in (256, 300)]
-    sentences = [(n, 600) for n in (212, 468, 600)]
-    expected = [("cut", *each) for each in pictures] + [
-        ("cut sentences", *each) for each in sentences
-    ]
-    assert list(extraction.steps("cut")) == expected
-    assert extraction.speed.images == 44
-    assert 0 < extraction.speed.waiting <= extraction.speed.seconds
-
-
-@pytest.mark.slow
-def test_precision_in_the_header(library: Path, table: Path, tmp_path: Path) -> None:
-    source = open_source(table)
-    encoder = f"--encoder=tern:{library / 'model'}"
-    loaded = load_encoder(f"tern:{library / 'model'}", "cpu", Runtime("cpu", "bfloat16"))
-    half = tmp_path / "half.h5"
-    with closing(Extraction(source, half, encoder=loaded, precision="bfloat16").run()) as run:
-        assert [next(run), next(run)] == [0, 256]
-    refused = boc("extract", table, "-o", half, encoder)
-    assert refused.exit_code == 1
-    assert "an unfinished run with another precision; repeat that run" in refused.stderr
-    assert boc("extract", table, "-o", half, encoder, "--set=precision=bfloat16").exit_code == 0
-    assert boc("extract", table, "-o", tmp_path / "full.h5", encoder).exit_code == 0
-    with FeatureFile(half) as one, FeatureFile(tmp_path / "full.h5") as other:
-        assert (one.header.precision, other.header.precision) == ("bfloat16", "float32")
-        assert one.header.identity == other.header.identity
-        for modality in MODALITIES:
-            assert not np.array_equal(one.vectors(modality), other.vectors(modality))
-            assert np.allclose(one.vectors(modality), other.vectors(modality), atol=0.05)
-
-
 def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[Path]:
     """Feature files of all shards of a source."""
     paths = [folder / f"{i}-{parts}.h5" for i in range(1, parts + 1)]
     for i, path in enumerate(paths, 1):
         assert (
-            boc("extract", source, "-o", path, "--shard", f"{i}/{parts}", *arguments).exit_code == 0
+            boc(
+                "extract",
+                source,
+                "-o",
+                path,
+                "--shard",
+                f"{i}/{parts}",
+                *arguments,
+            ).exit_code
+            == 0
         )
     return paths
 
@@ -438,7 +475,12 @@ def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[P
 @pytest.mark.parametrize("parts", [3, 45])
 def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
     """Of forty-five parts of forty pictures some hold nothing at all."""
-    paths = shards(library / "captions.csv", tmp_path, parts, f"--encoder=tern:{library / 'model'}")
+    paths = shards(
+        library / "captions.csv",
+        tmp_path,
+        parts,
+        f"--encoder=tern:{library / 'model'}",
+    )
     at = f"--at=file:{tmp_path / 'index'}"
     headers = []
     for i, path in enumerate(paths, 1):
@@ -446,11 +488,23 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
             headers.append(file.header)
             assert file.header.shard == f"{i}/{parts}"
     assert len({header.source for header in headers}) == parts
-    for code in (("--code", "bits"), ("--rerank", "mrsw", "--code", "scalar")):
+    for code in (
+        ("--code", "bits"),
+        ("--rerank", "mrsw", "--code", "scalar"),
+    ):
         name = code[1]
         result = boc("index", name, *paths[::-1], *code, at)
         assert result.stdout == f"{name}: 40 pictures and 80 captions\n", result.output
-        assert boc("index", f"{name}-whole", library / "photos.h5", *code, at).exit_code == 0
+        assert (
+            boc(
+                "index",
+                f"{name}-whole",
+                library / "photos.h5",
+                *code,
+                at,
+            ).exit_code
+            == 0
+        )
         assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
         home = tmp_path / "index"
         one, whole = (
@@ -469,14 +523,25 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     one = library / "photos.h5"
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
-        ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
+        (
+            (one, library / "regions.h5"),
+            f"{library / 'regions.h5'} holds no vectors",
+        ),
         (
             (one, library / "images"),
             "several sources must all be folders or tar archives, or feature files",
         ),
-        ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
+        (
+            (one, tmp_path / "missing.h5"),
+            "missing.h5: no such file",
+        ),
     ):
-        result = boc("index", "photos", *files, f"--at=file:{tmp_path / 'index'}")
+        result = boc(
+            "index",
+            "photos",
+            *files,
+            f"--at=file:{tmp_path / 'index'}",
+        )
         assert result.exit_code in (1, 2)
         assert words in " ".join(result.stderr.split()), result.stderr
     assert not (tmp_path / "index" / "photos").exists()
@@ -503,15 +568,6 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
         open_source(library / "captions.csv").part(shard)
 
 
-def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) -> None:
-    with pytest.raises(FeatureFileError, match="only regions can be encoded"):
-        Extraction(
-            open_source(library / "photos.h5"),
-            tmp_path / "f.h5",
-            regions=region_source("grid"),
-        )
-
-
 @pytest.mark.slow
 def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
 
@@ -519,8 +575,17 @@ def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
     from boc.types import ImageRef
 
     encoder = plugins.encoder(f"tern:{library / 'model'}")
-    source = open_source(library / "captions.csv", images=library / "images")
-    list(Extraction(source, tmp_path / "f.h5", encoder=encoder).run())
+    source = open_source(
+        library / "captions.csv",
+        images=library / "images",
+    )
+    list(
+        Extraction(
+            source,
+            tmp_path / "f.h5",
+            encoder=encoder,
+        ).run()
+    )
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.header.types == FACTS
         for item in file.items("image"):

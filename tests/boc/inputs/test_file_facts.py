@@ -23,12 +23,18 @@ from boc.inputs.metadata import parse_filter, well_typed
 
 
 def look(path: Path) -> dict[str, Any]:
-    return file_facts(settled_state(str(path)), content_hash(path))
+    return file_facts(
+        settled_state(str(path)),
+        content_hash(path),
+    )
 
 
 def test_file_facts(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"abc")
-    os.utime(tmp_path / "a.jpg", ns=(1, 1_600_000_000_123_456_789))
+    os.utime(
+        tmp_path / "a.jpg",
+        ns=(1, 1_600_000_000_123_456_789),
+    )
     facts = look(tmp_path / "a.jpg")
     assert list(facts) == list(FIELDS)
     assert facts == {
@@ -55,20 +61,38 @@ def test_a_state_sees_every_change(tmp_path: Path) -> None:
         assert not is_unchanged(state_of(str(path)), facts)
 
 
-@pytest.mark.parametrize("seconds", [-1, 2**33, 2**34, 10**12])
+@pytest.mark.parametrize(
+    "seconds",
+    [-1, 2**33, 2**34, 10**12],
+)
 def test_odd_times_are_facts_too(tmp_path: Path, seconds: int) -> None:
     (tmp_path / "a").touch()
     state = (0, min(seconds * 10**9, 2**63 - 1), 1)
     with suppress(OSError):
-        os.utime(tmp_path / "a", (seconds, seconds))
+        os.utime(
+            tmp_path / "a",
+            (seconds, seconds),
+        )
         state = state_of(str(tmp_path / "a"))
     facts = file_facts(state, "ab")
     assert well_typed(facts, FIELDS)
-    assert parse_filter(f"modified={facts['modified']}", FIELDS).value == facts["modified"]
+    assert (
+        parse_filter(
+            f"modified={facts['modified']}",
+            FIELDS,
+        ).value
+        == facts["modified"]
+    )
 
 
 def test_a_file_that_is_not_there_has_no_state(tmp_path: Path) -> None:
     (tmp_path / "link.jpg").symlink_to(tmp_path / "gone.jpg")
     (tmp_path / "loop.jpg").symlink_to("loop.jpg")
-    for name in ("gone.jpg", "link.jpg", "loop.jpg", "x" * 5000, "\0"):
+    for name in (
+        "gone.jpg",
+        "link.jpg",
+        "loop.jpg",
+        "x" * 5000,
+        "\0",
+    ):
         assert state_of(f"{tmp_path}/{name}") == ()

@@ -16,7 +16,7 @@ from boc.inputs import ocr
 from boc.manage.sync import sync_index
 from boc.types import ImageRef
 from tests.boc.manage.collections_of_files import Counting
-from tests.helpers import boc, refuse_connections, run
+from tests.helpers import boc, refuse_connections
 
 installed = pytest.mark.skipif(
     find_spec("rapidocr") is None or find_spec("onnxruntime") is None,
@@ -25,12 +25,24 @@ installed = pytest.mark.skipif(
 
 
 def paint(path: Path, text: str, turn: int = 0) -> Path:
-    image = Image.new("RGB", (400, 200), (250, 240, 220))
-    ImageDraw.Draw(image).text((40, 70), text, fill=(20, 30, 90), font=ImageFont.load_default(44))
+    image = Image.new(
+        "RGB",
+        (400, 200),
+        (250, 240, 220),
+    )
+    ImageDraw.Draw(image).text(
+        (40, 70),
+        text,
+        fill=(20, 30, 90),
+        font=ImageFont.load_default(44),
+    )
     exif = Image.Exif()
     if turn:
         exif[0x0112] = turn
-        image = image.rotate({6: 90, 8: 270}[turn], expand=True)
+        image = image.rotate(
+            {6: 90, 8: 270}[turn],
+            expand=True,
+        )
     path.parent.mkdir(exist_ok=True)
     image.save(path, exif=exif)
     return path
@@ -55,14 +67,29 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(image.id)
         return {"ocr": "" if "empty" in image.id else f"sign of {Path(image.id).stem}"}
 
-    monkeypatch.setattr(ocr, "words_inside", words)
-    monkeypatch.setattr(ocr, "check_installed", lambda: None)
+    monkeypatch.setattr(
+        ocr,
+        "words_inside",
+        words,
+    )
+    monkeypatch.setattr(
+        ocr,
+        "check_installed",
+        lambda: None,
+    )
     return seen
 
 
 def noise(path: Path, seed: int) -> Path:
     path.parent.mkdir(exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    Image.fromarray(
+        np.random.default_rng(seed).integers(
+            0,
+            255,
+            (8, 8, 3),
+            np.uint8,
+        )
+    ).save(path)
     return path
 
 
@@ -81,25 +108,6 @@ def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert read(tmp_path / "plain.png") == ""
 
 
-@installed
-@pytest.mark.slow
-def test_ocr_in_hybrid_search(library: Path, tmp_path: Path) -> None:
-    for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
-        paint(tmp_path / "signs" / name, text)
-    at = ("--at", f"file:{tmp_path / 'index'}")
-    run(
-        "index",
-        "signs",
-        tmp_path / "signs",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--ocr",
-        *at,
-    )
-    result = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
-    assert "two.png" in result.stdout
-
-
 @pytest.mark.parametrize("left", [0, 1])
 def test_ocr_of_an_unreadable_picture(
     tmp_path: Path,
@@ -114,12 +122,19 @@ def test_ocr_of_an_unreadable_picture(
     path = noise(tmp_path / "a.png", 0)
     if left:
         path.write_bytes(b"no picture")
-    with pytest.warns(BocWarning, match=r"its words are not read: .*a\.png"):
+    with pytest.warns(
+        BocWarning,
+        match=r"its words are not read: .*a\.png",
+    ):
         assert read(path) == ""
 
 
 def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "find_spec", lambda name: None)
+    monkeypatch.setattr(
+        ocr,
+        "find_spec",
+        lambda name: None,
+    )
     noise(tmp_path / "pictures" / "a.png", 0)
     result = boc(
         "extract",
@@ -143,14 +158,37 @@ def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Pa
     at = f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
         noise(folder / name, i)
-    build_index("x", folder, encoder="any", at=at)
-    assert (held(at), pretended) == (dict.fromkeys(("a.png", "b.png", "empty.png")), [])
+    build_index(
+        "x",
+        folder,
+        encoder="any",
+        at=at,
+    )
+    assert (held(at), pretended) == (
+        dict.fromkeys(("a.png", "b.png", "empty.png")),
+        [],
+    )
     noise(folder / "new.png", 9)
     assert sync_index("x", folder, at=at).added == 1
     encoder.seen.clear()
-    report = sync_index("x", folder, at=at, ocr=True, chunk=2)
-    assert (report.changed, report.same, report.up_to_date) == (4, 0, False)
-    wanted = {"a.png": "sign of a", "b.png": "sign of b", "empty.png": "", "new.png": "sign of new"}
+    report = sync_index(
+        "x",
+        folder,
+        at=at,
+        ocr=True,
+        chunk=2,
+    )
+    assert (
+        report.changed,
+        report.same,
+        report.up_to_date,
+    ) == (4, 0, False)
+    wanted = {
+        "a.png": "sign of a",
+        "b.png": "sign of b",
+        "empty.png": "",
+        "new.png": "sign of new",
+    }
     assert held(at) == wanted
     assert sync_index("x", folder, at=at, ocr=True).up_to_date
     (folder / "a.png").rename(folder / "c.png")
@@ -164,7 +202,14 @@ def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Pa
         "empty.png": "",
         "new.png": "sign of new",
     }
-    hits = plugins.backend(at).open("x").match(["sign"], 9)[0]
+    hits = (
+        plugins.backend(at)
+        .open("x")
+        .match(
+            ["sign"],
+            9,
+        )[0]
+    )
     assert {hit.item.id for hit in hits} == {"b.png", "c.png", "new.png"}
 
 
@@ -178,7 +223,12 @@ def test_kill_while_reading_words(
     at = f"file:{tmp_path / 'at'}"
     for i in range(7):
         noise(folder / f"{i}.png", i)
-    build_index("x", folder, encoder="any", at=at)
+    build_index(
+        "x",
+        folder,
+        encoder="any",
+        at=at,
+    )
     whole = ocr.words_inside
 
     def killed(image: ImageRef) -> dict[str, str]:
@@ -186,12 +236,26 @@ def test_kill_while_reading_words(
             raise KeyboardInterrupt
         return whole(image)
 
-    monkeypatch.setattr(ocr, "words_inside", killed)
+    monkeypatch.setattr(
+        ocr,
+        "words_inside",
+        killed,
+    )
     with pytest.raises(KeyboardInterrupt):
-        sync_index("x", folder, at=at, ocr=True, chunk=2)
+        sync_index(
+            "x",
+            folder,
+            at=at,
+            ocr=True,
+            chunk=2,
+        )
     assert sum(words is not None for words in held(at).values()) == 4
     pretended.clear()
-    monkeypatch.setattr(ocr, "words_inside", whole)
+    monkeypatch.setattr(
+        ocr,
+        "words_inside",
+        whole,
+    )
     assert sync_index("x", folder, at=at, ocr=True).changed == len(pretended) == 3
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
@@ -200,15 +264,34 @@ def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path:
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
-    (tmp_path / "own.csv").write_text("id,ocr:text\na.png,by hand\n", encoding="utf-8")
-    build_index("x", folder, encoder="any", at=at, metadata=tmp_path / "own.csv")
-    with pytest.raises(BocError, match="no field for the words inside pictures"):
+    (tmp_path / "own.csv").write_text(
+        "id,ocr:text\na.png,by hand\n",
+        encoding="utf-8",
+    )
+    build_index(
+        "x",
+        folder,
+        encoder="any",
+        at=at,
+        metadata=tmp_path / "own.csv",
+    )
+    with pytest.raises(
+        BocError,
+        match="no field for the words inside pictures",
+    ):
         sync_index("x", folder, at=at, ocr=True)
     assert (held(at), pretended) == ({"a.png": "by hand"}, [])
     assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
 
 
 def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
-    result = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
+    result = boc(
+        "index",
+        "x",
+        library / "photos.h5",
+        "--ocr",
+        "--at",
+        f"file:{tmp_path}",
+    )
     assert result.exit_code == 1
     assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in result.stderr

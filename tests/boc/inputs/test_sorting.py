@@ -14,18 +14,28 @@ from tests.oracles import picture
 VALUES = st.one_of(
     st.none(),
     st.integers(0, 3),
-    st.lists(st.integers(0, 3), min_size=1, max_size=2),
+    st.lists(
+        st.integers(0, 3),
+        min_size=1,
+        max_size=2,
+    ),
 )
 
 
-@given(values=st.lists(VALUES, max_size=8), falls=st.booleans())
+@given(
+    values=st.lists(VALUES, max_size=8),
+    falls=st.booleans(),
+)
 def test_hits_sorted_by_field_equal_a_slow_sort(
     values: list[int | list[int] | None],
     falls: bool,
 ) -> None:
     hits = []
     for i, value in enumerate(values):
-        item = replace(picture(f"{i}"), fields={} if value is None else {"year": value})
+        item = replace(
+            picture(f"{i}"),
+            fields={} if value is None else {"year": value},
+        )
         hits.append(Hit(item, -float(i)))
     left = list(zip(values, hits, strict=True))
     expected = []
@@ -35,4 +45,13 @@ def test_hits_sorted_by_field_equal_a_slow_sort(
             if years and (max if falls else min)(years) == year:
                 expected.append(hit)
     expected += [hit for value, hit in left if value is None]
-    assert by_field(hits, check_sort("-year" if falls else "year", {"year": "integer"})) == expected
+    assert (
+        by_field(
+            hits,
+            check_sort(
+                "-year" if falls else "year",
+                {"year": "integer"},
+            ),
+        )
+        == expected
+    )

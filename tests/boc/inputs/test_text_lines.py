@@ -21,7 +21,11 @@ def _whole(key: str) -> bool:
     return key.encode(errors="ignore").decode() == key
 
 
-@given(ids=st.lists(IDS, min_size=1), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans())
+@given(
+    ids=st.lists(IDS, min_size=1),
+    end=st.sampled_from(["\n", "\r\n"]),
+    mark=st.booleans(),
+)
 @example(
     ids=[" a.jpg", "a.jpg ", "a\u2028b", "a\x85b", "a\x0bb", "a\x1cb", "\t"],
     end="\n",
@@ -37,20 +41,35 @@ def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: b
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     data = "tea\ncaf\xe9\n".encode("latin-1")
-    with pytest.raises(SourceError, match=r"q\.txt, line 2: not UTF-8 .*byte 4"):
+    with pytest.raises(
+        SourceError,
+        match=r"q\.txt, line 2: not UTF-8 .*byte 4",
+    ):
         text_lines(data, "q.txt")
     path = tmp_path / "q.txt"
     path.write_bytes(data)
-    with pytest.warns(LeftOut, match=r"q\.txt: left out 1 \(line 2: not UTF-8 .*byte 4"):
+    with pytest.warns(
+        LeftOut,
+        match=r"q\.txt: left out 1 \(line 2: not UTF-8 .*byte 4",
+    ):
         assert read_ids(path) == ["tea"]
     path.write_bytes(data[4:])
-    with pytest.raises(SourceError, match="line 1: not UTF-8"):
+    with pytest.raises(
+        SourceError,
+        match="line 1: not UTF-8",
+    ):
         read_ids(path)
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf", None])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n\r\n", b"\xef\xbb\xbf", None],
+)
 def test_empty_or_missing_lists_are_refused(tmp_path: Path, data: bytes | None) -> None:
     if data is not None:
         (tmp_path / "ids.txt").write_bytes(data)
-    with pytest.raises(SourceError, match="No such file" if data is None else "lists no ids"):
+    with pytest.raises(
+        SourceError,
+        match="No such file" if data is None else "lists no ids",
+    ):
         read_ids(tmp_path / "ids.txt")

@@ -40,7 +40,10 @@ def write_ann(path: Path, rows: NDArray[np.float32], distance: str = "angular") 
 
 def write_csr(path: Path, rows: NDArray[np.float32]) -> None:
     matrix = sparse.csr_array(rows)
-    sizes = np.array([*rows.shape, matrix.nnz], np.int64)
+    sizes = np.array(
+        [*rows.shape, matrix.nnz],
+        np.int64,
+    )
     parts = (
         sizes,
         matrix.indptr.astype(np.int64),
@@ -71,30 +74,51 @@ FORMS: dict[str, Write] = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_each_form_gives_the_rows_that_were_written(tmp_path: Path, name: str) -> None:
-    rows = np.random.default_rng(0).integers(0, 9, (7, 5)).astype(np.float32)
+    rows = (
+        np.random.default_rng(0)
+        .integers(
+            0,
+            9,
+            (7, 5),
+        )
+        .astype(np.float32)
+    )
     rows[0] = 1
     FORMS[name](tmp_path / name, rows)
     assert has_vectors(tmp_path / name)
     part = read_vectors(tmp_path / name)
     dense = part.rows.toarray() if part.names is not None else np.asarray(part.rows)
     names = part.names or [f"t{j}" for j in range(5)]
-    assert np.array_equal(dense[:, [names.index(f"t{j}") for j in range(5)]], rows)
+    assert np.array_equal(
+        dense[:, [names.index(f"t{j}") for j in range(5)]],
+        rows,
+    )
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str) -> None:
-    FORMS[name](tmp_path / name, np.ones((40, 5), np.float32))
+    FORMS[name](
+        tmp_path / name,
+        np.ones((40, 5), np.float32),
+    )
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-3])
     with (
         pytest.raises(SourceError, match=name)
         if name != "x.jsonl"
         else pytest.warns(LeftOut, match="line 40")
     ):
-        build_index("mine", tmp_path / name, at=f"file:{tmp_path}")
+        build_index(
+            "mine",
+            tmp_path / name,
+            at=f"file:{tmp_path}",
+        )
 
 
 def test_ids_and_sentences_lie_beside_the_vectors(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.eye(3, dtype=np.float32))
+    np.save(
+        tmp_path / "x.npy",
+        np.eye(3, dtype=np.float32),
+    )
     (tmp_path / "x.ids.txt").write_text("a\nb c\nd\n")
     (tmp_path / "x.txt").write_text("1.jpg\ta dog\n1.jpg\ta cat\n2.jpg\ta cow\n")
     part = read_vectors(tmp_path / "x.npy")
@@ -104,13 +128,24 @@ def test_ids_and_sentences_lie_beside_the_vectors(tmp_path: Path) -> None:
         ["1.jpg", "1.jpg", "2.jpg"],
     )
     (tmp_path / "x.txt").write_text("a dog\n")
-    with pytest.raises(SourceError, match="3 vectors, but 1 sentences"):
+    with pytest.raises(
+        SourceError,
+        match="3 vectors, but 1 sentences",
+    ):
         read_vectors(tmp_path / "x.npy")
 
 
 def test_objects_and_euclidean_distances_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
-    write_ann(tmp_path / "x.hdf5", np.ones((3, 2), np.float32), "euclidean")
+    np.save(
+        tmp_path / "x.npy",
+        np.array([{}, {}], dtype=object),
+        allow_pickle=True,
+    )
+    write_ann(
+        tmp_path / "x.hdf5",
+        np.ones((3, 2), np.float32),
+        "euclidean",
+    )
     for name, message in (
         ("x.npy", "allow_pickle|object"),
         ("x.hdf5", "'euclidean' is no inner product"),
