@@ -12,14 +12,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from boc.errors import SourceError
 
 SUFFIX = ".tar"
+FileState: TypeAlias = tuple[int, ...]
+"""Size, modification time and change time (ns), inode and device of a file; empty if there is
+none."""
+
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed files
 KEPT = 16  # archives whose members are kept in memory
 BLOCK = 512  # bytes of a header
+# of times: a damaged file system may tell those of another millennium
+LEAST = -(2**63)
+MOST = 2**63 - 1
 LONGEST = 1 << 20  # bytes of a name or another header
 
 
@@ -40,7 +47,20 @@ class Members(NamedTuple):
     faults: list[str]
 
 
-_known: dict[tuple[int, ...], Members] = {}
+_known: dict[FileState, Members] = {}
+
+
+def identity(status: os.stat_result, size: int | None = None) -> FileState:
+    """Return the state by which a file, or its member of ``size`` bytes, is known again.
+
+    Equal states mean equal bytes, also after pictures of one size and time changed names. Equal
+    bytes may have other states: in a copy, a restored backup, or on a disk that was mounted again.
+    Whoever finds another state reads the bytes (sync keeps what it has of equal ones) or works
+    again (resumed commands, thumbnails), which takes time and is never wrong.
+    """
+    times = (min(max(time, LEAST), MOST) for time in (status.st_mtime_ns, status.st_ctime_ns))
+    length = status.st_size if size is None else size
+    return length, *times, status.st_ino & MOST, status.st_dev & MOST
 
 
 def is_archive(path: Path) -> bool:
@@ -51,7 +71,7 @@ def is_archive(path: Path) -> bool:
 def members(file: BinaryIO) -> Members:
     """Return the members of an open archive, as it is now. SourceError if it is none."""
     status = os.fstat(file.fileno())
-    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = identity(status)
     known = _known.get(key)
     if known is None:
         if len(_known) >= KEPT:
@@ -117,7 +137,7 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
 def open_member(archive: BinaryIO, name: str) -> int:
     """Return a descriptor of a copy of a member of an open archive. FileNotFoundError if there is
     none."""
-    offset, size = _place(archive, name)
+    offset, size = place(archive, name)
     with tempfile.TemporaryFile() as copy:
         copy.write(os.pread(archive.fileno(), size, offset))
         copy.seek(0)
@@ -130,10 +150,12 @@ def status_of_member(path: Path) -> tuple[int, os.stat_result]:
     """Return the size of the member of an archive, and the status of the archive. OSError if there
     is none."""
     with _through(path) as (archive, name):
-        return _place(archive, name)[1], os.fstat(archive.fileno())
+        return place(archive, name)[1], os.fstat(archive.fileno())
 
 
-def _place(archive: BinaryIO, name: str) -> tuple[int, int]:
+def place(archive: BinaryIO, name: str) -> tuple[int, int]:
+    """Return where a member of an open archive begins, and its size. FileNotFoundError if there is
+    none."""
     try:
         return members(archive).places[name]
     except (KeyError, SourceError):

@@ -11,28 +11,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from boc.atomic_files import sha256
 from boc.inputs import camera, ocr
-from boc.inputs.archives import opener, status_of_member
+from boc.inputs.archives import FileState, identity, opener, status_of_member
 from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
-FileState: TypeAlias = tuple[int, ...]
-"""Size, modification time and change time (ns) of a file; empty if there is none."""
-
 FIELDS: dict[str, FieldType] = {
     "size": "integer",
     "modified": "date",
     "modified_ns": "integer",
     "changed_ns": "integer",
+    "inode": "integer",
     "content_hash": "keyword",
 }
 """Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since
 1970, to the last digit, ``changed_ns`` the time at which the system last changed the file or its
-entry, which no program can set, and ``content_hash`` the begin of the SHA-256 of the file: these
-tell a changed file from an unchanged one."""
+entry, which no program can set, ``inode`` the number of the file on its disk, and ``content_hash``
+the begin of the SHA-256 of the file: these tell a changed file from an unchanged one. The number of
+the disk is not kept, since each mount may give another."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
@@ -46,9 +45,6 @@ HASH = 32  # hexadecimal digits
 # ns in which a file can change twice at one time: on most disks, and on FAT
 GRAIN = 20 * 10**6
 COARSE = 2 * 10**9
-# of times: a damaged file system may tell those of another millennium
-LEAST = -(2**63)
-MOST = 2**63 - 1
 
 
 def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
@@ -59,21 +55,28 @@ def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
 def file_facts(state: FileState, digest: str) -> dict[str, Any]:
     """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
     of ``FIELDS``."""
-    size, modified, changed = state
+    size, modified, changed, inode, *_ = state
     facts: dict[str, Any] = {"size": size}
     # A time may lie beyond the years 1 to 9999.
     with suppress(OverflowError, ValueError, OSError):
         moment = datetime.fromtimestamp(modified // 10**9, timezone.utc)
         facts["modified"] = moment.replace(tzinfo=None).isoformat()
-    return facts | {"modified_ns": modified, "changed_ns": changed, "content_hash": digest}
+    return facts | {
+        "modified_ns": modified,
+        "changed_ns": changed,
+        "inode": inode,
+        "content_hash": digest,
+    }
 
 
 def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
     """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change
-    time."""
-    size, modified, changed = state
-    told = fields.get("size"), fields.get("modified_ns"), fields.get("changed_ns", changed)
-    return (size, modified, changed) == told
+    time, or no inode."""
+    names = ("size", "modified_ns", "changed_ns", "inode")
+    told = dict(zip(names, state, strict=False))
+    return all(fields.get(name) == told[name] for name in names[:2]) and all(
+        fields.get(name, told[name]) == told[name] for name in names[2:]
+    )
 
 
 def state_of(path: Path | str) -> FileState:
@@ -82,7 +85,7 @@ def state_of(path: Path | str) -> FileState:
     try:
         try:
             status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
-            size = status.st_size
+            size = None
         except NotADirectoryError:
             size, status = status_of_member(Path(path))
     except ValueError:
@@ -93,9 +96,7 @@ def state_of(path: Path | str) -> FileState:
         raise
     if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
         return ()
-    return size, *(
-        min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns)
-    )
+    return identity(status, size)
 
 
 def settled_state(path: Path | str) -> FileState:

@@ -83,14 +83,14 @@ class Source:
 
     @cached_property
     def stamp(self) -> str:
-        """SHA-256 over size and time of the files that the pictures are read from: another one when
-        one has changed."""
+        """SHA-256 over the states of the files that the pictures are read from: another one when
+        one has changed, or two have changed names."""
         paths: list[Path | str]
         if self.file:
             paths = [self.file]
         else:
             paths = [system_path(i.content) for i in self.items if i.modality == "image"]
-        return json_sha256([(look(path) or ())[:2] for path in paths])
+        return json_sha256([look(path) or () for path in paths])
 
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of

@@ -211,7 +211,7 @@ class Library:
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
         with open_content(item) as content:
-            key = item.content, content.status.st_size, content.status.st_mtime_ns
+            key = item.content, *content.state
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def whole_item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:

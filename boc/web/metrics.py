@@ -20,6 +20,7 @@ from boc.web.http.responses import ProblemError
 from boc.web.live_index import Library
 
 FRESH = {"Cache-Control": "no-store"}
+METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -59,8 +60,9 @@ class Metrics:
 
 class RequestCount:
     """Count and time each request by its route: the pattern of its address, as ``/api/item/{id}``,
-    and "none" without a route, or if the request was refused before. HEAD is answered as GET;
-    servers leave out the body by themselves."""
+    and "none" without a route, or if the request was refused before. Methods that are not
+    ``METHODS`` count as "other". HEAD is answered as GET; servers leave out the body by
+    themselves."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -90,7 +92,8 @@ class RequestCount:
                 route = "/static"
             else:
                 route = "none"
-            self._metrics.requests.labels(route, scope["method"], str(status)).inc()
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.requests.labels(route, method, str(status)).inc()
             self._metrics.seconds.labels(route).observe(perf_counter() - begun)
 
 

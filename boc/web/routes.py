@@ -26,6 +26,7 @@ from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
+from boc.web.http.headers import below_index
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads
@@ -120,9 +121,22 @@ async def picture_of(
     yield None
 
 
+async def check_parameters(request: Request) -> None:
+    """ProblemError 400 for a parameter that the route does not have: a slip would be answered as
+    if it had been left out."""
+    paths = request.app.openapi()["paths"]
+    operations = paths[below_index(request.scope["route"].path_format)]
+    entries = operations[request.method.lower()].get("parameters", [])
+    names = [entry["name"] for entry in entries if entry["in"] == "query"]
+    for name in request.query_params:
+        if name not in names:
+            known = f"known: {', '.join(names)}" if names else "leave it out"
+            raise ProblemError(400, f"no parameter {name[:100]!r} here; {known}")
+
+
 Sent = Annotated[Upload | None, Depends(picture_of)]
 Parameters = Annotated[Question, Query()]
-api = APIRouter(prefix="/api", responses=ERRORS)
+api = APIRouter(prefix="/api", responses=ERRORS, dependencies=[Depends(check_parameters)])
 
 
 @api.get("/info", response_model=schemas.Info)
@@ -169,7 +183,8 @@ def library(
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         ids = snapshot.by_date(tuple(filters))
         if pick:
-            ids = [id for id in ids if id in pick]
+            wanted = frozenset(pick)
+            ids = [id for id in ids if id in wanted]
         try:
             items = snapshot.searcher.index.find(ids[skip : skip + k])
         except KeyError as error:  # deleted a moment ago
@@ -279,7 +294,7 @@ def thumb(
 
     entry = service.library.do(picture)
     with opened(entry) as content:
-        name = service.thumbnails.name(entry.content, content.status, side)
+        name = service.thumbnails.name(entry.content, content.state, side)
         headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
         if headers["ETag"] in request.headers.get("if-none-match", ""):
             return Response(None, 304, headers)

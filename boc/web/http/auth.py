@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from time import time
@@ -166,9 +167,12 @@ def _check_origin(headers: Headers) -> None:
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     ours = headers.get("host", "").lower()
-    if site not in (None, "same-origin", "none") or (
-        origin is not None and urlsplit(origin).netloc.lower() != ours
-    ):
+    page = ours
+    if origin is not None:
+        page = ""
+        with suppress(ValueError):  # what is no address
+            page = urlsplit(origin).netloc.lower()
+    if site not in (None, "same-origin", "none") or page != ours:
         raise ProblemError(
             403,
             f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from boc.errors import ImageError
-from boc.inputs.archives import is_archive, open_member
+from boc.inputs.archives import FileState, identity, is_archive, open_member, place
 from boc.inputs.images import check_file, check_pixels, decoding, open_image
 from boc.paths import path_of
 from boc.types import Item
@@ -27,11 +27,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Content:
-    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file."""
+    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file,
+    of which ``state`` is the identity."""
 
     file: BinaryIO
     name: str
     status: os.stat_result
+    state: FileState
     kind: str
 
     def read(self) -> Iterator[bytes]:
@@ -58,7 +60,8 @@ def open_content(item: Item) -> Iterator[Content]:
     with ExitStack() as stack:
         try:
             with decoding(name):
-                file = stack.enter_context(open(item.path, "rb", opener=lambda *_: _open(item)))
+                descriptor, state = _open(item)
+                file = stack.enter_context(os.fdopen(descriptor, "rb"))
                 status = check_file(file, name, LARGEST)
                 with open_image(file, name) as image:
                     check_pixels(image, name)
@@ -67,7 +70,7 @@ def open_content(item: Item) -> Iterator[Content]:
             if not isinstance(error.__cause__, FileNotFoundError):
                 _log.warning("a picture was refused%s", str(error).removeprefix(name))
             raise
-        yield Content(file, name, status, kind)
+        yield Content(file, name, status, state, kind)
 
 
 @lru_cache(FOLDERS)
@@ -77,8 +80,9 @@ def _first_seen(folder: Path) -> Path:
     return Path(os.path.realpath(folder))
 
 
-def _open(item: Item) -> int:
-    """Return a descriptor of the file of a picture, which is in the folder that was indexed.
+def _open(item: Item) -> tuple[int, FileState]:
+    """Return a descriptor of the file of a picture, which is in the folder that was indexed, and
+    its state.
 
     That is the path before the id, or the folder of the file if it does not end with the id. Each
     folder on the way is opened in the one before, so that none can become a link meanwhile.
@@ -100,8 +104,10 @@ def _open(item: Item) -> int:
             inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
             if is_last and step < len(real.parts):
                 with os.fdopen(inner, "rb") as outer:
-                    return open_member(outer, "/".join(real.parts[step:]))
+                    member = "/".join(real.parts[step:])
+                    state = identity(os.fstat(inner), place(outer, member)[1])
+                    return open_member(outer, member), state
         finally:
             os.close(at)
         at = inner
-    return at
+    return at, identity(os.fstat(at))

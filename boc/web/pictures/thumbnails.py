@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from boc.inputs.archives import FileState
 from boc.inputs.images import thumbnail
 from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import PixelBudget
@@ -19,9 +20,9 @@ class Thumbnails:
     """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``.
     Thread-safe.
 
-    Names are digests of path, size and time of a picture, so a changed picture gets a new
-    thumbnail. Above ``most`` bytes the oldest are removed. If the folder is not writable,
-    thumbnails are made each time.
+    Names are digests of path and state of a picture, so a changed picture gets a new thumbnail.
+    Above ``most`` bytes the oldest are removed. If the folder is not writable, thumbnails are made
+    each time.
     """
 
     def __init__(self, folder: Path, most: int, budget: PixelBudget) -> None:
@@ -32,9 +33,9 @@ class Thumbnails:
         self._total = math.inf
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
-    def name(self, path: str, status: os.stat_result, side: int) -> str:
+    def name(self, path: str, state: FileState, side: int) -> str:
         """Return the name of the thumbnail of a picture, which changes when the picture does."""
-        facts = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
+        facts = f"{path}\0{state}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, picture: Content, name: str, side: int) -> bytes:

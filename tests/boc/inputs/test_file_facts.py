@@ -42,6 +42,7 @@ def test_file_facts(tmp_path: Path) -> None:
         "modified": "2020-09-13T12:26:40",
         "modified_ns": 1_600_000_000_123_456_789,
         "changed_ns": (tmp_path / "a.jpg").stat().st_ctime_ns,
+        "inode": (tmp_path / "a.jpg").stat().st_ino,
         "content_hash": "ba7816bf8f01cfea414140de5dae2223",  # FIPS 180-2, appendix B.1
     }
     for name, value in facts.items():
@@ -67,7 +68,7 @@ def test_a_state_sees_every_change(tmp_path: Path) -> None:
 )
 def test_odd_times_are_facts_too(tmp_path: Path, seconds: int) -> None:
     (tmp_path / "a").touch()
-    state = (0, min(seconds * 10**9, 2**63 - 1), 1)
+    state = (0, min(seconds * 10**9, 2**63 - 1), 1, 1, 1)
     with suppress(OSError):
         os.utime(
             tmp_path / "a",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from boc import build_index, plugins
 from boc.errors import ImageError
+from boc.inputs.archives import opener
 from boc.types import Embeddings, Identity, ImageRef, Modality
 
 NAMES = (
@@ -34,7 +35,8 @@ CODE = "scalar(plain=true)"
 def prepare(image: ImageRef) -> bytes:
     """The bytes of a file; ImageError if they begin with "bad"."""
     try:
-        content = image.path.read_bytes()
+        with open(image.path, "rb", opener=opener) as file:
+            content = file.read()
     except OSError as error:
         raise ImageError(f"{image.id}: {error.strerror}") from error
     if content.startswith(b"bad"):

@@ -1,0 +1,170 @@
+"""Two pictures of one size and time that change names are noticed by all that looks at files."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boc import Searcher, plugins
+from boc.errors import FeatureFileError
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+from boc.manage.sync import sync_index
+from tests.boc.manage.collections_of_files import Counting, Files, new
+
+PART = 256
+PAIRS = [(number, PART + 7 + number) for number in range(6)] + [(2 * n, 2 * n + 1) for n in (9, 40)]
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    monkeypatch.setattr("boc.inputs.extraction.worker_count", lambda _: 0)
+    return Counting.installed(monkeypatch)
+
+
+def fill(folder: Path, count: int) -> Files:
+    files = Files(folder)
+    folder.mkdir()
+    for number in range(count):
+        path = folder / f"{number:03d}.png"
+        path.write_bytes(b"picture %03d" % number)
+        os.utime(path, (9, 9))
+    return files
+
+
+def swap(files: Files, one: int, other: int) -> None:
+    files.do(("swap", f"{one:03d}.png", f"{other:03d}.png"))
+
+
+def wrong(items: Any, vectors: Any) -> list[str]:
+    """The ids of pictures whose vector is that of other bytes."""
+    fresh = Counting().encode_images([item.path.read_bytes() for item in items]).vectors
+    apart = np.abs(np.asarray(vectors, np.float32) - fresh).max(axis=1)
+    return [item.id for item, each in zip(items, apart, strict=True) if each > 1e-2]
+
+
+def wrong_of_index(at: str) -> list[str]:
+    index = plugins.backend(at).open("x")
+    items = list(index.items())
+    return wrong(items, index.vectors([item.id for item in items]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS)
+def test_killed_index_and_sync_of_swapped_pictures(
+    encoder: Counting,
+    tmp_path: Path,
+    pair: tuple[int, int],
+) -> None:
+    folder = tmp_path / "p"
+    at = f"file:{tmp_path / 'at'}"
+    files = fill(folder, PART + 40)
+    encoder.breaks_at = PART
+    with suppress(KeyboardInterrupt):
+        new("x", folder, at)
+    swap(files, *pair)
+    new("x", folder, at)
+    assert wrong_of_index(at) == []
+    swap(files, *pair)
+    for number in range(PART + 40):
+        (folder / f"new {number}.png").write_bytes(b"another %03d" % number)
+        os.utime(folder / f"new {number}.png", (9, 9))
+    encoder.seen.clear()
+    encoder.breaks_at = PART
+    with suppress(KeyboardInterrupt):
+        sync_index("x", folder, at=at)
+    files.do(("swap", "new 3.png", "new 4.png"))
+    sync_index("x", folder, at=at)
+    assert wrong_of_index(at) == []
+    swap(files, *pair)
+    encoder.seen.clear()
+    assert sync_index("x", folder, at=at).changed == 2
+    assert encoder.seen == []
+    assert wrong_of_index(at) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS)
+def test_killed_extract_of_swapped_pictures(
+    encoder: Counting,
+    tmp_path: Path,
+    pair: tuple[int, int],
+) -> None:
+    folder = tmp_path / "p"
+    path = tmp_path / "f.h5"
+    files = fill(folder, PART + 40)
+    encoder.breaks_at = PART
+    with suppress(KeyboardInterrupt):
+        list(Extraction(open_source(folder), path, encoder=encoder).run())
+    swap(files, *pair)
+    with pytest.raises(FeatureFileError, match="state of the pictures"):
+        list(Extraction(open_source(folder), path, encoder=encoder).run())
+    swap(files, *pair)
+    fresh = tmp_path / "again.h5"
+    list(Extraction(open_source(folder), fresh, encoder=encoder).run())
+    with FeatureFile(fresh) as file:
+        assert wrong(file.items("image"), file.vectors("image")) == []
+
+
+@pytest.mark.parametrize("kind", ["bmp", "tar"])
+def test_thumbnails_of_swapped_pictures(
+    encoder: Counting,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    pytest.importorskip("fastapi", reason="the page needs the extra web")
+    from tests.boc.inputs.test_captions import shard
+    from tests.boc.web.test_api import client_of
+
+    def bitmap(number: int) -> bytes:
+        buffer = io.BytesIO()
+        Image.new("RGB", (40, 30), (20 * number, 90, 200 - 10 * number)).save(buffer, "BMP")
+        return buffer.getvalue()
+
+    def write(numbers: list[int]) -> None:
+        pictures = {f"{name}.bmp": bitmap(number) for name, number in enumerate(numbers)}
+        if kind == "tar":
+            shard(source, pictures.items())
+        else:
+            source.mkdir()
+            for name, data in pictures.items():
+                (source / name).write_bytes(data)
+                os.utime(source / name, (9, 9))
+
+    source = tmp_path / ("p.tar" if kind == "tar" else "p")
+    at = f"file:{tmp_path / 'at'}"
+    write(list(range(6)))
+    new("x", source, at)
+    client = client_of(Searcher.open("x", at), tmp_path / "cache")
+
+    def thumbnails() -> list[tuple[str, tuple[int, ...]]]:
+        answers = [client.get(f"/api/thumb/{number}.bmp") for number in range(6)]
+        shown = [Image.open(io.BytesIO(each.content)).convert("RGB") for each in answers]
+        pixels = [each.getpixel((20, 15)) for each in shown]
+        return list(zip([each.headers["etag"] for each in answers], pixels, strict=True))
+
+    before = thumbnails()
+    assert thumbnails() == before
+    for one, other in ((1, 2), (3, 4)):
+        if kind == "tar":
+            order = list(range(6))
+            order[one] = other
+            order[other] = one
+            write(order)
+        else:
+            Files(source).do(("swap", f"{one}.bmp", f"{other}.bmp"))
+        after = thumbnails()
+        assert after[one][1] == before[other][1]
+        assert after[other][1] == before[one][1]
+        assert {tag for tag, _ in (after[one], after[other])}.isdisjoint(
+            tag for tag, _ in (before[one], before[other])
+        )
+        assert kind == "tar" or after[5] == before[5]
