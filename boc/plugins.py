@@ -289,6 +289,9 @@ class Engine(Protocol):
         Every call on an index that was not edited draws the same.
         """
 
+    # An engine may have ``passing(modality, filters, most)``, the ids of items that pass all
+    # filters, among them the ``most`` smallest: the page then reads no items to list pictures.
+
     def used_fields(self) -> set[str]:
         """Return the metadata fields, but for text, of which at least one item has a value."""
 

@@ -41,7 +41,8 @@ _DATE = re.compile(
     re.ASCII,
 )
 _PERIOD = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(Z|[+-]\d\d:\d\d)?)?)?", re.ASCII)
-_FILTER = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|==?|<|>)\s*(.*?)\s*", re.DOTALL)
+_FILTER = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|==?|<|>)(.*)", re.DOTALL)
+OPERATORS = "=<>!"
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,
@@ -139,13 +140,19 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
     """
     match = _FILTER.fullmatch(nfc(text))
-    if match is None or not match[3]:
+    value = match[3].strip() if match else ""
+    if match is None or not value:
         raise BocError(
             f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020",
         )
     name = match[1]
     op = cast(Any, "=" if match[2] == "==" else match[2])
-    value = match[3]
+    # ``tag<>a`` would be read as ``tag < ">a"``.
+    if value[0] in OPERATORS and match[2] != "==":
+        raise BocError(
+            f"{text!r} has no operator of filters; write one of = != < <= > >=, and == before a "
+            f"value that begins with {value[0]}",
+        )
     kind = _filterable(name, types)
     try:
         return check_filter(

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boc.paths import nfc
 from boc.search.searcher import Searcher
@@ -25,6 +28,12 @@ SHORT = 4
 # letters by which the two may differ in length; words that are looked at
 LONGER = 2
 NEAR = 9
+# What a question costs at most: words for which another is looked for, letters of such a word,
+# known words that it is compared with letter by letter, and known words altogether.
+SOUGHT = 16
+LONGEST = 30
+COMPARED = 48
+MOST = 200_000
 
 
 class UnknownWord(NamedTuple):
@@ -54,24 +63,64 @@ class Spelling:
             return set()
         items = islice(index.items(), ITEMS)
         texts = (item.content for item in items if item.modality == "text")
-        return set(WORD.findall(" ".join(texts).lower()))
+        return set(islice(WORD.findall(" ".join(texts).lower()), 10 * MOST))
+
+    @cached_property
+    def indexes(self) -> tuple[LetterIndex, LetterIndex]:
+        """Where words like another are looked up: those of the index first."""
+        return LetterIndex(self.words), LetterIndex(self.vocabulary)
 
     def unknown(self, text: str) -> list[UnknownWord]:
-        """Return the words of a sentence that neither has, in its order."""
-        unknown = []
+        """Return the words of a sentence that neither has, in its order; for the first ``SOUGHT``
+        of at most ``LONGEST`` letters with the known ones that may be meant."""
+        unknown: list[UnknownWord] = []
         for word in dict.fromkeys(WORD.findall(nfc(text).lower())):
             letters = unicodedata.normalize("NFD", word)
             plain = "".join(each for each in letters if not unicodedata.combining(each))
             known = not self.vocabulary or word in self.vocabulary or plain in self.vocabulary
             if not known and word not in self.words:
-                near = _nearest(word, self.words) or _nearest(word, self.vocabulary)
+                near = None
+                if len(unknown) < SOUGHT and len(word) <= LONGEST:
+                    own, others = self.indexes
+                    near = own.nearest(word) or others.nearest(word)
                 unknown.append(UnknownWord(word, near))
         return unknown
 
 
-def _nearest(word: str, known: Collection[str]) -> str | None:
-    """Return the known word most like one; of similar ones one of the same letters, which were
-    swapped."""
-    choices = [each for each in known if len(each) > 2 and abs(len(each) - len(word)) <= LONGER]
-    near = get_close_matches(word, choices, NEAR, ALIKE if len(word) > SHORT else ALIKE_SHORT)
-    return max(near, key=lambda each: sorted(each) == sorted(word), default=None)
+class LetterIndex:
+    """Known words by their lengths and how often they have which letters."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._words: dict[int, list[str]] = {}
+        for word in islice(sorted(known), MOST):
+            if 2 < len(word) <= LONGEST + LONGER:
+                self._words.setdefault(len(word), []).append(word)
+        self._letters = {length: _letters(words) for length, words in self._words.items()}
+
+    def nearest(self, word: str) -> str | None:
+        """Return the known word most like one; of similar ones one of the same letters, which were
+        swapped.
+
+        Words that share the most letters, whatever their order, are compared.
+        """
+        mine = _letters([word])
+        choices: list[tuple[float, str]] = []
+        for length in range(len(word) - LONGER, len(word) + LONGER + 1):
+            if length in self._words:
+                shared = np.minimum(self._letters[length], mine).sum(axis=1, dtype=np.int32)
+                alike = 2.0 * shared / (length + len(word))
+                best = np.argsort(-alike, kind="stable")[:COMPARED]
+                words = self._words[length]
+                choices += [(-float(alike[row]), words[row]) for row in best.tolist()]
+        some = [each for _, each in sorted(choices)[:COMPARED]]
+        near = get_close_matches(word, some, NEAR, ALIKE if len(word) > SHORT else ALIKE_SHORT)
+        return max(near, key=lambda each: sorted(each) == sorted(word), default=None)
+
+
+def _letters(words: Sequence[str]) -> NDArray[np.uint8]:
+    """Return how often words of one length have the letters of each of 32 classes, (n, 32)."""
+    codes = np.array(words).view(np.uint32).reshape(len(words), -1) % 32
+    counts = np.zeros((len(words), 32), np.uint8)
+    for column in codes.T:
+        counts[np.arange(len(words)), column] += 1
+    return counts

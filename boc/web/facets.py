@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from boc.inputs.metadata import values_of
+from boc.inputs.metadata import OPERATORS, values_of
 from boc.search.options import SearchOptions
 from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
@@ -64,8 +64,8 @@ def facets(
             best.sort(reverse=True)
         values = []
         for value, count in best:
-            # A value that begins with the sign gets a second one before it.
-            sign = "==" if str(value).startswith("=") else "="
+            # Before a value that begins with one the operator is written twice.
+            sign = "==" if str(value)[:1] in tuple(OPERATORS) else "="
             filters = [f"{name}{sign}{value}"]
             if kind == "date":
                 filters = [f"{name}>={value:04d}-01-01"]

@@ -94,12 +94,20 @@ class LibrarySnapshot:
         """The words that the index and its encoder have."""
         return Spelling(self.searcher)
 
+    def warm_spelling(self) -> None:
+        """Index these words, for which the first question would wait."""
+        _ = self.spelling.indexes
+
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that
         of the file; of a library of more than ``BROWSED`` items those among the first of these."""
         if filters not in self.orders:
             index = self.searcher.index
             conditions = parse_filters(filters, index.manifest.fields)
+            passing = getattr(index, "passing", None)
+            if filters and passing is not None:
+                chosen = passing("image", conditions, BROWSED)
+                return [id for id in self.by_date() if id in chosen]
             dated = []
             for item in islice(index.items(), BROWSED):
                 if item.modality == "image" and all(holds(c, item.fields) for c in conditions):

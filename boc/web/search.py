@@ -21,6 +21,7 @@ from boc.web.settings import FILTERS, SENTENCE, K
 
 MOST = 10_000_000  # limit of the number of terms in a request
 ITEMS = 64  # items that a question may name as wanted, and as unwanted
+UNWANTED = 16  # words and sentences that a question may name as unwanted
 HEAVIEST = 1000
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
@@ -97,6 +98,12 @@ class Question(_Options):
         minus: list[str] = []
         if self.q is not None:
             sentence, minus = parse_text(self.q)
+            # Each is encoded by itself.
+            if len(minus) > UNWANTED:
+                raise BocError(
+                    f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; "
+                    "leave some out",
+                )
         return Query.of(
             sentence,
             minus=minus,
