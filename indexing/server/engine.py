@@ -39,9 +39,6 @@ class ServerEngine(Contents):
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
         self._budget = ClauseBudget(self._takes, transport.label)
-        self._mixed = all(
-            generation.manifest.items.values(),
-        )  # whether the index has items of both modalities
         self._reranks = (
             generation.state.unit
         )  # whether the server re-ranks candidates, and not this process
@@ -59,18 +56,12 @@ class ServerEngine(Contents):
             return [[] for _ in range(len(request))]
         reranked = self._reranked(request)
         try:
-            results = self._hits(request, stages)
+            return self._hits(request, stages)
         except RefusedError as error:
             if not reranked or "script" not in f"{error.kind} {error.reason}":
                 raise
             self._reranks = False  # scripts are missing or forbidden on the server
             return self.search(request, stages)
-        if self._only(modality) is None and self._has_other(results, modality):
-            self._mixed = (
-                True  # the first items of the other modality were added since this index was opened
-            )
-            return self.search(request, stages)
-        return results
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         answers = self.search(request)
@@ -137,7 +128,6 @@ class ServerEngine(Contents):
         request: SearchRequest,
         i: int,
         plan: Plan,
-        only: Modality | None,
         fields: Json,
     ) -> Json | None:
         """Return the search for query i, with ``fields`` of its hits; None if no item has one of
@@ -158,7 +148,9 @@ class ServerEngine(Contents):
             must = None
         elif must is None:
             return None
-        body = requests.search_body(must, depth, only, request.filters, may, self._layout) | fields
+        modality = request.modality
+        body = requests.search_body(must, depth, modality, request.filters, may, self._layout)
+        body |= fields
         if rescore is None or not reranked:
             return body
         body["size"] = min(rescore.k, depth)
@@ -206,8 +198,7 @@ class ServerEngine(Contents):
     ) -> Iterator[tuple[list[int], Sequence[Matches]]]:
         """Yield, of ``size`` queries at a time that have a term, their numbers, and the hits of
         each, at most ``most``, with the number of items that matched."""
-        only = self._only(request.modality) if plan.way == "terms" else request.modality
-        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
+        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, fields))}
         for start in range(0, len(bodies), size):
             part = list(bodies)[start : start + size]
             with stages.timed("postings_ms"):
@@ -304,13 +295,13 @@ class ServerEngine(Contents):
             )
         plan = self._plan(search)
         fields = {"_source": self._layout.source_fields}
-        body = self._body(search, 0, plan, search.modality, fields)
+        body = self._body(search, 0, plan, fields)
         matched = 0
         if body is not None and (plan.least or plan.share):
             matched = self._total(body)
         if plan.are_few(matched, int(search.queries.indptr[1])):
             other = plan._replace(way=plan.otherwise)
-            body = self._body(search, 0, other, search.modality, fields)
+            body = self._body(search, 0, other, fields)
         if body is None:
             raise BackendError(
                 "the query has no terms, so it finds nothing; ask for something else",
@@ -328,17 +319,12 @@ class ServerEngine(Contents):
         self._check_words()
         if not texts or (modality is not None and not self.manifest.items[modality]):
             return [[] for _ in texts]
-        only = self._only(modality)
         bodies = [
-            requests.search_body(requests.match_body(text), k, only, filters) for text in texts
+            requests.search_body(requests.match_body(text), k, modality, filters) for text in texts
         ]
         searches = [{**body, **self._layout.hits} for body in bodies]
         pages = self._searches.pages(searches, k, **ALL_SHARDS)
-        results = [self._with_scores(hits, _scores(hits)) for hits, _ in pages]
-        if only is None and self._has_other(results, modality):
-            self._mixed = True
-            return self.match(texts, k, modality, filters)
-        return results
+        return [self._with_scores(hits, _scores(hits)) for hits, _ in pages]
 
     def _check_words(self) -> None:
         if self._layout.prefix:
@@ -346,11 +332,6 @@ class ServerEngine(Contents):
                 f"{self.generation.name} has words in fields of its own, which boc does not choose",
                 "leave out <--hybrid> or add a clause for them to the body of a request",
             )
-
-    def _only(self, modality: Modality | None) -> Modality | None:
-        """Return ``modality``, or None if the index has no other, since a condition that always
-        holds costs time."""
-        return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:
         """Return whether the server accepts a query with so many clauses; tried with terms that no
@@ -378,13 +359,6 @@ class ServerEngine(Contents):
                 "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
                 "NAME:Z/QUERY_Z>)",
             )
-
-    @staticmethod
-    def _has_other(results: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
-        """Return whether a hit is of another modality than all should be."""
-        return modality is not None and bool(
-            {hit.item.modality for hits in results for hit in hits} - {modality},
-        )
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         items_or_ids = self._of_hits(hits)

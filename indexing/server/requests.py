@@ -34,7 +34,15 @@ from scipy import sparse
 
 from boc.manifest import Manifest
 from boc.names import RequestForm
-from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
+from boc.types import (
+    MODALITIES,
+    FieldType,
+    Filter,
+    Item,
+    Modality,
+    StoredConcepts,
+    TermMatrix,
+)
 
 from .address import Address
 from .binary import from_base64, to_base64
@@ -374,10 +382,14 @@ def search_body(
     without: list[Json] = []
     for each in filters:
         (without if each.op == "!=" else only).append(condition(each, layout))
-    if modality is not None:
-        only.append({"term": {layout.own("modality"): modality}})
-    elif query is None:
+    if query is None:
         only.append({"exists": {"field": layout.own("modality")}})
+    # A term that no document has costs nothing.
+    without += [
+        {"term": {layout.own("modality"): each}}
+        for each in MODALITIES
+        if modality is not None and each != modality
+    ]
     if filters or only:
         clauses["filter"] = only
     if without:

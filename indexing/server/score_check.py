@@ -1,8 +1,7 @@
 """Known-answer test of the scores of a new index, before anything is loaded into it.
 
-First the mapping and settings that the server reports are compared with those required. Then a
-dozen documents with known scores are indexed, searched, and removed. A small temporary index tells
-how a server can hold codes.
+A dozen documents with known scores are indexed, searched, and removed. A small temporary index
+tells how a server can hold codes.
 """
 
 import uuid
@@ -20,7 +19,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
-from .requests import OWN_SETTINGS, flat
+from .requests import OWN_SETTINGS
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, Binary, VectorField
@@ -33,17 +32,6 @@ OWN = 4
 prunes: it drops terms that are five times as frequent as the average term and weigh at most 0.4 of
 the heaviest."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
-MUST: dict[str, Json] = {
-    "text": {"norms": False, "index_options": "freqs"},
-    "rank_features": {"positive_score_impact": True},
-}
-"""Required settings of each field type, beside those of the mapping of its strategy."""
-WHY = {
-    "similarity": "BM25 and its like do not give the dot product",
-    "norms": "norms on: the length of a document would count",
-    "index_options": "positions are not needed, and refuse counted words",
-    "positive_score_impact": "larger frequencies would score less",
-}
 EXACT = "exact"
 """Said of a field type that passed its test."""
 ROUTING = "boc"
@@ -58,10 +46,6 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     """
     terms = check_documents()
     documents = list(strategy.documents(terms))
-    if faults := list(_faults(transport, index, strategy)):
-        raise BackendError(
-            f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}",
-        )
     digits = strategy.digits(int(terms.data.max()))
     params = {"routing": ROUTING, "allow_partial_search_results": "false"}
     scores: list[NDArray[np.float64]] = []
@@ -156,33 +140,6 @@ def check_documents() -> TermMatrix:
     for i in range(n):
         rows[i, 1 + OWN * i : 1 + OWN * (i + 1)] = [1 + i, 8, 15, 2]
     return sparse.csr_array(rows)
-
-
-def _faults(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """Yield the differences between the field, or the index settings, and what was requested or is
-    required."""
-    answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
-    (entry,) = answer.values()
-    actual = entry["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
-    kind = actual.get("type")
-    if kind != strategy.mapping["type"]:
-        yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
-        return
-    actual.setdefault("search_analyzer", actual.get("analyzer"))
-    for name, expected in {**strategy.mapping, **MUST.get(kind, {})}.items():
-        value = actual.get(name)
-        if value != expected:
-            if name == "similarity":
-                value = value or "BM25"
-            reason = f" ({WHY[name]})" if name in WHY else ""
-            yield f"{name} is {_json(value)}, must be {_json(expected)}{reason}"
-    # Servers answer settings in strings.
-    answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
-    (entry,) = answer.values()
-    for name, expected in flat(strategy.settings, "index.").items():
-        value = entry["settings"].get(name)
-        if value != expected:
-            yield f"{name} is {_json(value)}, must be {_json(expected)}"
 
 
 def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) -> None:

@@ -22,8 +22,6 @@ EXACT = 1 << 24
 """Servers add scores as float32, where integers below this are exact."""
 SAFE = 1000
 """Clauses that every server accepts: the lowest limit is 1,024, including filters."""
-NEAR = 16
-"""Clauses by which the limit may be underestimated."""
 DIGITS = "abcde"
 """Suffixes of the second and later digits: enough for an int32 in base 64."""
 
@@ -220,8 +218,7 @@ def by_digits(names: Sequence[str], largest: int) -> list[str]:
 
 @dataclass
 class ClauseBudget:
-    """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server
-    reports it.
+    """The clause limit of one server, which no server reports: tried when a query exceeds ``SAFE``.
 
     ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address
     for messages.
@@ -235,9 +232,15 @@ class ClauseBudget:
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
         """Return the features that fit into a query beside ``others`` clauses: all, or the largest
         with a warning."""
-        limit = self._limit(len(features) + others) - others
-        if len(features) <= limit:
+        clauses = len(features) + others
+        if self.most < clauses < self.too_many:
+            if self.takes(clauses):
+                self.most = clauses
+            else:
+                self.too_many = clauses
+        if clauses <= self.most:
             return dict(features)
+        limit = self.most - others
         note(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
             f"is what {self.label} takes",
@@ -246,18 +249,6 @@ class ClauseBudget:
             level=4,
         )
         return strongest(features, limit)
-
-    def _limit(self, clauses: int) -> int:
-        """Return how many of so many ``clauses`` the server accepts."""
-        while clauses > self.most and self.too_many - self.most > NEAR:
-            attempt = clauses
-            if clauses >= self.too_many:
-                attempt = (self.most + self.too_many) // 2
-            if self.takes(attempt):
-                self.most = attempt
-            else:
-                self.too_many = attempt
-        return min(clauses, self.most)
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
