@@ -32,7 +32,8 @@ class Costs(NamedTuple):
     Too few candidates are less than ``choice`` per hit, and under filters ``far`` times less than
     usual. Filters that a share of the items pass take (1 / share) ** ``growth`` times as many
     terms. ``compact``: codes of a few bits order candidates before their vectors are read.
-    ``unscored``: all that share a term are compared faster than the best of them are chosen.
+    Up to ``unscored`` times as many that share a term are compared faster than the best of them
+    are chosen by scores.
     """
 
     quick: int
@@ -42,11 +43,11 @@ class Costs(NamedTuple):
     window: int = MOST
     growth: float = 0.0
     compact: bool = False
-    unscored: bool = False
+    unscored: float = 0.0
 
 
 FOLDER = Costs(2_500_000, choice=1, far=2, growth=0.3)
-SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=True)
+SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1.0)
 
 
 class Statistics(NamedTuple):
@@ -131,7 +132,7 @@ def _plan(
     if known.passing > costs.patience * quick:
         plan = plan._replace(otherwise="fill")
     if costs.unscored:
-        plan = plan._replace(unscored=quick / max(known.list_length, 1e-9))
+        plan = plan._replace(unscored=costs.unscored * quick / max(known.list_length, 1e-9))
     return plan
 
 

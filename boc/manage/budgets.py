@@ -14,6 +14,7 @@ advised.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -43,6 +44,8 @@ BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 
 """Terms of a query that are tried."""
 DEEPEST = 3000
 """Candidates of a query at most."""
+EVERY = 1001
+"""Candidates of a hit, for all items that share a term: more than a server re-ranks otherwise."""
 EASIER = 1.5
 """Captions of an index miss so many times fewer pictures than other sentences, which their encoder
 never saw."""
@@ -109,8 +112,8 @@ def choose_budgets(
         learned = {"learned": counts[find], "near": near, "far": far}
     chosen = {"target": promised, "items": sum(counts.values()), **learned}
     if _uses_budgets(index):
-        # A server answers more slowly.
-        most = 250 if at.startswith("file:") else 80
+        # A server that scores terms answers more slowly.
+        most = 80 if 0 < index.costs.unscored < math.inf else 250
         sample = _sample_queries(index, source, find, encoder, most)
         aim = 1 - (1 - promised) / EASIER if sample.kind == "captions" else promised
         query_z, rm, figures = _Tuner(searcher, find, sample).choose(aim)
@@ -304,6 +307,8 @@ class _Tuner:
     def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
         """Return terms, candidates per hit, and recall: the cheapest whose interval is above
         ``target``, or near to it."""
+        if math.isinf(self.searcher.index.costs.unscored):
+            return self.choose_terms(target)
         aim = target
         rounds = 6
         if self.cheapest(target) == self.most:
@@ -323,6 +328,21 @@ class _Tuner:
                 return next(each for each in tried if each[2]["measured"] >= enough)
             aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
         return tried[-1]
+
+    def choose_terms(self, target: float) -> tuple[int, float, dict[str, float]]:
+        """Return the fewest terms whose searches hold ``target``, or come near to what the most
+        hold, where all items that share a term are compared; else as ``choose``."""
+        # Moved pictures miss more items than sentences do.
+        bound = "measured" if self.sample.kind == "moved pictures" else "low"
+        measure = lru_cache(None)(lambda query_z: self.measure(query_z, EVERY))
+        most = measure(self.budgets[-1])
+        wanted = min(target, most[bound])
+        if wanted < target:
+            wanted = most["measured"] - SHORT
+            bound = "measured"
+        least = bisect_left(self.budgets, wanted, key=lambda query_z: measure(query_z)[bound])
+        query_z = self.budgets[min(least, len(self.budgets) - 1)]
+        return query_z, DEEPEST / HITS, measure(query_z)
 
     def cheapest(self, aim: float) -> tuple[int, int]:
         """Return the terms and candidates of least cost that have a share ``aim`` of the true

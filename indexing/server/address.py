@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from boc.errors import BackendError
 
-VECTORS = ("binary", "byte")
+VECTORS = ("float", "bfloat16", "binary", "byte")
 FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 
@@ -25,9 +25,9 @@ class Address:
     that the clients of the servers use, except ``search_timeout``: how many seconds a search waits
     for one of several hosts before it asks the next, and ``proxy``, which replaces that of the
     environment. The others apply to a new index: ``field`` is how its codes are stored (None: the
-    best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order``
-    by what its documents are sorted on the disk, and ``patience`` how many seconds a load retries
-    without progress.
+    best that the server supports), ``vectors`` how its vectors for re-ranking are stored (None: in
+    the form that the server compares fastest), ``order`` by what its documents are sorted on the
+    disk, and ``patience`` how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -44,8 +44,8 @@ class Address:
     request_timeout: float = 60.0
     search_timeout: float = 2.0
     field: str | None = None
-    vectors: str = "binary"
-    order: str = "id"
+    vectors: str | None = None
+    order: str = "term"
     shards: int = 1
     replicas: int = 1
     replicas_while_loading: int = 0
@@ -69,9 +69,7 @@ class Address:
     @property
     def layout(self) -> tuple[str | int | None, ...]:
         """The options that cannot change once an index is made."""
-        layout = self.field, self.vectors, self.shards
-        # Digests of indexes in the default order were computed without the order.
-        return layout if self.order == "id" else (*layout, self.order)
+        return self.field, self.vectors, self.shards, self.order
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:

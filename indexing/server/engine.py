@@ -42,7 +42,7 @@ class ServerEngine(Contents):
         self._reranks = (
             generation.state.unit
         )  # whether the server re-ranks candidates, and not this process
-        self.costs = SERVER._replace(quick=self._vectors.quick)
+        self.costs = SERVER._replace(quick=self._vectors.quick, unscored=self._vectors.unscored)
         self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
@@ -85,7 +85,7 @@ class ServerEngine(Contents):
         costs = self.costs
         if not self._reranked(request):
             # Vectors come here, so that all are compared only where they are few.
-            costs = costs._replace(patience=0, unscored=False)
+            costs = costs._replace(patience=0, unscored=0.0)
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
     def _hits(self, request: SearchRequest, stages: Stages) -> list[list[Hit]]:

@@ -22,7 +22,7 @@ from .bulk import Bulk
 from .requests import OWN_SETTINGS
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
-from .vector_fields import VECTOR_FIELDS, Binary, VectorField
+from .vector_fields import VECTOR_FIELDS, VectorField, fields_for
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
 """Frequencies of term 0 in the test documents: from the smallest to the largest that one number
@@ -176,31 +176,43 @@ def tried_field(transport: Transport, field: str) -> str:
 
 
 def tried_vectors(transport: Transport) -> str:
-    """Return how the server can store vectors. All formats but the default are compared in compiled
+    """Return how the server can store vectors. All formats but ``binary`` are compared in compiled
     code."""
-    formats = [f"{Binary.name} (exact, the default)"]
-    for field in VECTOR_FIELDS.values():
-        if field.name == Binary.name:
-            continue
+    taken = ["binary"]
+    for name, field in VECTOR_FIELDS.items():
         properties = {"vector": field.mapping(2)}
         with suppress(RefusedError), _trial(transport, properties, field.settings) as index:
-            if takes_vectors(transport, index, field, 2):
-                formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
+            if name not in taken and takes_vectors(transport, index, field, 2):
+                taken.append(name)
+    default = next(name for name in fields_for(None, transport.engine) if name in taken)
+    formats = []
+    for name in taken:
+        field = VECTOR_FIELDS[name]
+        notes = ["exact" if field.exact else "rounded"]
+        if name == default:
+            notes.append("the default")
+        formats.append(f"{field.name} ({', '.join(notes)})")
     return ", ".join(formats)
 
 
 def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:
-    """Return whether the server stores a vector in the field ``vector`` of an index."""
+    """Return whether the server stores a vector in the field ``vector`` of an index, and compares
+    it."""
     path = f"/{index}/_doc/boc:test:vector"
-    (value,) = field.values(np.full((1, dim), dim**-0.5, field.dtype))
+    row = np.full((1, dim), dim**-0.5, field.dtype)
+    (value,) = field.values(row)
+    ours = {"ids": {"values": ["boc:test:vector"]}}
+    query = field.best(ours, row[0].astype(np.float32), 1)
+    search = {"query": query, "size": 1, **field.hit_fields}
     try:
-        transport.request("PUT", path, {"vector": value})
+        transport.request("PUT", path, {"vector": value}, refresh="true")
+        hits = transport.request("POST", f"/{index}/_search", search)["hits"]["hits"]
     except RefusedError as error:
         if error.status != 400:
             raise
         return False
     transport.request("DELETE", path)
-    return True
+    return len(hits) == 1
 
 
 @contextmanager

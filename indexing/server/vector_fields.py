@@ -50,6 +50,11 @@ return sum + params.offset;
 """
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
 """The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
+PRODUCT = """
+double product = dotProduct(params.query, 'vector');
+return product < 0 ? 1 / (1 - product) : product + 1;
+"""
+"""The product as the similarity ``max_inner_product`` turns it into a positive score."""
 READ_DENSE = """
 float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
 for (float value : vector) { values.add(value); }
@@ -59,8 +64,12 @@ return values;
 document."""
 LARGEST = 127
 """The largest component of a byte vector."""
-BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,"
-"""The servers that store ``byte``, for errors."""
+NEEDS = {
+    "byte": "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,",
+    "float": "Elasticsearch from 8.16 on",
+    "bfloat16": "Elasticsearch from 9.3 on",
+}
+"""The servers that store vectors in a way of their own, for errors."""
 
 
 class VectorField(ABC):
@@ -80,6 +89,8 @@ class VectorField(ABC):
     """Whether _source has to be whole, since the field is read from there."""
     quick = 1 << 22
     """Components that a server compares about as quickly as it finds and re-ranks candidates."""
+    unscored = 1.0
+    """How many times as many it compares more quickly than it chooses candidates by their terms."""
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
@@ -168,43 +179,16 @@ class Binary(VectorField):
         return np.frombuffer(data, self.dtype).reshape(len(rows), -1)
 
 
-class _Byte(VectorField):
-    """A byte per component: each vector is divided by its largest component, times 127.
-
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length
-    1.
-    """
-
-    name = "byte"
-    exact = False
-    unit = True
-
-    def bytes(self, dim: int) -> int:
-        return dim
-
-    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
-        return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
-
-
-class DenseByte(_Byte):
-    """In Elasticsearch's dense_vector, which is searched without a graph."""
+class Dense(VectorField):
+    """A format of Elasticsearch's dense_vector, without a graph."""
 
     def mapping(self, dim: int) -> Json:
         return {
             "type": "dense_vector",
             "dims": dim,
-            "element_type": "byte",
             "index": True,
-            "similarity": "cosine",
             "index_options": {"type": "flat"},
         }
-
-    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
-
-    def script(self, query: NDArray[np.float32]) -> Json:
-        return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all
@@ -220,15 +204,86 @@ class DenseByte(_Byte):
             },
         }
 
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        length = _length(query)
-        return [(2 * score - 1) * length for score in scores]
-
     @property
     def hit_fields(self) -> Json:
         script = {"source": self._source(READ_DENSE)}
         fields = {self.path: {"script": script}}
         return {"_source": False, "stored_fields": "_none_", "script_fields": fields}
+
+
+class DenseFloat(Dense):
+    """Components of float32: exact, and compared in compiled code. A posting list takes no
+    scores."""
+
+    name = "float"
+    unscored = math.inf
+
+    def mapping(self, dim: int) -> Json:
+        return {**super().mapping(dim), "similarity": "max_inner_product"}
+
+    def bytes(self, dim: int) -> int:
+        return 4 * dim
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
+        # orjson writes contiguous rows only.
+        return iter(np.ascontiguousarray(vectors, np.float32))
+
+    def script(self, query: NDArray[np.float32]) -> Json:
+        return {"source": self._source(PRODUCT), "params": {"query": query}}
+
+    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+        return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
+
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return np.array(_components(rows), self.dtype)
+
+
+class DenseHalf(DenseFloat):
+    """Components of bfloat16, 8 bits of precision: half the bytes."""
+
+    name = "bfloat16"
+    exact = False
+
+    def mapping(self, dim: int) -> Json:
+        return {**super().mapping(dim), "element_type": "bfloat16"}
+
+    def bytes(self, dim: int) -> int:
+        return 2 * dim
+
+
+class _Byte(VectorField):
+    """A byte per component: each vector is divided by its largest component, times 127.
+
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length
+    1.
+    """
+
+    name = "byte"
+    exact = False
+    unit = True
+
+    def bytes(self, dim: int) -> int:
+        return dim
+
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return unit_rows(np.array(_components(rows), np.float32)).astype(self.dtype)
+
+
+class DenseByte(_Byte, Dense):
+    """In Elasticsearch's dense_vector."""
+
+    def mapping(self, dim: int) -> Json:
+        return {**super().mapping(dim), "element_type": "byte", "similarity": "cosine"}
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
+        return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
+
+    def script(self, query: NDArray[np.float32]) -> Json:
+        return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
+
+    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+        length = _length(query)
+        return [(2 * score - 1) * length for score in scores]
 
 
 class KnnByte(_Byte):
@@ -276,6 +331,11 @@ class KnnByte(_Byte):
         return values
 
 
+def _components(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the components of each row, which a script gives as one value or as several."""
+    return [row[0] if isinstance(row[0], list) else row for row in rows]
+
+
 def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
     """Return vectors (n, d) divided by their largest components, times 127, rounded."""
     values = vectors.astype(np.float32)
@@ -287,17 +347,21 @@ def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
 
 VECTOR_FIELDS: dict[str, VectorField] = {
     "binary": Binary(),
+    "float": DenseFloat(),
+    "bfloat16": DenseHalf(),
     "byte": KnnByte(),
     "dense_byte": DenseByte(),
 }
 """By the names that indexes remember."""
 
 
-def chosen_field(vectors: str, engine: str) -> str:
-    """Return the name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
-    if (vectors, engine) == ("byte", "elasticsearch"):
-        return "dense_byte"
-    return vectors
+def fields_for(vectors: str | None, engine: str) -> list[str]:
+    """Return the names in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine; without it,
+    the fastest first."""
+    dense = engine == "elasticsearch"
+    if vectors is None:
+        return ["float", "binary"] if dense else ["binary"]
+    return ["dense_byte" if vectors == "byte" and dense else vectors]
 
 
 def offset(vector: NDArray[np.float32]) -> float:

@@ -40,12 +40,16 @@ from .force_merge import compact, refresh, reopen
 from .score_check import clear_of_templates, self_test, takes_vectors
 from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
-from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
+from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for, is_unit
 
 ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
 BLOCK = 3 << 20
 """Bytes of a codec array per document."""
 EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_source": False}
+
+
+class LackingError(BackendError):
+    """The server does not store vectors in this way."""
 
 
 @dataclass
@@ -182,10 +186,16 @@ class ServerWriter:
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """Create an empty generation with the first supported field type. BackendError if it scores
-        wrongly."""
+        """Create an empty generation with the first supported field types. BackendError if it
+        scores wrongly."""
+        *others, last = fields_for(self.address.vectors, self.transport.engine)
+        for vectors in others:
+            with suppress(LackingError):
+                return self._create_with(vectors, largest)
+        return self._create_with(last, largest)
+
+    def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()
-        vectors = chosen_field(self.address.vectors, self.transport.engine)
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
         for kind in term_fields.by_digits(chosen, largest):
@@ -217,7 +227,7 @@ class ServerWriter:
                     raise
                 # A server that does not know the mapping of the field ``vector`` says so.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
-                    self._refuse_vectors()
+                    self._refuse_vectors(vectors)
                 lacking[kind] = error.reason or error.kind
                 continue
             try:
@@ -226,7 +236,7 @@ class ServerWriter:
                 if lack is None and vectors != Binary.name:
                     dim = self.manifest.identity.dim
                     if not takes_vectors(self.transport, physical, generation.vectors, dim):
-                        self._refuse_vectors()
+                        self._refuse_vectors(vectors)
             except BackendError:
                 drop(self.transport, [generation])
                 raise
@@ -263,14 +273,13 @@ class ServerWriter:
             "command",
         )
 
-    def _refuse_vectors(self) -> None:
-        """Raise BackendError if the address chose how vectors are stored."""
-        name = self.address.vectors
+    def _refuse_vectors(self, field: str) -> None:
+        """Raise LackingError for a field of the server's own kind."""
+        name = VECTOR_FIELDS[field].name
         if name != Binary.name:
-            raise BackendError(
-                f"{self.transport.label} does not store vectors as {name}, which {BYTE_NEEDS} "
-                "does; "
-                "leave out ?vectors= in the address",
+            raise LackingError(
+                f"{self.transport.label} does not store vectors as {name}, which {NEEDS[name]} "
+                "does; leave out ?vectors= in the address",
             )
 
     def _audit(self, physical: str, count: int, expected: int) -> None:

@@ -199,7 +199,7 @@ def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
         ("elastic+https://one?shards=", "shards= in the address"),
         ("elastic+https://one?replicas=-1", "replicas=-1 in the address: must be a number from 0"),
         ("elastic+https://one?field=bm25", "field=bm25 in the address: must be sparse_vector or "),
-        ("elastic+https://one?vectors=int8", "vectors=int8 in the address: must be binary or "),
+        ("elastic+https://one?vectors=int8", "vectors=int8 in the address: must be float or "),
     ],
 )
 def test_address_errors(url: str, part: str) -> None:
@@ -232,6 +232,6 @@ def test_a_user_may_be_quoted_as_urls_are() -> None:
 def test_the_layout_tells_indexes_made_otherwise_apart() -> None:
     same = parse("elastic+http://one?replicas=0&patience=9", {}).layout
     assert same == parse("elastic+https://two:1,three/prefix", {}).layout
-    options = ("field=text", "vectors=byte", "shards=2", "order=term")
+    options = ("field=text", "vectors=byte", "shards=2", "order=id")
     others = [parse(f"elastic+http://one?{option}", {}).layout for option in options]
     assert len({same, *others}) == 5

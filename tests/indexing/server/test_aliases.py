@@ -58,8 +58,8 @@ def test_state_ignores_unknown_entries() -> None:
             "codes stored as 'binary_text', unknown to this boc; make the index again",
         ),
         (
-            {"vectors": "float"},
-            "vectors stored as 'float', unknown to this boc; make the index again",
+            {"vectors": "unknown"},
+            "vectors stored as 'unknown', unknown to this boc; make the index again",
         ),
     ],
 )

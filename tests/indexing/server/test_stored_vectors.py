@@ -33,13 +33,20 @@ ITEMS = [
 ]
 VECTORS = unit_rows(RNG.standard_normal((N, DIM))).astype(np.float16).astype(np.float32)
 QUERIES = (1.5 * unit_rows(RNG.standard_normal((8, DIM)))).astype(np.float32)
-OFF = {"binary": 0.0, "byte": 2.0**-7}
+OFF = {"binary": 0.0, "float": 0.0, "bfloat16": 2.0**-8, "byte": 2.0**-7}
 """Format -> how much a component of a stored vector may be off, in parts of the largest one."""
+FORMATS = {
+    "opensearch-3": ["binary"],
+    "elasticsearch-8": ["binary", "float", "byte"],
+    "elasticsearch-9": ["binary", "float", "bfloat16", "byte"],
+    "opensearch-3-knn": ["binary", "byte"],
+}
 KINDS = ("elasticsearch-8", "elasticsearch-9", "opensearch-3-knn")
 CASES = [
     pytest.param(kind, vectors, shards, id=f"{kind}-{vectors}-{shards}", marks=pytest.mark.servers)
     for kind in KINDS
-    for vectors, shards in (("binary", 3), ("byte", 1), ("byte", 3))
+    for vectors, shards in (("binary", 3), ("float", 3), ("bfloat16", 1), ("byte", 1), ("byte", 3))
+    if vectors in FORMATS[kind]
 ]
 
 
@@ -135,7 +142,7 @@ def test_unknown_format_is_refused(server: Any, name: str) -> None:
 @pytest.mark.parametrize("server", kinds("opensearch-3", *KINDS), indirect=True)
 def test_about_lists_formats(server: Any) -> None:
     formats = re.findall(r"(\w+) \(", connected(server).about()["vectors"])
-    assert formats == (["binary", "byte"] if server.kind.name in KINDS else ["binary"])
+    assert formats == FORMATS[server.kind.name]
 
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)

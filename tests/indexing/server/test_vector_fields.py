@@ -19,6 +19,7 @@ from indexing.server.vector_fields import (
     VECTOR_FIELDS,
     Binary,
     DenseByte,
+    DenseFloat,
     KnnByte,
     VectorField,
     offset,
@@ -94,6 +95,14 @@ def test_products_of_bytes(
         cosine = asked @ row / np.linalg.norm(asked) / np.linalg.norm(row)
         found = field.products([scored(cosine)], query)[0]
         assert abs(found - query @ item) <= 2 * length * dim**0.5 / LARGEST + 1e-5 * length
+
+
+@given(product=st.floats(-20, 20))
+def test_products_of_floats(product: float) -> None:
+    """Scores are those of the similarity, as Lucene defines it."""
+    score = np.float32(1 / (1 - product) if product < 0 else product + 1)
+    (found,) = DenseFloat().products([float(score)], np.ones(1, np.float32))
+    assert found == pytest.approx(product, abs=1e-4 * (1 + abs(product)) ** 2)
 
 
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40))
