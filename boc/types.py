@@ -314,6 +314,10 @@ class ImageRef:
     path: Path
 
 
+OFFSETS = "offsets:"
+"""The beginning of the digest of an encoder whose vectors hold offsets that correct hubs."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) identifies its
@@ -322,6 +326,10 @@ class Identity:
     spec: str
     digest: str
     dim: int
+
+    @property
+    def has_offsets(self) -> bool:
+        return OFFSETS in self.digest
 
     def __post_init__(self) -> None:
         if not 0 < self.dim < WIDEST:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
 from .device import has_cuda
+from .hubs import HubBank
 from .onnx_record import IMAGE, TEXT, OnnxRecord
 
 Encoded = tuple[NDArray[np.float32], Ragged]
@@ -23,7 +24,8 @@ class DualEncoder:
 
     ``images`` encodes prepared pictures, ``texts`` sentences. ``open_preparer`` is called with the
     first picture. ``tokens`` has the ``vocabulary``: the words that have an id of their own.
-    Without ``concepts`` embeddings have vectors only.
+    Without ``concepts`` embeddings have vectors only. A ``bank`` of queries adds the components
+    of offsets.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class DualEncoder:
         images: Callable[[Sequence[Any]], Encoded],
         texts: Callable[[Sequence[str]], EncodedTexts],
         concepts: bool = True,
+        bank: HubBank | None = None,
     ) -> None:
         self.identity = identity
         self.tokens = tokens
@@ -41,6 +44,7 @@ class DualEncoder:
         self._images = images
         self._texts = texts
         self._concepts = concepts
+        self._bank = bank
 
     @cached_property
     def preparer(self) -> Callable[[ImageRef], Any]:
@@ -56,16 +60,18 @@ class DualEncoder:
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
         vectors, sets = self._images(prepared)
-        if not self._concepts:
-            return Embeddings("image", vectors)
-        boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
-        return Embeddings("image", vectors, sets, boxes=boxes)
+        embeddings = Embeddings("image", vectors)
+        if self._concepts:
+            boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
+            embeddings = Embeddings("image", vectors, sets, boxes=boxes)
+        return embeddings if self._bank is None else self._bank.extend(embeddings)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         vectors, sets, words = self._texts(texts)
-        if not self._concepts:
-            return Embeddings("text", vectors)
-        return Embeddings("text", vectors, sets, words=words)
+        embeddings = Embeddings("text", vectors)
+        if self._concepts:
+            embeddings = Embeddings("text", vectors, sets, words=words)
+        return embeddings if self._bank is None else self._bank.extend(embeddings, texts)
 
 
 def choose_towers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from boc.atomic_files import sha256
 from boc.errors import EncoderError, check_system
 from boc.foreign import read_json, typed
 from boc.models import KINDS
+from boc.types import OFFSETS
 
 from ..networks.foreign import reading_model
 from .onnx_record import ModelFiles
@@ -19,6 +21,7 @@ TRAIN = "train the model again with <boc train>"
 PARTS = {"network", "text", "regions"}
 SETTINGS = ("config.json", "tokenizer.json")
 WEIGHTS = "model.safetensors"
+HUBS = "hubs.npz"  # the bank of queries that corrects hubs, if they profit
 REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX
 
 
@@ -33,6 +36,12 @@ def folder_digest(folder: Path) -> str:
     """Return the SHA-256 over the files that determine the output: configuration, weights,
     tokenizer."""
     return sha256(folder / "config.json", folder / WEIGHTS, folder / "tokenizer.json")
+
+
+def hub_digest(digest: str, folder: Path) -> str:
+    """Return the digest of an encoder whose vectors hold offsets, from that of its network."""
+    joint = hashlib.sha256(f"{digest} {sha256(folder / HUBS)}".encode())
+    return f"{OFFSETS}{joint.hexdigest()}"
 
 
 def parts(folder: Path) -> ModelFiles:

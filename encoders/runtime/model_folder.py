@@ -22,7 +22,7 @@ from ..networks.tokens import Tokens
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
 from ..regions.feature_maps import MapRegions
-from .model_config import FORMAT, REGIONS, SETTINGS, WEIGHTS, read_config, reading_damaged
+from .model_config import FORMAT, HUBS, REGIONS, SETTINGS, WEIGHTS, read_config, reading_damaged
 from .onnx_record import IMAGE, RECORD, TEXT
 
 NETWORKS: dict[str, type[Network]] = {
@@ -37,6 +37,7 @@ NAMES = (
     TEXT,
     IMAGE,
     REGIONS,
+    HUBS,
     RECORD,
     "training.json",
     "history.json",
@@ -127,9 +128,10 @@ def create_folder(
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no
-    longer used."""
-    (folder / RECORD).unlink(missing_ok=True)
+    """Replace the weights in a model folder atomically; networks in ONNX and a bank of queries of
+    the old ones are no longer used."""
+    for old in (RECORD, HUBS):
+        (folder / old).unlink(missing_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary)

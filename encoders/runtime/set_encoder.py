@@ -16,7 +16,16 @@ from .. import regions
 from ..networks.tokens import Tokens, read_tokens
 from .device import import_for_torch, runs_onnx
 from .dual_encoder import DualEncoder, Encoded, EncodedTexts, choose_towers
-from .model_config import REGIONS, folder_digest, parts, read_config, reading_damaged
+from .hubs import MORE, HubBank
+from .model_config import (
+    HUBS,
+    REGIONS,
+    folder_digest,
+    hub_digest,
+    parts,
+    read_config,
+    reading_damaged,
+)
 from .onnx_record import read_record
 from .onnx_towers import OnnxTowers
 
@@ -120,9 +129,22 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> DualEncoder:
     spec = f"{kind}:{folder.resolve()}"
     digest = folder_digest(folder) if record is None else record.digest
     towers = SetTowers(tokens, texts, pictures)
+    bank = None
+    dim = texts.dim
+    if (folder / HUBS).is_file():
+        with reading_damaged(folder):
+            bank = HubBank.read(folder / HUBS)
+            digest = hub_digest(digest, folder)
+            dim += MORE
     if mark:
         spec = f"{spec}?alone"
         digest = f"alone:{digest}"
         towers = AloneTowers(tokens, texts, pictures)
-    identity = Identity(spec, digest, texts.dim)
-    return DualEncoder(identity, tokens, open_source, towers.images, towers.texts)
+    return DualEncoder(
+        Identity(spec, digest, dim),
+        tokens,
+        open_source,
+        towers.images,
+        towers.texts,
+        bank=bank,
+    )

@@ -19,6 +19,7 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..runtime.device import pick
+from ..runtime.model_config import HUBS
 from ..runtime.model_folder import NETWORKS, check_boxes, create_folder, make
 from ..runtime.model_folder import check_model_folder as check_model_folder
 from .caption_tensors import CaptionTensors
@@ -231,6 +232,9 @@ class Training:
     def run(self) -> Iterator[TrainingProgress]:
         """Train; at the end only the model and its history remain."""
         yield from self._trainer.run()
+        bank = self._trainer.bank()
+        if bank is not None:
+            bank.write(self.folder / HUBS)
         write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
         shutil.rmtree(self.folder / "training")
 

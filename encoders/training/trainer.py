@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -30,11 +30,14 @@ from boc.foreign import parse_json
 from ..networks.base import Network, signed_power
 from ..networks.layers import recompute
 from ..runtime.device import fast_bfloat16
+from ..runtime.hubs import HubBank
+from ..runtime.model_config import WEIGHTS
 from ..runtime.model_folder import save_weights
-from .caption_tensors import CaptionTensors
+from .caption_tensors import CaptionTensors, in_order
 from .config import CHOICES, TrainConfig
 from .data import CaptionPairs, RegionReader
 from .fragments import Fragments, exchange_opposites
+from .hub_bank import LEAST, SIZE, choose_bank
 from .objectives import Objective
 from .warmstart import latent_semantics, scale, warm_start
 
@@ -384,6 +387,43 @@ class Trainer:
     def _set(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self.learned.items():
             parameter.copy_(values[name])
+
+    @torch.inference_mode()
+    def vectors(
+        self,
+        pictures: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Compute the vectors of pictures, and of captions by number."""
+        network = self.network.eval()
+        images = []
+        texts = []
+        for start in range(0, len(pictures), EVAL_BATCH):
+            inputs = self.regions(pictures[start : start + EVAL_BATCH])
+            images.append(network.images(*(each.to(self.device) for each in inputs)).vectors)
+        for start in range(0, len(numbers), EVAL_BATCH):
+            chunks = self.captions.encode(
+                network,
+                numbers[start : start + EVAL_BATCH],
+                self.device,
+            )
+            texts.append(in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T)
+        both = (torch.cat(images), torch.cat(texts))
+        one, other = (each.float().cpu().numpy() for each in both)
+        return one, other
+
+    def bank(self) -> HubBank | None:
+        """Return the bank of queries of the best weights, None where pictures held out do not
+        profit, or are too few to say."""
+        held_out = self.held_out
+        if len(self.train) < SIZE or len(held_out) < LEAST:
+            return None
+        self.network.load_state_dict(load_file(self.folder / WEIGHTS))
+        _, sample = self.train.hold_out(SIZE, self.config.seed)
+        first = np.array([numbers[0] for numbers in sample.captions])
+        bank_images, bank_texts = self.vectors(sample.pictures, first)
+        images, texts = self.vectors(held_out.pictures, np.concatenate(held_out.captions))
+        return choose_bank(bank_texts, bank_images, texts, images, held_out.owners)
 
     @torch.inference_mode()
     def scores(self) -> NDArray[np.float32]:

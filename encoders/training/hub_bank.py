@@ -1,0 +1,51 @@
+"""The bank of queries of a trained model (``encoders/runtime/hubs.py``), chosen when it is trained.
+
+Its captions and pictures are those of training; its strengths are those of the best recall on the
+pictures held out. A model whose pictures held out do not profit has no bank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.evaluate.metrics import Recall, evaluate_recall
+from boc.vectors import Floats
+
+from ..runtime.hubs import HubBank, hub_offsets
+
+SIZE = 500  # captions, and as many pictures
+LEAST = 100  # pictures held out that can choose
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def choose_bank(
+    bank_texts: Floats,
+    bank_images: Floats,
+    texts: Floats,
+    images: Floats,
+    owners: NDArray[np.int64],
+) -> HubBank | None:
+    """Return a bank of vectors of captions and pictures, with the strengths that are the best for
+    ``texts`` (n, d), of which ``owners`` (n,) are the ``images`` (m, d). None if offsets help
+    neither."""
+    scores = texts @ images.T
+    of_images = hub_offsets(images, bank_texts).astype(np.float32)
+    of_texts = hub_offsets(texts, bank_images).astype(np.float32)
+    best = [(-1.0, 0.0), (-1.0, 0.0)]
+    for strength in STRENGTHS:
+        factor = np.float32(strength)
+        recalls = evaluate_recall(scores - factor * of_images - factor * of_texts[:, None], owners)
+        # The offsets of queries change no order of items.
+        for side, recall in enumerate((recalls.text_to_image, recalls.image_to_text)):
+            total = _total(recall)
+            if total > best[side][0]:
+                best[side] = (total, strength)
+    strengths = [strength for _, strength in best]
+    if not any(strengths):
+        return None
+    return HubBank.of(bank_texts, bank_images, strengths)
+
+
+def _total(recall: Recall) -> float:
+    return recall.r1 + recall.r5 + recall.r10

@@ -1,0 +1,191 @@
+"""Offsets that correct hubs, against slow loops; banks of models, and what of them is refused."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc import plugins
+from boc.errors import EncoderError
+from boc.rerank.storage import restore_rows
+from boc.types import Embeddings, Ragged
+from boc.vectors import Floats, unit_rows
+from encoders.runtime.hubs import FEW, MORE, HubBank
+from encoders.training.hub_bank import choose_bank
+
+DIM = 8
+
+
+def unit(count: int, seed: int, mean: float = 0.0) -> Floats:
+    rng = np.random.default_rng(seed)
+    return unit_rows(rng.standard_normal((count, DIM)) + mean)
+
+
+def slow_offsets(
+    vectors: Floats,
+    bank: Floats,
+    strength: float,
+    mean: float,
+    limit: float,
+) -> list[float]:
+    """The mean of the highest fiftieth of the scores, one score after the other."""
+    offsets = []
+    for vector in vectors:
+        scores = sorted((float(np.dot(query, vector)) for query in bank), reverse=True)
+        highest = scores[: max(1, round(len(scores) / 50))]
+        offset = strength * (sum(highest) / len(highest) - mean)
+        offsets.append(min(max(offset, -limit), limit))
+    return offsets
+
+
+@given(
+    seed=st.integers(0, 99),
+    strengths=st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2),
+    words=st.integers(1, 5),
+)
+def test_scores_of_extended_vectors(
+    seed: int,
+    strengths: tuple[float, float],
+    words: int,
+) -> None:
+    bank = HubBank.of(
+        unit(120, seed),
+        unit(60, seed + 1),
+        strengths,
+    )
+    texts = unit(5, seed + 2)
+    images = unit(7, seed + 3)
+    sentences = [" ".join(["word"] * words)] * len(texts)
+    said = bank.extend(Embeddings("text", texts), sentences).vectors
+    seen = bank.extend(Embeddings("image", images)).vectors
+    limit = float(bank.limit[0])
+    asking = [restore_rows(bank.texts), restore_rows(bank.images)]
+    of_images, of_texts = (
+        slow_offsets(
+            vectors,
+            asking[side],
+            strengths[side],
+            float(bank.means[side]),
+            limit,
+        )
+        for side, vectors in enumerate((images, texts))
+    )
+    counted = float(words >= FEW)
+    expected = [
+        [
+            (np.dot(text, image) - counted * offset - own) / (1 + 2 * limit)
+            for image, offset in zip(images, of_images, strict=True)
+        ]
+        for text, own in zip(texts, of_texts, strict=True)
+    ]
+    assert np.allclose(said @ seen.T, expected, atol=1e-5)
+    for vectors in (said, seen):
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_concepts_get_zeros() -> None:
+    bank = HubBank.of(unit(50, 0), unit(50, 1), (1.0, 1.0))
+    concepts = Ragged(unit(3, 2), np.array([0, 1, 3]))
+    extended = bank.extend(Embeddings("image", unit(2, 3), concepts)).concepts
+    assert extended is not None
+    assert np.array_equal(extended.values[:, :DIM], concepts.values)
+    assert not extended.values[:, DIM:].any()
+    assert extended.values.shape[1] == DIM + MORE
+    assert np.array_equal(extended.offsets, concepts.offsets)
+
+
+def hubs(seed: int, count: int, hub: float) -> tuple[Floats, Floats]:
+    """Pictures and their captions; every third picture is moved to where all captions lie."""
+    rng = np.random.default_rng(seed)
+    centre = np.ones(DIM) / DIM**0.5
+    things = rng.standard_normal((count, DIM))
+    noise = 1.2 * rng.standard_normal((count, DIM))
+    texts = unit_rows(things + noise + centre)
+    moved = hub * (np.arange(count) % 3 == 0)
+    images = unit_rows(unit_rows(things) + moved[:, None] * centre)
+    return texts, images
+
+
+def test_bank_is_chosen_where_it_helps() -> None:
+    bank_texts, bank_images = hubs(0, 400, 1.0)
+    texts, images = hubs(1, 300, 1.0)
+    owners = np.arange(300)
+    bank = choose_bank(bank_texts, bank_images, texts, images, owners)
+    assert bank is not None
+    assert bank.strengths[0] > 0
+    sentence = ["one two three"] * 300
+    said = bank.extend(Embeddings("text", texts), sentence).vectors
+    seen = bank.extend(Embeddings("image", images)).vectors
+
+    def found(scores: Floats) -> int:
+        own = scores.diagonal()[:, None]
+        return int(((scores > own).sum(axis=1) < 10).sum())
+
+    assert found(said @ seen.T) > found(texts @ images.T)
+    # Captions that are their pictures gain nothing.
+    assert choose_bank(bank_texts, bank_images, images, images, owners) is None
+
+
+@pytest.fixture
+def folder(
+    library: Path,
+    tmp_path: Path,
+) -> Path:
+    """A model with a bank."""
+    place = shutil.copytree(library / "model", tmp_path / "model")
+    dim = plugins.encoder(f"tern:{library / 'model'}", "cpu").identity.dim
+    rng = np.random.default_rng(0)
+    rows = [unit_rows(rng.standard_normal((60, dim))) for _ in range(2)]
+    HubBank.of(rows[0], rows[1], (0.5, 0.75)).write(place / "hubs.npz")
+    return place
+
+
+def test_encoder_of_a_model_with_a_bank(
+    folder: Path,
+    library: Path,
+) -> None:
+    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    encoder: Any = plugins.encoder(f"tern:{folder}", "cpu")
+    assert encoder.identity.has_offsets
+    assert not plain.identity.has_offsets
+    assert encoder.identity.dim == plain.identity.dim + MORE
+    texts = ["a red box at the left", "box"]
+    expected = plain.encode_texts(texts)
+    found = encoder.encode_texts(texts)
+    factor = found.vectors[0, 0] / expected.vectors[0, 0]
+    assert np.allclose(found.vectors[:, :-MORE], factor * expected.vectors, atol=1e-6)
+    assert (found.vectors[:, -MORE] > 0).tolist() == [True, False]
+    assert found.words == expected.words
+    alone = plugins.encoder(f"tern:{folder}?alone", "cpu")
+    assert np.array_equal(alone.encode_texts(texts).vectors, found.vectors)
+    bank = HubBank.read(folder / "hubs.npz")
+    HubBank(bank.texts, bank.images, bank.strengths / 2, bank.means, bank.limit).write(
+        folder / "hubs.npz",
+    )
+    changed = plugins.encoder(f"tern:{folder}", "cpu").identity
+    assert changed.digest != encoder.identity.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"strengths": np.zeros(3)},
+        {"limit": np.zeros(1)},
+        {"means": np.full(2, np.nan)},
+        {"texts": np.zeros((3, 4), np.float32)},
+        {"other": np.zeros(2)},
+    ],
+)
+def test_damaged_bank(
+    folder: Path,
+    change: dict[str, Any],
+) -> None:
+    with np.load(folder / "hubs.npz") as arrays:
+        entries = dict(arrays)
+    np.savez(folder / "hubs.npz", **{**entries, **change})
+    with pytest.raises(EncoderError, match="damaged model"):
+        plugins.encoder(f"tern:{folder}", "cpu")
