@@ -20,7 +20,7 @@ from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_w
 from boc.paths import nfc
 from boc.plugins import find_item
 from boc.search.options import check_sentence
-from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
+from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import Doubles, Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Explanation:
     of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then
     says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words)
     of the item in each term; its rows sum to 1, or to 0 for terms without single parts.
+    ``offset`` is the part of the score by vectors that corrects hubs, None without such offsets.
     """
 
     query: Item
@@ -79,6 +80,7 @@ class Explanation:
     item_parts: ConceptParts | None = None
     part_shares: Doubles = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
+    offset: float | None = None
 
     @property
     def score(self) -> int:
@@ -122,6 +124,7 @@ class Explanation:
             "alignment": _round(self.alignment),
             "weighed_by": self.weighed_by,
             "missing": self.missing or None,
+            "offset": self.offset,
         }
 
     @cached_property
@@ -218,7 +221,13 @@ def explain_item(
         code = heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    explanation = Explanation(query, item, matches, _parts(embeddings))
+    offset = None
+    if searcher.index.manifest.identity.has_offsets:
+        # The component in which an item holds its own offset, and a query its weight.
+        place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
+        stored = searcher.index.vectors([item.id])[0]
+        offset = round(float(embeddings.vectors[0, place] * stored[place]), 4)
+    explanation = Explanation(query, item, matches, _parts(embeddings), offset=offset)
     if searcher.codec.given is not None:
         return replace(
             explanation,

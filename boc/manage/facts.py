@@ -17,11 +17,11 @@ def index_facts(index: Engine) -> dict[str, Any]:
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
     ``terms`` and ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are
-    stored rounded, ``concepts`` (that of concept sets); metadata ``fields`` with their types;
-    ``rerank``, ``rm``, the ``plan`` of a search by vectors without filters (``boc.plan.Way``) and
-    the promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was
-    learned from; ``bytes`` by part; ``encoder``, the SHA-256 of its ``weights``; ``created``,
-    ``maker``, ``format``.
+    stored rounded, whether they hold ``offsets`` that correct hubs, ``concepts`` (that of concept
+    sets); metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a search by
+    vectors without filters (``boc.plan.Way``) and the promised ``recall``, ``drifted`` if its items
+    are unlike those that its dictionary was learned from; ``bytes`` by part; ``encoder``, the
+    SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -36,6 +36,7 @@ def index_facts(index: Engine) -> dict[str, Any]:
         "terms": manifest.codec["n_terms"],
         "postings": manifest.postings,
         "dimensions": manifest.identity.dim,
+        "offsets": manifest.identity.has_offsets,
         "vectors": manifest.vector_dtype,
         "rounded": not index.exact_vectors,
         "concepts": manifest.concept_dtype,

@@ -205,7 +205,8 @@ class PartsAnswer(BaseModel):
 class ExplanationAnswer(BaseModel):
     """Why an item has its score: the products of ``terms`` add up to ``score``.
 
-    ``alignment`` holds the cosine of each part of the query with each part of the item.
+    ``offset`` is the part of the score by vectors that corrects hubs. ``alignment`` holds the
+    cosine of each part of the query with each part of the item.
     """
 
     id: str
@@ -217,3 +218,4 @@ class ExplanationAnswer(BaseModel):
     alignment: list[list[float]] | None
     weighed_by: Literal["terms", "alignment"]
     missing: str | None
+    offset: float | None

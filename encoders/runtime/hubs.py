@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from boc.atomic_files import replacing
 from boc.foreign import read_archive
 from boc.rerank.storage import restore_rows, store_rows
-from boc.types import Embeddings, Ragged
+from boc.types import OFFSET_PARTS, Embeddings, Ragged
 from boc.vectors import Floats
 
-MORE = 4  # components
+MORE = len(OFFSET_PARTS)  # components
 SHARE = 0.02  # of the bank, whose scores make an offset
 FEW = 3  # words of a sentence from which offsets count
 

@@ -88,6 +88,10 @@ def print_terms(explanation: Explanation) -> None:
     if others:
         rest = sum(match.product for match in others)
         click.echo(f"{100 * rest / explanation.score:5.1f} %  and {len(others)} others, {rest}")
+    if explanation.offset is not None:
+        click.echo(
+            f"offset   {explanation.offset:+.4f} of the score by vectors, which corrects hubs"
+        )
     if explanation.matches:
         click.echo(f"score    {explanation.score}")
     else:

@@ -50,6 +50,9 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     candidates = f"{facts['rm']:g} candidates for each hit; plan {facts['plan']}"
+    hubs = "as they are: the encoder has no bank of queries"
+    if facts["offsets"]:
+        hubs = "corrected by offsets from the bank of the encoder"
     # A user who lacks the right "monitor" of a server gets no sizes.
     stored = "not told to this user, who lacks the right monitor"
     if facts["bytes"]:
@@ -63,6 +66,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "terms": facts["terms"],
             "postings": f"{facts['postings']} ({facts['postings'] / total:.1f} per item)",
             "vectors": f"{facts['dimensions']} x {facts['vectors']}{rounded}",
+            "hubs": hubs,
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
             "re-rank": f"{facts['rerank']}, {candidates}",
