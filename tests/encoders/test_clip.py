@@ -143,7 +143,11 @@ def save(
 
 def pillow(name: str, **settings: Any) -> Any:
     """The image processor of that name which works with Pillow alone."""
-    found = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+    found = getattr(
+        transformers,
+        f"{name}Pil",
+        None,
+    ) or getattr(transformers, name)
     return found(**settings)
 
 
@@ -234,7 +238,12 @@ def tiny_pair(folder: Path) -> None:
         text,
         projection_dim=12,
     )
-    save(folder, config, "VisionTextDualEncoderModel", square("ViTImageProcessor"))
+    save(
+        folder,
+        config,
+        "VisionTextDualEncoderModel",
+        square("ViTImageProcessor"),
+    )
 
 
 def tiny_align(folder: Path) -> None:
@@ -284,7 +293,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
     channels."""
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(0)
-    for i, (width, height) in enumerate([(90, 50), (33, 80), (32, 32), (5, 3), (7, 1)]):
+    for i, (width, height) in enumerate(
+        [
+            (90, 50),
+            (33, 80),
+            (32, 32),
+            (5, 3),
+            (7, 1),
+        ]
+    ):
         pixels = random.integers(
             0,
             256,
@@ -350,7 +367,13 @@ def library_inputs(
     images = [Image.open(each.path) for each in pictures]
     return (
         model,
-        dict(processor(images, return_tensors="pt", input_data_format="channels_last")),
+        dict(
+            processor(
+                images,
+                return_tensors="pt",
+                input_data_format="channels_last",
+            )
+        ),
         dict(texts),
     )
 
@@ -511,14 +534,29 @@ def test_a_box_is_where_its_patch_was_looked_at(
     boxes = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).boxes
     for i, box in enumerate(boxes):
         picture = Image.new("RGB", (width, height))
-        x1, y1, x2, y2 = box * [width, height, width, height]
+        x1, y1, x2, y2 = box * [
+            width,
+            height,
+            width,
+            height,
+        ]
         ImageDraw.Draw(picture).rectangle((x1 + 1, y1 + 1, x2 - 1, y2 - 1), fill="white")
         picture.save(tmp_path / "a.png")
         pixels = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).inputs["pixel_values"]
         if kind == "siglip2":  # patches already
             bright = pixels.sum(axis=1)[: len(boxes)]
         else:
-            bright = pixels.sum(axis=0).reshape(4, 8, 4, 8).sum(axis=(1, 3)).ravel()
+            bright = (
+                pixels.sum(axis=0)
+                .reshape(
+                    4,
+                    8,
+                    4,
+                    8,
+                )
+                .sum(axis=(1, 3))
+                .ravel()
+            )
         assert bright.argmax() == i
 
 
@@ -611,7 +649,11 @@ def test_digest_of_a_model(
     same = open_encoder(folder).identity
     assert same == replace(before, spec=f"clip:{folder.resolve()}")
     changes: list[Callable[[], object]] = [
-        lambda: change_json(folder / "preprocessor_config.json", "image_mean", [0.5, 0.5, 0.5]),
+        lambda: change_json(
+            folder / "preprocessor_config.json",
+            "image_mean",
+            [0.5, 0.5, 0.5],
+        ),
         lambda: change_json(folder / "config.json", "logit_scale_init_value", 1.0),
         lambda: change_weights(folder / "model.safetensors"),
     ]

@@ -105,7 +105,14 @@ def vsrn_file() -> dict[str, Any]:
     image.img_rnn = nn.GRU(JOINT, JOINT)
     for number in range(1, 5):
         layer = nn.Module()
-        layer.g, layer.theta, layer.phi = (nn.Conv1d(JOINT, JOINT, 1) for _ in range(3))
+        layer.g, layer.theta, layer.phi = (
+            nn.Conv1d(
+                JOINT,
+                JOINT,
+                1,
+            )
+            for _ in range(3)
+        )
         layer.W = nn.Sequential(nn.Conv1d(JOINT, JOINT, 1), nn.BatchNorm1d(JOINT))
         image.add_module(f"Rs_GCN_{number}", layer)
     text.embed = nn.Embedding(WORDS, 6)
@@ -148,7 +155,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(f"piece{i}" for i in range(PIECES - 7)),
     ]
     (home / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    words = ["<pad>", "<start>", "<end>", "<unk>", "dog", *(f"word{i}" for i in range(WORDS - 5))]
+    words = [
+        "<pad>",
+        "<start>",
+        "<end>",
+        "<unk>",
+        "dog",
+        *(f"word{i}" for i in range(WORDS - 5)),
+    ]
     (home / "words.json").write_text(json.dumps(words))
     for name, width in (("features", REGION), ("other", REGION + 1)):
         for folder, array in (
@@ -169,7 +183,14 @@ def convert(
 ) -> tuple[int, str]:
     """Exit status, and what was printed."""
     place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
-    result = boc("convert", checkpoint, "-o", output, *place, *more)
+    result = boc(
+        "convert",
+        checkpoint,
+        "-o",
+        output,
+        *place,
+        *more,
+    )
     return result.exit_code, result.output
 
 
@@ -213,7 +234,14 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
         (tern_file(model={"name": None}), "tern", None),
     ):
         found, network = from_published(file)
-        assert (found, getattr(network.config, "shared", None)) == (kind, is_shared)
+        assert (
+            found,
+            getattr(
+                network.config,
+                "shared",
+                None,
+            ),
+        ) == (kind, is_shared)
     assert kind_of(vsrn_file()) == "vsrn"
 
 
@@ -222,7 +250,11 @@ def test_teran_pooling_and_stop_words(
     tmp_path: Path,
 ) -> None:
     torch.save(
-        tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}),
+        tern_file(
+            2,
+            model={"exclude_stopwords": True},
+            training={"alignment_mode": "MwSr"},
+        ),
         tmp_path / "a.pth",
     )
     status, printed = convert(
@@ -234,7 +266,12 @@ def test_teran_pooling_and_stop_words(
     assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
     listed = ("--stop-list", tmp_path / "stops.txt")
-    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model", *listed)
+    status, printed = convert(
+        home,
+        tmp_path / "a.pth",
+        tmp_path / "model",
+        *listed,
+    )
     assert status == 0
     assert "pooling mwsr" in printed
     encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
@@ -244,7 +281,12 @@ def test_teran_pooling_and_stop_words(
         ["dog"],
         [],
     ]
-    status, printed = convert(home, home / "teran.pth", tmp_path / "other", *listed)
+    status, printed = convert(
+        home,
+        home / "teran.pth",
+        tmp_path / "other",
+        *listed,
+    )
     assert status == 1
     assert "leaves out no stop-words; leave out --stop-list" in printed
 
@@ -544,7 +586,13 @@ def test_files_of_other_tokens(
     for name, lines in {
         "short.txt": pieces[:-1],
         "twice.txt": [*pieces[:-1], "dog"],
-        "plain.txt": ["a", *pieces[1:2], *pieces[4:], "b", "c"],
+        "plain.txt": [
+            "a",
+            *pieces[1:2],
+            *pieces[4:],
+            "b",
+            "c",
+        ],
     }.items():
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     (tmp_path / "latin.txt").write_bytes("\n".join([*pieces[:-1], "caf\xe9"]).encode("latin-1"))

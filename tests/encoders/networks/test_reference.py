@@ -275,7 +275,14 @@ def converted(
             f"files:{home / 'features'}",
         )
         spec = result.stdout.split("--encoder ")[1].strip()
-        ids = (row[1 : n - 1] for row, n in zip(given["token_ids"], given["n_tokens"], strict=True))
+        ids = (
+            row[1 : n - 1]
+            for row, n in zip(
+                given["token_ids"],
+                given["n_tokens"],
+                strict=True,
+            )
+        )
         return spec, images, [" ".join(strings[id] for id in row) for row in ids]
 
     return make

@@ -29,7 +29,12 @@ def network(**settings: Any) -> tuple[Any, Any]:
     tower = text_towers.load_tower("small", 1, TEXTS)
     made = make(
         "teran",
-        {**SIZES, "vector": "gathered", "last_word": True, **settings},
+        {
+            **SIZES,
+            "vector": "gathered",
+            "last_word": True,
+            **settings,
+        },
         tower.text,
     )
     return made.eval(), tower.tokens
@@ -45,14 +50,24 @@ def test_gathered_vector() -> None:
     made, tokens = network()
     features, boxes, lengths = pictures()
     images = made.images(features, boxes, lengths)
-    for vector, rows, n in zip(images.vectors, images.sets, lengths.tolist(), strict=True):
+    for vector, rows, n in zip(
+        images.vectors,
+        images.sets,
+        lengths.tolist(),
+        strict=True,
+    ):
         total = torch.zeros(8)
         for row in rows[1 : 1 + n]:
             total += float(np.exp(float(made.image_gather(row)))) * row
         assert torch.allclose(vector, total / total.norm(), atol=1e-5)
     ids, lengths = text_towers.pad(tokens.ids(TEXTS[:3]))
     told = made.texts(ids, lengths)
-    for vector, rows, n in zip(told.vectors, told.sets, lengths.tolist(), strict=True):
+    for vector, rows, n in zip(
+        told.vectors,
+        told.sets,
+        lengths.tolist(),
+        strict=True,
+    ):
         total = sum(float(np.exp(float(made.text_gather(row)))) * row for row in rows[1 : n - 1])
         assert torch.allclose(vector, total / total.norm(), atol=1e-5)
 
@@ -63,7 +78,11 @@ def test_regions_without_layers() -> None:
     features, boxes, lengths = pictures()
     whole = made.images(features, boxes, lengths).sets
     for region in range(5):
-        alone = made.images(features[:1, [region]], boxes[:1, [region]], torch.tensor([1])).sets
+        alone = made.images(
+            features[:1, [region]],
+            boxes[:1, [region]],
+            torch.tensor([1]),
+        ).sets
         assert torch.allclose(alone[0, 1], whole[0, 1 + region], atol=1e-6)
     mixed, _ = network(visual_layers=1)
     whole = mixed.images(features, boxes, lengths).sets
@@ -94,7 +113,12 @@ def test_feature_scaling() -> None:
         lengths,
     )
     assert torch.allclose(one.vectors, other.vectors, atol=1e-5)
-    for a, b, n in zip(one.sets, other.sets, lengths.tolist(), strict=True):
+    for a, b, n in zip(
+        one.sets,
+        other.sets,
+        lengths.tolist(),
+        strict=True,
+    ):
         assert torch.allclose(a[: 1 + n], b[: 1 + n], atol=1e-4)
     assert torch.isfinite(one.sets).all()
 
@@ -108,10 +132,26 @@ def test_a_box_code_may_weigh_more() -> None:
     features, boxes, lengths = pictures()
     with torch.no_grad():
         found = heavy.images(features, boxes, lengths).sets
-        assert not torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-3)
+        assert not torch.allclose(
+            plain.images(
+                features,
+                boxes,
+                lengths,
+            ).sets,
+            found,
+            atol=1e-3,
+        )
         weights["img_enc.pos_encoding_image.map.0.weight"][:, 6:] *= 8
         plain.load_state_dict(weights)
-        assert torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-5)
+        assert torch.allclose(
+            plain.images(
+                features,
+                boxes,
+                lengths,
+            ).sets,
+            found,
+            atol=1e-5,
+        )
 
 
 def test_empty_text() -> None:

@@ -51,7 +51,16 @@ def test_opposites(spec: str) -> None:
     pairs = text_towers.opposite_ids(tokens)
     assert pairs == {left: right, right: left}  # "below" is no word of theirs
     assert above not in pairs
-    assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
+    assert (
+        text_towers.opposite_ids(
+            text_towers.load_tower(
+                spec,
+                1,
+                ["a house"] * 4,
+            ).tokens
+        )
+        == {}
+    )
 
 
 @pytest.mark.slow
@@ -77,7 +86,13 @@ def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
-    pieces = [*text_towers.SPECIALS, "a", "red", "box", "##es"]
+    pieces = [
+        *text_towers.SPECIALS,
+        "a",
+        "red",
+        "box",
+        "##es",
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     config = BertConfig(
         vocab_size=len(pieces),

@@ -62,7 +62,14 @@ def test_tokens_of_real_captions_lose_no_letter(photos: Path) -> None:
 
 def test_frequent_words_are_learned_in_one_order() -> None:
     words = Vocabulary.learn(CAPTIONS, min_count=2)
-    assert words.words == [*SPECIALS, "a", "dog", "runs", ".", "cat"]
+    assert words.words == [
+        *SPECIALS,
+        "a",
+        "dog",
+        "runs",
+        ".",
+        "cat",
+    ]
     for seed in range(5):
         assert Vocabulary.learn(random.Random(seed).sample(CAPTIONS, 5), 2).words == words.words
 
@@ -98,7 +105,20 @@ def test_long_texts_are_cut_and_end(tmp_path: Path) -> None:
     assert words.ids(["a a", "a a a a", ""]) == [[1, 4, 4, 2], [1, 4, 4, 2], [1, 2]]
 
 
-@pytest.mark.parametrize("wrong", [[], ["a"], [*SPECIALS[::-1]], [*SPECIALS, "dog", "cat", "dog"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        ["a"],
+        [*SPECIALS[::-1]],
+        [
+            *SPECIALS,
+            "dog",
+            "cat",
+            "dog",
+        ],
+    ],
+)
 def test_wrong_words_are_refused(wrong: list[str]) -> None:
     words = "'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>"
     with pytest.raises(EncoderError, match=words):

@@ -100,7 +100,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(max_examples=100)
-@given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 250))
+@given(
+    place=st.integers(0, 200),
+    byte=st.integers(0, 255),
+    cut=st.integers(0, 250),
+)
 def test_a_damaged_vocabulary_is_named(
     folder: Path,
     place: int,
@@ -119,7 +123,13 @@ def test_a_damaged_vocabulary_is_named(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}'],
+    [
+        "",
+        "[1]",
+        "[" * 100_000,
+        '{"idx2word": {"1": "a"}}',
+        '{"idx2word": 3}',
+    ],
 )
 def test_what_is_no_vocabulary_is_refused(
     tmp_path: Path,
@@ -134,7 +144,14 @@ def test_what_is_no_vocabulary_is_refused(
 
 
 def test_vocabulary_length() -> None:
-    network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
+    network = Vsrn(
+        VsrnConfig(
+            3,
+            4,
+            1,
+        ),
+        {"kind": "embedding", "vocabulary": 7, "width": 5},
+    )
     check_vocabulary(WORDS, network, Path("vocab.pkl"))
     with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
         check_vocabulary(
@@ -155,7 +172,12 @@ CONFIGS = {
     "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
     "unlike": VsrnPlusPlusConfig(**SIZES, kernels=2, norm_axis="regions"),
     "means": VsrnConfig(**SIZES, image_pooling="mean", text_pooling="mean"),
-    "wordless": VsrnPlusPlusConfig(**SIZES, kernels=2, word_reasoning=False, region_order="size"),
+    "wordless": VsrnPlusPlusConfig(
+        **SIZES,
+        kernels=2,
+        word_reasoning=False,
+        region_order="size",
+    ),
     "reversed": VsrnConfig(**SIZES, region_order="reversed"),
     "random": VsrnConfig(**SIZES, region_order="random"),
 }
@@ -238,14 +260,27 @@ def test_batch_invariance_of_pictures(
 
 @each_config
 @settings(max_examples=5)
-@given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
+@given(
+    lengths=st.lists(
+        st.integers(2, 7),
+        min_size=1,
+        max_size=4,
+    ),
+    seed=st.integers(0, 99),
+)
 def test_batch_invariance_of_sentences(
     name: str,
     lengths: list[int],
     seed: int,
 ) -> None:
     network = network_of(name)
-    ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
+    ids = torch.from_numpy(
+        np.random.default_rng(seed).integers(
+            0,
+            20,
+            (len(lengths), 8),
+        )
+    )
     with torch.inference_mode():
         together = network.texts(ids, torch.tensor(lengths))
         assert together.sets.shape == (len(lengths), 8, network.dim)
@@ -264,7 +299,11 @@ def test_padding_in_training(name: str) -> None:
     padded = wide.images(*more, counts)
     expected = narrow.images(features, boxes, counts)
     assert (padded.vectors - expected.vectors).abs().max() < UNIT
-    for (key, one), (_, other) in zip(wide.named_buffers(), narrow.named_buffers(), strict=True):
+    for (key, one), (_, other) in zip(
+        wide.named_buffers(),
+        narrow.named_buffers(),
+        strict=True,
+    ):
         assert torch.allclose(one, other), key
 
 
@@ -424,7 +463,15 @@ def test_reasoning_is_the_sum_over_all_pairs() -> None:
 def test_location_reasoning() -> None:
     rows, boxes, counts = pictures([4, 1, 3])
     module = (
-        perturb(LocationReasoning(VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3)))
+        perturb(
+            LocationReasoning(
+                VsrnPlusPlusConfig(
+                    region_dim=6,
+                    width=6,
+                    kernels=3,
+                )
+            )
+        )
         .double()
         .eval()
     )
@@ -434,7 +481,15 @@ def test_location_reasoning() -> None:
         weights = slow_weights(module.kernels, boxes[picture, :n].numpy())
         for i in range(n):
             parts = []
-            for m, W in enumerate(module.maps.weight.detach().numpy().reshape(3, 6, 6)):
+            for m, W in enumerate(
+                module.maps.weight.detach()
+                .numpy()
+                .reshape(
+                    3,
+                    6,
+                    6,
+                )
+            ):
                 parts.append(W @ sum((weights[m, i, j] * v[j] for j in range(n)), np.zeros(6)))
             expected = v[i] + normalised(module.W[1], affine(module.W[0], np.concatenate(parts)))
             assert np.allclose(found[picture, i], expected)
@@ -465,7 +520,18 @@ def test_angles_have_no_seam() -> None:
     """A region barely above, and one barely below, to the left: as good as the same place."""
     kernels = perturb(Kernels(4)).double()
     boxes = torch.tensor(
-        [[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)],
+        [
+            [
+                [0.5, 0.5, 0.6, 0.6],
+                [
+                    0.1,
+                    0.5 + e,
+                    0.2,
+                    0.6 + e,
+                ],
+            ]
+            for e in (1e-9, -1e-9)
+        ],
     )
     above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)
@@ -477,7 +543,19 @@ def test_location_moves_the_picture() -> None:
     still = network.images(features, boxes, counts).vectors
     closer = network.images(features, boxes * 0.5, counts).vectors
     assert (closer - still).abs().max() > 1e-4
-    moved = network.images(features, boxes + torch.tensor([0.1, -0.2, 0.1, -0.2]), counts).vectors
+    moved = network.images(
+        features,
+        boxes
+        + torch.tensor(
+            [
+                0.1,
+                -0.2,
+                0.1,
+                -0.2,
+            ]
+        ),
+        counts,
+    ).vectors
     assert torch.allclose(moved, still)
 
 

@@ -67,8 +67,18 @@ def shapes(
     width = sizes["width"]
     for stage, count in blocks.items():
         for i in range(count):
-            found |= normed(f"{stage}.{i}.conv1", width, inputs, 1)
-            found |= normed(f"{stage}.{i}.conv2", width, width, 3)
+            found |= normed(
+                f"{stage}.{i}.conv1",
+                width,
+                inputs,
+                1,
+            )
+            found |= normed(
+                f"{stage}.{i}.conv2",
+                width,
+                width,
+                3,
+            )
             found |= normed(
                 f"{stage}.{i}.conv3",
                 4 * width,
@@ -111,7 +121,14 @@ def cells() -> Tensor:
     for size in (64, 128, 256, 512):
         for ratio in (0.5, 1, 2):
             width = math.sqrt(size**2 / ratio)
-            found.append([-width / 2, -ratio * width / 2, width / 2, ratio * width / 2])
+            found.append(
+                [
+                    -width / 2,
+                    -ratio * width / 2,
+                    width / 2,
+                    ratio * width / 2,
+                ]
+            )
     return torch.tensor(found)
 
 
@@ -215,7 +232,17 @@ def test_boxes_are_moved_as_printed(
         for side, s in zip((width, height), step[2:], strict=True)
     ]
     expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
-    boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
+    boxes = torch.tensor(
+        [
+            [
+                x,
+                y,
+                x + width,
+                y + height,
+            ]
+        ],
+        dtype=torch.float64,
+    )
     result = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
     assert result == pytest.approx(expected, abs=1e-6)
 
@@ -230,7 +257,11 @@ def overlap(
 
 
 @settings(max_examples=30)
-@given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
+@given(
+    count=st.integers(0, 9),
+    seed=st.integers(0, 999),
+    least=st.sampled_from([0.1, 0.3, 0.7]),
+)
 def test_confidence(
     count: int,
     seed: int,
@@ -283,7 +314,13 @@ def test_features_of_boxes(
     assert found.features.shape == (5, source.identity.dim) == (5, 64)
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
-        pixels, _ = prepare_pixels(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+        pixels, _ = prepare_pixels(
+            torch.from_numpy(np.asarray(image).copy()).permute(
+                2,
+                0,
+                1,
+            )
+        )
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():

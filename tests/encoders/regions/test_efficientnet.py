@@ -107,7 +107,16 @@ def test_convolution_with_norm(
     state["c.weight"] = torch.from_numpy(rng.standard_normal((3, 2, kernel, kernel)))
     kept = dict(state)
     X = torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
-    made = lite._FoldedConvolution(state, "c", "n", stride)(X)[0].detach().numpy()
+    made = (
+        lite._FoldedConvolution(
+            state,
+            "c",
+            "n",
+            stride,
+        )(X)[0]
+        .detach()
+        .numpy()
+    )
     # All its tensors are taken.
     assert not state
     out = [-(-n // stride) for n in (rows, columns)]
@@ -135,7 +144,15 @@ def test_crops(
     with Image.open(picture.path) as opened:
         opened.crop((30, 0, 90, 40)).save(tmp_path / "part.png")  # 2/3 of 90 x 60, at the right
     part = source("lite0?cells=1")(ImageRef("part.png", tmp_path / "part.png"))
-    assert np.allclose(cropped.boxes[2], [1 / 3, 0, 1, 2 / 3])
+    assert np.allclose(
+        cropped.boxes[2],
+        [
+            1 / 3,
+            0,
+            1,
+            2 / 3,
+        ],
+    )
     assert np.allclose(cropped.features[2], part.features[0], atol=1e-5)
 
 
@@ -152,9 +169,22 @@ def test_features_are_those_of_the_network_in_torch(
     with Image.open(picture.path) as opened:
         maps = [functional.adaptive_avg_pool2d(one(square(opened, side)), cells)]
         for box in crop_boxes(2) * [90, 60, 90, 60] if query else []:
-            maps.append(one(square(opened, side, tuple(box))).mean(dim=(2, 3), keepdim=True))
+            maps.append(
+                one(
+                    square(
+                        opened,
+                        side,
+                        tuple(box),
+                    )
+                ).mean(dim=(2, 3), keepdim=True)
+            )
     expected = torch.cat([each[0].flatten(1).T for each in maps]).detach()
-    assert np.allclose(source(spec)(picture).features, expected, rtol=1e-4, atol=1e-4)
+    assert np.allclose(
+        source(spec)(picture).features,
+        expected,
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 SAVED = """
@@ -179,10 +209,20 @@ def test_a_saved_network_is_the_same_source_without_torch(
     made = source("lite0?crops=2")
     made.save_onnx(tmp_path / "saved.onnx")
     arguments = [tmp_path / "saved.onnx", picture.path, tmp_path / "features"]
-    command = [sys.executable, "-c", SAVED, *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        SAVED,
+        *map(str, arguments),
+    ]
     assert subprocess.check_output(command, text=True).strip() == str(made.identity)
     found = np.fromfile(tmp_path / "features", np.float32)
-    assert np.allclose(found, made(picture).features.ravel(), rtol=1e-4, atol=1e-5)
+    assert np.allclose(
+        found,
+        made(picture).features.ravel(),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,32 @@ def make_network(
     node = helper.make_node
     pooling = {"kernel_shape": [CELL] * 2, "strides": [CELL] * 2}
     nodes = {
-        "cells": [node("AveragePool", ["x"], ["y"], **pooling)],
-        "vector": [node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
+        "cells": [
+            node(
+                "AveragePool",
+                ["x"],
+                ["y"],
+                **pooling,
+            )
+        ],
+        "vector": [
+            node(
+                "ReduceMean",
+                ["x"],
+                ["y"],
+                axes=[2, 3],
+                keepdims=0,
+            )
+        ],
         "same": [node("Identity", ["x"], ["y"])],
         "two": [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])],
         "failing": [
-            node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
+            node(
+                "Constant",
+                [],
+                ["s"],
+                value_ints=[1, 1, 7, 7],
+            ),
             node("Reshape", ["x", "s"], ["y"]),
         ],
     }[operator]

@@ -52,7 +52,14 @@ def test_batches_keep_input_order(
 
     assert_one_by_one(
         lengths,
-        *in_batches("cpu", Runtime(batch=size), DIM, lengths, lengths, watched),
+        *in_batches(
+            "cpu",
+            Runtime(batch=size),
+            DIM,
+            lengths,
+            lengths,
+            watched,
+        ),
     )
     assert [n for batch in seen for n in batch] == sorted(lengths, reverse=True)
     assert all(len(batch) == size for batch in seen[:-1])
@@ -67,7 +74,14 @@ def test_out_of_memory() -> None:
 
     lengths = [2, 7, 3]
     with pytest.raises(EncoderError, match=r"on cpu with 3 items, the longest of length 7; try "):
-        in_batches("cpu", Runtime(), DIM, lengths, lengths, greedy)
+        in_batches(
+            "cpu",
+            Runtime(),
+            DIM,
+            lengths,
+            lengths,
+            greedy,
+        )
 
 
 def test_other_errors_are_raised() -> None:
@@ -75,7 +89,14 @@ def test_other_errors_are_raised() -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        in_batches("cpu", Runtime(), DIM, [1, 2], [1, 2], broken)
+        in_batches(
+            "cpu",
+            Runtime(),
+            DIM,
+            [1, 2],
+            [1, 2],
+            broken,
+        )
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -114,7 +114,13 @@ def test_bank_is_chosen_where_it_helps() -> None:
     bank_texts, bank_images = hubs(0, 400, 1.0)
     texts, images = hubs(1, 300, 1.0)
     owners = np.arange(300)
-    bank = choose_bank(bank_texts, bank_images, texts, images, owners)
+    bank = choose_bank(
+        bank_texts,
+        bank_images,
+        texts,
+        images,
+        owners,
+    )
     assert bank is not None
     assert bank.strengths[0] > 0
     sentence = ["one two three"] * 300
@@ -127,7 +133,16 @@ def test_bank_is_chosen_where_it_helps() -> None:
 
     assert found(said @ seen.T) > found(texts @ images.T)
     # Captions that are their pictures gain nothing.
-    assert choose_bank(bank_texts, bank_images, images, images, owners) is None
+    assert (
+        choose_bank(
+            bank_texts,
+            bank_images,
+            images,
+            images,
+            owners,
+        )
+        is None
+    )
 
 
 @pytest.fixture
@@ -157,13 +172,23 @@ def test_encoder_of_a_model_with_a_bank(
     expected = plain.encode_texts(texts)
     found = encoder.encode_texts(texts)
     factor = found.vectors[0, 0] / expected.vectors[0, 0]
-    assert np.allclose(found.vectors[:, :-MORE], factor * expected.vectors, atol=1e-6)
+    assert np.allclose(
+        found.vectors[:, :-MORE],
+        factor * expected.vectors,
+        atol=1e-6,
+    )
     assert (found.vectors[:, -MORE] > 0).tolist() == [True, False]
     assert found.words == expected.words
     alone = plugins.encoder(f"tern:{folder}?alone", "cpu")
     assert np.array_equal(alone.encode_texts(texts).vectors, found.vectors)
     bank = HubBank.read(folder / "hubs.npz")
-    HubBank(bank.texts, bank.images, bank.strengths / 2, bank.means, bank.limit).write(
+    HubBank(
+        bank.texts,
+        bank.images,
+        bank.strengths / 2,
+        bank.means,
+        bank.limit,
+    ).write(
         folder / "hubs.npz",
     )
     changed = plugins.encoder(f"tern:{folder}", "cpu").identity

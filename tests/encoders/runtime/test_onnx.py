@@ -40,12 +40,28 @@ GATHERED = {
     "last_word": True,
 }
 NETWORKS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "tern": ("tern", {**TERN, "scaled": True, "residual": 1.0, "region_power": 0.5}, "small"),
+    "tern": (
+        "tern",
+        {
+            **TERN,
+            "scaled": True,
+            "residual": 1.0,
+            "region_power": 0.5,
+        },
+        "small",
+    ),
     "teran": ("teran", GATHERED, "small-gru"),
     "vsrn": ("vsrn", {"width": 16}, "words"),
     "vsrnpp": ("vsrnpp", {"width": 16}, "small"),
 }
-SENTENCES = ["a dog", "the dog is red", "", "boat", "two dogs and a boat " * 9, "a dog"]
+SENTENCES = [
+    "a dog",
+    "the dog is red",
+    "",
+    "boat",
+    "two dogs and a boat " * 9,
+    "a dog",
+]
 
 
 def model(
@@ -152,7 +168,15 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     spec = model(folder, *NETWORKS["teran"])
     assert boc("convert", folder).exit_code == 0
     assert read_record(folder, parts(folder)) is not None
-    assert "leave options out" in boc("convert", folder, "--regions", "grid").output
+    assert (
+        "leave options out"
+        in boc(
+            "convert",
+            folder,
+            "--regions",
+            "grid",
+        ).output
+    )
     network = model_folder.load_network(folder, model_folder.read_config(folder))
     with torch.no_grad():
         network.img_proj.bias += 1

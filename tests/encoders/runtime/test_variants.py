@@ -89,6 +89,10 @@ def test_no_input_is_no_output(folder: str) -> None:
 def test_identity_of_variants(folder: str) -> None:
     plain = plugins.encoder(folder, "cpu").identity
     identity = plugins.encoder(f"{folder}?alone", "cpu").identity
-    assert identity == Identity(f"{plain.spec}?alone", f"alone:{plain.digest}", plain.dim)
+    assert identity == Identity(
+        f"{plain.spec}?alone",
+        f"alone:{plain.digest}",
+        plain.dim,
+    )
     with pytest.raises(EncoderError, match=r"'other'.*FOLDER or FOLDER\?alone"):
         plugins.encoder(f"{folder}?other", "cpu")

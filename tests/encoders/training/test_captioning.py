@@ -91,7 +91,12 @@ def test_loss_equals_loop(max_length: int) -> None:
     regions = regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
     expected = torch.zeros((), dtype=torch.float64)
-    for region, n, row in zip(regions, LENGTHS, targets.tolist(), strict=True):
+    for region, n, row in zip(
+        regions,
+        LENGTHS,
+        targets.tolist(),
+        strict=True,
+    ):
         counted = row[: row.index(0) + 1] if 0 in row else row
         expected = expected + slow_loss(module, region[:n], counted)
     loss = module(
@@ -130,7 +135,15 @@ def test_picture_without_regions() -> None:
     regions = regions_of([1, 2]).float()
     targets = caption_targets([[1, 4, 2], [1, 5, 2]])
     owners = torch.arange(2)
-    empty, single = (module(regions, torch.tensor([n, 2]), targets, owners) for n in (0, 1))
+    empty, single = (
+        module(
+            regions,
+            torch.tensor([n, 2]),
+            targets,
+            owners,
+        )
+        for n in (0, 1)
+    )
     assert float(empty) == float(single)
 
 

@@ -13,7 +13,11 @@ from encoders.training.fragments import Fragments, exchange_opposites
 START = 1
 END = 2
 STOP = 3
-ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])
+ROWS = st.lists(
+    st.integers(STOP, 12),
+    min_size=0,
+    max_size=8,
+).map(lambda ids: [START, *ids, END])
 A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
 
 
@@ -66,7 +70,18 @@ def test_all_runs_occur() -> None:
     assert runs == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
 
 
-@given(rows=st.lists(ROWS, min_size=6, max_size=6), texts=st.lists(ROWS, min_size=1, max_size=4))
+@given(
+    rows=st.lists(
+        ROWS,
+        min_size=6,
+        max_size=6,
+    ),
+    texts=st.lists(
+        ROWS,
+        min_size=1,
+        max_size=4,
+    ),
+)
 def test_negatives_lack_a_word(
     rows: list[list[int]],
     texts: list[list[int]],

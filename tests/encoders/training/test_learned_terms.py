@@ -46,7 +46,12 @@ def test_head_equals_codec_step(
         unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)),
         sets,
     )
-    thresholds = 0.3 * gaussian(2, 2, 7, seed=seed + 1)
+    thresholds = 0.3 * gaussian(
+        2,
+        2,
+        7,
+        seed=seed + 1,
+    )
     book = Codebook(
         gaussian(7, WIDTH, seed=seed),
         Identity("", "", WIDTH),
@@ -62,7 +67,13 @@ def test_head_equals_codec_step(
     )
     rows = step.encode_documents(step.read(items), modality).toarray()
     activations = (
-        Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
+        Head(step.directions_, step.thresholds_)(
+            item_rows(items),
+            modality,
+            z,
+        )
+        .detach()
+        .numpy()
     )
     lengths = np.linalg.norm(
         rows,
@@ -107,7 +118,14 @@ def first_share(
 ) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (
-        head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES
+        head(
+            pairs.rows[modality],
+            modality,
+            4,
+        )
+        .detach()
+        .numpy()
+        for modality in MODALITIES
     )
     return float(((captions @ pictures.T).argmax(axis=1) == np.arange(len(captions)) // 2).mean())
 
@@ -118,12 +136,32 @@ def test_training_improves_recall_in_shared_terms() -> None:
     head, again = (first_head(pairs, 24) for _ in range(2))
     before = first_share(head, pairs)
     losses, repeated = (
-        list(train(each, pairs, z=4, query_z=4, epochs=30, rate=0.02)) for each in (head, again)
+        list(
+            train(
+                each,
+                pairs,
+                z=4,
+                query_z=4,
+                epochs=30,
+                rate=0.02,
+            )
+        )
+        for each in (head, again)
     )
     assert losses[-1] < losses[0] - 0.5
     assert losses == repeated
     assert first_share(head, pairs) > 1.5 * before  # chance is 1 / 64
-    used = [(head(pairs.rows[modality], modality, 4) > 0).any(dim=0) for modality in MODALITIES]
+    used = [
+        (
+            head(
+                pairs.rows[modality],
+                modality,
+                4,
+            )
+            > 0
+        ).any(dim=0)
+        for modality in MODALITIES
+    ]
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 

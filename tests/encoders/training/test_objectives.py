@@ -76,7 +76,15 @@ def test_pooling_equals_loop(
     pooling: str,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    regions, words = (unit_rows(generator, len(counts), 4, 5) for counts in (n, m))
+    regions, words = (
+        unit_rows(
+            generator,
+            len(counts),
+            4,
+            5,
+        )
+        for counts in (n, m)
+    )
     masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
     scores = pool_cosines(
         regions,
@@ -88,12 +96,27 @@ def test_pooling_equals_loop(
     for i in range(len(n)):
         for j in range(len(m)):
             A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
-            assert float(scores[i, j]) == pytest.approx(slow(A.numpy(), m[j], pooling), abs=1e-12)
+            assert float(scores[i, j]) == pytest.approx(
+                slow(
+                    A.numpy(),
+                    m[j],
+                    pooling,
+                ),
+                abs=1e-12,
+            )
 
 
 def test_scan_equals_attention() -> None:
     generator = torch.Generator().manual_seed(0)
-    regions, words = (unit_rows(generator, 1, count, 5) for count in (3, 4))
+    regions, words = (
+        unit_rows(
+            generator,
+            1,
+            count,
+            5,
+        )
+        for count in (3, 4)
+    )
     ones = [torch.ones(1, count, dtype=torch.bool) for count in (3, 4)]
     A = np.maximum((regions[0] @ words[0].T).numpy(), 0)
     A = A / np.linalg.norm(A, axis=0)
@@ -109,7 +132,18 @@ def test_scan_equals_attention() -> None:
         "scan",
     )
     assert float(score) == pytest.approx(expected, abs=1e-9)
-    assert float(pool_cosines(regions, ones[0], words, ~ones[1], "scan")) == 0
+    assert (
+        float(
+            pool_cosines(
+                regions,
+                ones[0],
+                words,
+                ~ones[1],
+                "scan",
+            )
+        )
+        == 0
+    )
 
 
 def small(
@@ -122,7 +156,12 @@ def small(
     sizes = {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN
     network = make(kind, sizes, tower.text).eval()
     items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
-    return network, CaptionTensors(items, tower.tokens, frozen=False, folder=folder)
+    return network, CaptionTensors(
+        items,
+        tower.tokens,
+        frozen=False,
+        folder=folder,
+    )
 
 
 @pytest.fixture
@@ -152,11 +191,26 @@ def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
         "generation_hidden": 4,
         "alignment_margin": 0.7,
     }
-    plain = Objective(TrainConfig(**settings, generation_weight=0.5), network, texts).eval()
+    plain = Objective(
+        TrainConfig(**settings, generation_weight=0.5),
+        network,
+        texts,
+    ).eval()
     with torch.no_grad():
         images, lengths, mask, chunks = encode(network, texts)
         losses = [
-            hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
+            hinge(
+                plain.scores(
+                    part,
+                    images,
+                    mask,
+                    chunks,
+                ),
+                positive,
+                margin,
+                2,
+            )
+            / 6
             for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
         # I-CLS is no region.
@@ -192,7 +246,11 @@ def test_loss_of_opposites(captions: Captioned) -> None:
         "alignment_temperature": 0.3,
     }
     plain = Objective(TrainConfig(**settings), network, texts).eval()
-    taught = Objective(TrainConfig(**settings, opposites=0.7), network, texts).eval()
+    taught = Objective(
+        TrainConfig(**settings, opposites=0.7),
+        network,
+        texts,
+    ).eval()
     images, lengths, mask, chunks = encode(network, texts)
     scores = plain.scores(
         "alignment",
@@ -255,7 +313,17 @@ def test_generation_reads_regions_only(
     def loss(rows: torch.Tensor) -> float:
         encoded = Encodings(vectors, rows)
         with torch.no_grad():
-            return float(objective(encoded, lengths, mask, chunks, [0, 1, 2], positive, 1))
+            return float(
+                objective(
+                    encoded,
+                    lengths,
+                    mask,
+                    chunks,
+                    [0, 1, 2],
+                    positive,
+                    1,
+                )
+            )
 
     mask = network.region_mask(lengths, sets.shape[1])
     plain = loss(sets)
@@ -275,7 +343,19 @@ def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dtype=torch.float64,
     )
     positive = torch.rand(3, 5, generator=generator) < 0.4
-    return scores, positive, (torch.rand(3, 5, generator=generator) < 0.7) & ~positive
+    return (
+        scores,
+        positive,
+        (
+            torch.rand(
+                3,
+                5,
+                generator=generator,
+            )
+            < 0.7
+        )
+        & ~positive,
+    )
 
 
 def sides(
@@ -290,7 +370,11 @@ def sides(
         yield float(scores[i, j]), scores[:, j][apart[:, j]].tolist(), 3
 
 
-@given(seed=st.integers(0, 999), temperature=st.sampled_from([0.05, 1.0]), masked=st.booleans())
+@given(
+    seed=st.integers(0, 999),
+    temperature=st.sampled_from([0.05, 1.0]),
+    masked=st.booleans(),
+)
 def test_contrast_equals_loop(
     seed: int,
     temperature: float,
@@ -300,7 +384,11 @@ def test_contrast_equals_loop(
     column."""
     scores, positive, apart = drawn(seed)
     expected = 0.0
-    for own, others, _ in sides(scores / temperature, positive, apart if masked else ~positive):
+    for own, others, _ in sides(
+        scores / temperature,
+        positive,
+        apart if masked else ~positive,
+    ):
         expected -= own - np.log(np.exp([own, *others]).sum())
     loss = contrast(
         scores,
@@ -320,7 +408,11 @@ def test_hinge_equals_loop(
     """The published loss counts the hardest negative; others of one picture are no negatives."""
     scores, positive, apart = drawn(seed)
     expected = 0.0
-    for own, others, length in sides(scores, positive, apart if masked else ~positive):
+    for own, others, length in sides(
+        scores,
+        positive,
+        apart if masked else ~positive,
+    ):
         costs = [max(0.0, 0.2 + other - own) for other in others]
         count = min(negatives, length)
         expected += sum(sorted(costs)[-count:]) / count
@@ -386,7 +478,12 @@ def test_alignment_of_cosines(
             nn.functional.normalize(s, dim=2) for s in (images.sets, chunk.encoded.sets)
         )
         for i, n in enumerate(lengths.tolist()):
-            for place, rows, mask in zip(chunk.places, words, chunk.mask, strict=True):
+            for place, rows, mask in zip(
+                chunk.places,
+                words,
+                chunk.mask,
+                strict=True,
+            ):
                 A = regions[i, 1 : 1 + n] @ rows[mask].T
                 # I-CLS, a zero, is among the regions.
                 expected = A.amax(dim=0).clamp(min=0).sum()

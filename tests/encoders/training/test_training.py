@@ -59,7 +59,14 @@ def test_tokenizer_is_deterministic() -> None:
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
     command = [sys.executable, "-c", code, *SENTENCES]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    assert subprocess.check_output(command, env=environment, text=True).strip() == here
+    assert (
+        subprocess.check_output(
+            command,
+            env=environment,
+            text=True,
+        ).strip()
+        == here
+    )
 
 
 def test_tokenizer_pieces() -> None:
@@ -108,7 +115,13 @@ def recalls(
     texts = []
     for features, hidden in zip(regions, words, strict=True):
         boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
-        images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
+        images.append(
+            model.images(
+                features[None],
+                boxes[None],
+                torch.tensor([len(features)]),
+            )[0]
+        )
         texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
     return evaluate_recall((torch.cat(texts) @ torch.cat(images).T).numpy(), np.arange(len(images)))
 
@@ -158,7 +171,11 @@ def test_latent_semantics(known: int) -> None:
     U, S, _ = np.linalg.svd(bags.toarray() * spread)
     semantics = bags @ after[:, known:].numpy()
     semantics /= np.linalg.norm(semantics[:, 0])
-    assert np.allclose(np.abs(semantics), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
+    assert np.allclose(
+        np.abs(semantics),
+        np.abs(U[:, :5] * S[:5] / S[0]),
+        atol=1e-4,
+    )
 
 
 def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +236,18 @@ def test_captions_in_order(
 ) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
-    model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
+    model = Tern(
+        TernConfig(
+            8,
+            8,
+            1,
+            16,
+            1,
+            2,
+            16,
+        ),
+        tower.text,
+    )
     items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
     captions = CaptionTensors(
         items,
@@ -229,10 +257,26 @@ def test_captions_in_order(
     )
     assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
     model.eval()
-    numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
+    numbers = [
+        *np.random.default_rng(0).permutation(150).tolist(),
+        3,
+        3,
+        0,
+    ]
     with torch.inference_mode():
         together = vectors(captions.encode(model, numbers, "cpu"))
-        alone = torch.cat([vectors(captions.encode(model, [number], "cpu")) for number in numbers])
+        alone = torch.cat(
+            [
+                vectors(
+                    captions.encode(
+                        model,
+                        [number],
+                        "cpu",
+                    )
+                )
+                for number in numbers
+            ]
+        )
         ids, lengths = text_towers.pad(captions.ids)
         direct = model.texts(ids, lengths)[0][numbers]
         hidden = model.txt_enc(ids, lengths)
@@ -241,7 +285,14 @@ def test_captions_in_order(
     assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)
     rows = zip(hidden, lengths, strict=True)
     means = torch.stack([row[:length].mean(dim=0) for row, length in rows])
-    assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
+    assert (
+        captions.means(
+            model,
+            numbers,
+            "cpu",
+        )
+        - means[numbers]
+    ).abs().max() <= 0.01
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
@@ -309,7 +360,13 @@ def test_train_validate_option(
     sizes = "visual_width=8 joint_width=8 feedforward=8 heads=2 text_layers=1"
     tiny = [f"--set={size}" for size in f"{sizes} epochs=1 batch_size=8".split()]
     command = ("train", library / source, *tiny, "--validate", tmp_path / "val.txt")
-    run(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
+    run(
+        *command,
+        "-o",
+        tmp_path / "model",
+        "--ids",
+        tmp_path / "train.txt",
+    )
     history = json.loads((tmp_path / "model" / "history.json").read_text())
     assert history["step"] == 24 // 8
     # The captions of six pictures.
@@ -318,12 +375,23 @@ def test_train_validate_option(
     assert json.loads((tmp_path / "rest" / "history.json").read_text())["step"] == (40 - 6) // 8
     refused = boc(*command, "-o", tmp_path / "model")
     assert "trained with another items" in refused.stderr
-    refused = boc(*command, "-o", tmp_path / "other", "--ids", tmp_path / "both.txt")
+    refused = boc(
+        *command,
+        "-o",
+        tmp_path / "other",
+        "--ids",
+        tmp_path / "both.txt",
+    )
     assert (
         "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
     )
     (tmp_path / "all.txt").write_text("\n".join(names))
-    refused = boc(*command[:-1], tmp_path / "all.txt", "-o", tmp_path / "other")
+    refused = boc(
+        *command[:-1],
+        tmp_path / "all.txt",
+        "-o",
+        tmp_path / "other",
+    )
     assert "40 pictures are too few: 40 of them are held out, and a batch has" in refused.stderr
 
 
@@ -488,7 +556,13 @@ def test_recompute(make: Make) -> None:
             recompute=again,
             warm_start=False,
         )
-        pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
+        pictures, numbers, positive = next(
+            trainer.train.batches(
+                8,
+                1,
+                np.random.default_rng(0),
+            )
+        )
         sizes: list[int] = []
         pack = lambda t, s=sizes: (s.append(t.nbytes), t)[1]  # noqa: E731
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -559,7 +633,15 @@ def test_frozen_tower(make: Make) -> None:
         assert all(torch.equal(before[name], after[name]) for name in before) == same
 
 
-@pytest.mark.parametrize(("first", "last"), [(100, 1), (60, 6), (1, 1), (7, 7)])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (100, 1),
+        (60, 6),
+        (1, 1),
+        (7, 7),
+    ],
+)
 def test_negatives_schedule(
     make: Make,
     first: int,
@@ -580,10 +662,30 @@ def test_negatives_schedule(
 def test_run_state_over() -> None:
     config = TrainConfig(patience=2)
     entries = [{"step": step} for step in (4, 8, 12)]
-    assert not RunState(8, 1.0, 4, entries[:2]).over(config, 20)
-    assert RunState(12, 1.0, 4, entries).over(config, 20)
-    assert not RunState(12, 1.0, 8, entries).over(config, 20)
-    assert RunState(12, 1.0, 12, entries).over(config, 12)
+    assert not RunState(
+        8,
+        1.0,
+        4,
+        entries[:2],
+    ).over(config, 20)
+    assert RunState(
+        12,
+        1.0,
+        4,
+        entries,
+    ).over(config, 20)
+    assert not RunState(
+        12,
+        1.0,
+        8,
+        entries,
+    ).over(config, 20)
+    assert RunState(
+        12,
+        1.0,
+        12,
+        entries,
+    ).over(config, 12)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
