@@ -314,7 +314,7 @@ class ImageRef:
     path: Path
 
 
-OFFSETS = "offsets:"
+OFFSETS = "offsets-"
 """The beginning of the digest of an encoder whose vectors hold offsets that correct hubs."""
 OFFSET_PARTS = ("picture", "sentence", "length of pictures", "length of sentences")
 """The last components of these vectors (``encoders/runtime/hubs.py``)."""

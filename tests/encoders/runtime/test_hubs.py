@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from boc import plugins
 from boc.errors import EncoderError
+from boc.explain.score import explain
+from boc.manage.build import build_index
+from boc.manage.facts import index_facts
 from boc.rerank.storage import restore_rows
-from boc.types import Embeddings, Ragged
+from boc.search.searcher import Searcher
+from boc.types import Embeddings, ImageRef, Ragged
 from boc.vectors import Floats, unit_rows
 from encoders.runtime.hubs import FEW, MORE, HubBank
 from encoders.training.hub_bank import choose_bank
@@ -214,3 +218,34 @@ def test_damaged_bank(
     np.savez(folder / "hubs.npz", **{**entries, **change})
     with pytest.raises(EncoderError, match="damaged model"):
         plugins.encoder(f"tern:{folder}", "cpu")
+
+
+def test_offset_of_an_explanation(
+    folder: Path,
+    library: Path,
+    tmp_path: Path,
+) -> None:
+    at = f"file:{tmp_path / 'made'}"
+    build_index(
+        "made",
+        library / "captions.csv",
+        encoder=f"tern:{folder}",
+        at=at,
+    )
+    searcher = Searcher.open("made", at)
+    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    path = library / "images" / "003.png"
+    vectors = plain.encode_images([plain.prepare(ImageRef("003.png", path))]).vectors
+    bank = HubBank.read(folder / "hubs.npz")
+    limit = float(bank.limit[0])
+    (offset,) = slow_offsets(
+        vectors,
+        restore_rows(bank.texts),
+        bank.strengths[0],
+        bank.means[0],
+        limit,
+    )
+    found = explain(searcher, "003.png", "a red box at the left").offset
+    assert found == pytest.approx(-offset / (1 + 2 * limit), abs=1e-3)
+    assert explain(searcher, "003.png", "box").offset == 0
+    assert index_facts(searcher.index)["offsets"]

@@ -597,6 +597,31 @@ def test_best_weights_are_saved(make: Make) -> None:
 
 
 @pytest.mark.slow
+def test_bank_of_queries(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make("bank", epochs=1)
+    list(trainer.run())
+    # Too few pictures to choose a bank.
+    assert trainer.bank() is None
+    chosen: list[Any] = []
+    monkeypatch.setattr(trainer_module, "SIZE", 10)
+    monkeypatch.setattr(trainer_module, "LEAST", 8)
+    monkeypatch.setattr(
+        trainer_module,
+        "choose_bank",
+        lambda *arrays: chosen.extend(arrays),
+    )
+    trainer.bank()
+    bank_texts, bank_images, texts, images, owners = chosen
+    assert bank_texts.shape == bank_images.shape == (10, 16)
+    assert np.allclose(texts @ images.T, trainer.scores(), atol=1e-5)
+    assert np.array_equal(owners, trainer.held_out.owners)
+    assert not any((row == images).all(axis=1).any() for row in bank_images)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
 def test_choose_by_ndcg(
     make: Make,
