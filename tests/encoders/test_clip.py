@@ -300,7 +300,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
             (32, 32),
             (5, 3),
             (7, 1),
-        ]
+        ],
     ):
         pixels = random.integers(
             0,
@@ -372,7 +372,7 @@ def library_inputs(
                 images,
                 return_tensors="pt",
                 input_data_format="channels_last",
-            )
+            ),
         ),
         dict(texts),
     )

@@ -90,7 +90,7 @@ def print_terms(explanation: Explanation) -> None:
         click.echo(f"{100 * rest / explanation.score:5.1f} %  and {len(others)} others, {rest}")
     if explanation.offset is not None:
         click.echo(
-            f"offset   {explanation.offset:+.4f} of the score by vectors, which corrects hubs"
+            f"offset   {explanation.offset:+.4f} of the score by vectors, which corrects hubs",
         )
     if explanation.matches:
         click.echo(f"score    {explanation.score}")

@@ -57,7 +57,7 @@ def test_opposites(spec: str) -> None:
                 spec,
                 1,
                 ["a house"] * 4,
-            ).tokens
+            ).tokens,
         )
         == {}
     )

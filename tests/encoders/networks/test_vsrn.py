@@ -279,7 +279,7 @@ def test_batch_invariance_of_sentences(
             0,
             20,
             (len(lengths), 8),
-        )
+        ),
     )
     with torch.inference_mode():
         together = network.texts(ids, torch.tensor(lengths))
@@ -469,8 +469,8 @@ def test_location_reasoning() -> None:
                     region_dim=6,
                     width=6,
                     kernels=3,
-                )
-            )
+                ),
+            ),
         )
         .double()
         .eval()
@@ -488,7 +488,7 @@ def test_location_reasoning() -> None:
                     3,
                     6,
                     6,
-                )
+                ),
             ):
                 parts.append(W @ sum((weights[m, i, j] * v[j] for j in range(n)), np.zeros(6)))
             expected = v[i] + normalised(module.W[1], affine(module.W[0], np.concatenate(parts)))
@@ -552,7 +552,7 @@ def test_location_moves_the_picture() -> None:
                 -0.2,
                 0.1,
                 -0.2,
-            ]
+            ],
         ),
         counts,
     ).vectors

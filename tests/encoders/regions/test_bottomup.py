@@ -127,7 +127,7 @@ def cells() -> Tensor:
                     -ratio * width / 2,
                     width / 2,
                     ratio * width / 2,
-                ]
+                ],
             )
     return torch.tensor(found)
 
@@ -239,7 +239,7 @@ def test_boxes_are_moved_as_printed(
                 y,
                 x + width,
                 y + height,
-            ]
+            ],
         ],
         dtype=torch.float64,
     )
@@ -319,7 +319,7 @@ def test_features_of_boxes(
                 2,
                 0,
                 1,
-            )
+            ),
         )
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4

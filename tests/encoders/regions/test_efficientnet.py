@@ -175,8 +175,8 @@ def test_features_are_those_of_the_network_in_torch(
                         opened,
                         side,
                         tuple(box),
-                    )
-                ).mean(dim=(2, 3), keepdim=True)
+                    ),
+                ).mean(dim=(2, 3), keepdim=True),
             )
     expected = torch.cat([each[0].flatten(1).T for each in maps]).detach()
     assert np.allclose(

@@ -38,7 +38,7 @@ def make_network(
                 ["x"],
                 ["y"],
                 **pooling,
-            )
+            ),
         ],
         "vector": [
             node(
@@ -47,7 +47,7 @@ def make_network(
                 ["y"],
                 axes=[2, 3],
                 keepdims=0,
-            )
+            ),
         ],
         "same": [node("Identity", ["x"], ["y"])],
         "two": [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])],

@@ -144,7 +144,7 @@ def test_training_improves_recall_in_shared_terms() -> None:
                 query_z=4,
                 epochs=30,
                 rate=0.02,
-            )
+            ),
         )
         for each in (head, again)
     )

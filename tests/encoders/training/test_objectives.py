@@ -140,7 +140,7 @@ def test_scan_equals_attention() -> None:
                 words,
                 ~ones[1],
                 "scan",
-            )
+            ),
         )
         == 0
     )
@@ -322,7 +322,7 @@ def test_generation_reads_regions_only(
                     [0, 1, 2],
                     positive,
                     1,
-                )
+                ),
             )
 
     mask = network.region_mask(lengths, sets.shape[1])

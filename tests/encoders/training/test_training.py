@@ -120,7 +120,7 @@ def recalls(
                 features[None],
                 boxes[None],
                 torch.tensor([len(features)]),
-            )[0]
+            )[0],
         )
         texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
     return evaluate_recall((torch.cat(texts) @ torch.cat(images).T).numpy(), np.arange(len(images)))
@@ -272,10 +272,10 @@ def test_captions_in_order(
                         model,
                         [number],
                         "cpu",
-                    )
+                    ),
                 )
                 for number in numbers
-            ]
+            ],
         )
         ids, lengths = text_towers.pad(captions.ids)
         direct = model.texts(ids, lengths)[0][numbers]
@@ -561,7 +561,7 @@ def test_recompute(make: Make) -> None:
                 8,
                 1,
                 np.random.default_rng(0),
-            )
+            ),
         )
         sizes: list[int] = []
         pack = lambda t, s=sizes: (s.append(t.nbytes), t)[1]  # noqa: E731
