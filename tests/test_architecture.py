@@ -80,7 +80,7 @@ MAY = {
     "boc.index": BASE
     | {"boc.codecs", "boc.evaluate", "boc.explain", "boc.manage", "boc.inputs", "boc.search"},
     "boc.doctor": BASE,
-    "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
+    "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.manage", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs"},
     "indexing": BASE | {"boc.inputs", "boc.rerank"},
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -18,10 +20,14 @@ from pydantic import BaseModel, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from boc import __version__
+from boc.atomic_files import replacing
 from boc.codecs import code_of
 from boc.codecs.signed import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
+from boc.inputs.images import open_image
+from boc.manage.pictures import add_pictures
+from boc.progress import silent
 from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
@@ -192,6 +198,36 @@ def library(
         return {"pictures": len(ids), "hits": [serialize.item(item) for item in items]}
 
     return as_json(service.library.do(look))
+
+
+@api.post("/library", response_model=schemas.AddedPicture)
+def keep_picture(service: Served, sent: Sent) -> Response:
+    """Keep a picture: in the folder that the owner named, and in the index, which shows it within
+    seconds. The same picture is kept once."""
+    folder = service.settings.keep
+    if folder is None or sent is None:
+        raise ProblemError(403, "the owner of this server keeps no pictures of others")
+    with open_image(sent.path) as image:
+        kind = str(image.format).lower()
+    stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]
+    path = Path(folder) / f"{stem}-{sent.key[:12]}.{kind}"
+    with replacing(path) as temporary:
+        shutil.copyfile(sent.path, temporary)
+    # Its name is that of the next sync, where the folder is that of the index.
+    report = service.library.do(
+        lambda snapshot: add_pictures(
+            snapshot.searcher,
+            service.settings.name,
+            service.settings.at,
+            [path],
+            ids=None,
+            fields=None,
+            metadata=None,
+            ocr=False,
+            progress=silent,
+        ),
+    )
+    return as_json({"id": path.name, "replaced": report.replaced > 0})
 
 
 @api.get("/words", response_model=schemas.SpellingAnswer)

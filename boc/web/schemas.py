@@ -89,6 +89,13 @@ class LibraryAnswer(BaseModel):
     hits: list[ItemAnswer]
 
 
+class AddedPicture(BaseModel):
+    """The ``id`` of a picture that was kept; ``replaced`` if the index held it already."""
+
+    id: str
+    replaced: bool
+
+
 class UnknownWordBody(BaseModel):
     """A word that neither the index nor its encoder has, and the one there most like it."""
 

@@ -36,7 +36,8 @@ class Settings:
     ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further ones are
     rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the
     number of seconds between checks whether the index was replaced. With ``api_only`` there is no
-    page. ``workers`` processes answer at the same address; ``secret`` signs their cookies, those of
+    page. ``workers`` processes answer at the same address; ``keep`` is the folder of pictures that
+    clients add, None if they may not. ``secret`` signs their cookies, those of
     this start of the server.
     """
 
@@ -57,6 +58,7 @@ class Settings:
     look_every: float = 3.0
     api_only: bool = False
     workers: int = 1
+    keep: Path | None = None
     secret: str = field(default_factory=secrets.token_hex, repr=False)
 
     @property

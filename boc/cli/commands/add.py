@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import boc
 from boc.cli import options
 
 
@@ -19,21 +20,29 @@ from boc.cli import options
 def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
     """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
 
-    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file.
+    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file;
+    or single pictures, whose ids are the names of their files.
     Pictures are encoded with the encoder of the index, and all items get its code. After a kill,
     the same command continues.
 
     \b
     Examples: boc add photos new.h5
               boc add photos /media/card/DCIM
+              boc add photos new.jpg other.png
               boc add photos new.h5 --metadata new.csv
     """
+    from boc.inputs.images import is_picture
     from boc.manage.build import add_items
 
     if not options.on_command_line("encoder"):
         keywords["encoder"] = None
     with options.bars() as progress:
-        report = add_items(name, sources, progress=progress, **keywords)
+        if all(map(is_picture, sources)) and keywords["images"] is None:
+            index = boc.open(name, keywords["at"], encoder=keywords["encoder"])
+            metadata = keywords["metadata"]
+            report = index.add(sources, metadata=metadata, ocr=keywords["ocr"], progress=progress)
+        else:
+            report = add_items(name, sources, progress=progress, **keywords)
     others = f", {report.replaced} of them in place of others" if report.replaced else ""
     click.echo(f"{name}: {report.images} pictures and {report.texts} captions added{others}")
     options.report(report.failed, report.images + report.texts)

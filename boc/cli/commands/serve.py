@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,6 +46,13 @@ from boc.cli import options
     default=1,
     help="Processes that answer; each loads the encoder.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="Keep pictures that clients with the token send to POST /api/library: in FOLDER, and in "
+    "the index.",
+)
 @click.option("--log", is_flag=True, help="Log requests on stderr, without token, query and ids.")
 @options.at
 @options.moved_encoder
@@ -56,6 +64,7 @@ def command(
     api_only: bool,
     browse: bool,
     workers: int,
+    keep: Path | None,
     log: bool,
     at: str,
     encoder: str | None,
@@ -72,6 +81,7 @@ def command(
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host a.org
               boc serve photos --workers 4 --log
+              BOC_TOKEN=secret boc serve photos --keep ~/Pictures/sent
               boc serve photos --at elastic+https://USER@HOST:9200 --api-only
     """
     from boc.errors import BocError, needing
@@ -88,8 +98,19 @@ def command(
         raise click.UsageError(
             "--api-only serves no page that --open could open; leave one of them out",
         )
+    if keep is not None and token is None:
+        raise BocError("pictures are kept of clients that have the token only; set BOC_TOKEN")
     names = tuple(dict.fromkeys(names))
-    settings = Settings(names[0], at, host, hosts, token, api_only=api_only, workers=workers)
+    settings = Settings(
+        names[0],
+        at,
+        host,
+        hosts,
+        token,
+        api_only=api_only,
+        workers=workers,
+        keep=keep and keep.resolve(),
+    )
     app: Any = "boc.web.app:load_worker"
     with listen(host, port) as sock:
         if workers == 1:

@@ -1,0 +1,72 @@
+"""Single pictures that come into an index: by the command line, and by clients of a server whose
+owner keeps them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from boc import Searcher, build_index, plugins
+from boc.manage.sync import sync_index
+from tests.boc.web.test_api import client_of
+from tests.helpers import boc, draw_pictures, run
+
+pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
+
+MODEL = Path(__file__).resolve().parents[3] / "demo" / "model"
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of six pictures, which are the index ``photos``; six others beside it."""
+    folder = draw_pictures(tmp_path / "more", 12).parent / "images"
+    (tmp_path / "pictures").mkdir()
+    for number in range(6):
+        shutil.move(folder / f"{number:03d}.png", tmp_path / "pictures")
+    at = f"file:{tmp_path / 'at'}"
+    build_index("photos", tmp_path / "pictures", encoder=str(MODEL), at=at)
+    return tmp_path / "pictures"
+
+
+def held(at: str) -> set[str]:
+    return {item.id for item in plugins.backend(at).open("photos").items()}
+
+
+def test_pictures_are_added_by_the_command_line(pictures: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'at'}"
+    others = sorted((tmp_path / "more" / "images").iterdir())
+    added = run("add", "photos", *others[:2], "--at", at)
+    assert added.stdout == "photos: 2 pictures and 0 captions added\n"
+    assert {path.name for path in others[:2]} < held(at)
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    assert "no picture can be used" in boc("add", "photos", tmp_path / "bad.png", "--at", at).stderr
+
+
+def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'at'}"
+    data = (tmp_path / "more" / "images" / "007.png").read_bytes()
+    sent = {"image": ("../a b/Neu\u00e9.png", data)}
+    searcher = Searcher.open("photos", at)
+    closed = client_of(searcher, tmp_path, at=at, token="secret")
+    assert closed.post("/api/library", files=sent, headers=TOKEN).status_code == 403
+    client = client_of(searcher, tmp_path, at=at, token="secret", keep=pictures)
+    assert client.post("/api/library", files=sent).status_code == 401
+    bad = {"image": ("x.png", b"no picture")}
+    assert client.post("/api/library", files=bad, headers=TOKEN).status_code == 415
+    kept = client.post("/api/library", files=sent, headers=TOKEN).json()
+    assert (pictures / kept["id"]).read_bytes() == data
+    assert kept["id"] in held(at)
+    assert not kept["replaced"]
+    assert client.post("/api/library", files=sent, headers=TOKEN).json() == {
+        **kept,
+        "replaced": True,
+    }
+    report = sync_index("photos", pictures, at=at)
+    assert (report.encoded, report.same + report.changed) == (0, 7)
+
+
+def test_a_server_without_token_keeps_nothing(pictures: Path, tmp_path: Path) -> None:
+    refused = boc("serve", "photos", "--at", f"file:{tmp_path / 'at'}", "--keep", pictures)
+    assert refused.exit_code == 1
+    assert "set BOC_TOKEN" in refused.stderr
