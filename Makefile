@@ -14,6 +14,7 @@ SEARCH := search
 $(VENV)/installed: WANTED := $(EXTRAS)
 $(VENV)/searching: WANTED := $(SEARCH)
 $(VENV)/installed $(VENV)/searching: setup.cfg pyproject.toml setup.py $(wildcard boc/*.[ch] boc/*/*.[ch] indexing/*/*.[ch])
+	@echo "Installing '.[$(WANTED)]' into $(VENV): 0.55 GB for search, 6 GB and more with torch; minutes, by your network."
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[$(WANTED)]'
@@ -29,6 +30,7 @@ DEMO := demo-out
 SCENES := 500
 SHOW = $(BIN)/boc serve scenes --at file:$(DEMO)/index --open
 demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
+	@echo "Painting $(SCENES) scenes and indexing them: half a minute for 500, on two cores."
 	$(BIN)/python -m demo.gallery $(DEMO)/photos --count $(SCENES) --seed 2
 	$(BIN)/boc extract $(DEMO)/photos/captions.csv -o $(DEMO)/photos.h5 --encoder teran:demo/model
 	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 --at file:$(DEMO)/index

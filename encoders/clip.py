@@ -8,15 +8,17 @@ would give the global vector itself. Where a head attends to all tokens, as for 
 the softmax over a single token is 1, and only the path from values to the output remains (the dense
 use of CLIP of Zhou et al., Extract Free Dense Labels from CLIP, ECCV 2022, section 3.3).
 
+Two networks in ONNX as others publish them (``runtime.onnx_pair``) have global vectors alone.
 Nothing is downloaded, and no code of a model is run.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from boc import models
 from boc.errors import EncoderError
@@ -25,6 +27,7 @@ from boc.types import Identity, Runtime
 from .runtime.device import import_for_torch, runs_onnx
 from .runtime.dual_encoder import DualEncoder, EncodedTexts, choose_towers
 from .runtime.dual_onnx import DualOnnx
+from .runtime.onnx_pair import PairOnnx, describe
 from .runtime.onnx_record import ModelFiles, read_record
 
 if TYPE_CHECKING:
@@ -77,14 +80,32 @@ def load(argument: str, runtime: Runtime) -> DualEncoder:
     weights. EncoderError says how to get what is missing, or what is wrong with an unusable model.
     """
     name, folder = find(argument)
-    record = read_record(folder, parts(name, folder)) if runs_onnx(runtime) else None
-    contents = digest(name, folder) if record is None else record.digest
-    towers, pictures = choose_towers(
-        record,
-        runtime,
-        lambda record: DualOnnx(folder, record, runtime.batch),
-        lambda: open_network(name, folder, runtime),
-    )
+    pair = models.pair_in(folder)
+    towers: Any
+    pictures: Callable[[], Any]
+    if pair is not None:
+        if runtime.device == "cuda":
+            raise EncoderError(
+                f"{name}: networks in ONNX, which run on the CPU here",
+                "leave out <--device>, or get weights of transformers for the card: "
+                "<boc model get google/siglip2-base-patch16-256>",
+            )
+        files = parts(name, folder)
+        if read_record(folder, files) is None:
+            digest(name, folder)
+        record = describe(folder, pair, files)
+        contents = record.digest
+        pictures = cache(partial(PairOnnx, folder, record, runtime.batch, pair))
+        towers = pictures()
+    else:
+        own = read_record(folder, parts(name, folder)) if runs_onnx(runtime) else None
+        contents = digest(name, folder) if own is None else own.digest
+        towers, pictures = choose_towers(
+            own,
+            runtime,
+            lambda record: DualOnnx(folder, record, runtime.batch),
+            lambda: open_network(name, folder, runtime),
+        )
 
     def encode_texts(texts: Sequence[str]) -> EncodedTexts:
         encodings = towers.form.encode(texts)
@@ -116,7 +137,8 @@ def parts(name: str, folder: Path) -> ModelFiles:
         raise EncoderError(
             f"{name}: no weights in {folder} (model.safetensors); copy all of the model there",
         )
-    return ModelFiles(models.SETTINGS, weights, lambda: models.contents(folder, weights))
+    settings = models.settings(folder)
+    return ModelFiles(settings, weights, lambda: models.contents(folder, weights))
 
 
 def digest(name: str, folder: Path) -> str:
@@ -136,10 +158,10 @@ def find(argument: str) -> tuple[str, Path]:
     """Return the name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
-        if not (folder / CONFIG).is_file():
+        if not (folder / CONFIG).is_file() and models.pair_in(folder) is None:
             raise EncoderError(
-                f"{folder}: no folder of the transformers library (no config.json); give such a "
-                "folder",
+                f"{folder}: no folder of the transformers library (no config.json), and no two "
+                "networks in ONNX; give such a folder",
             )
         return str(folder.resolve()), folder
     name = argument

@@ -13,8 +13,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from boc.atomic_files import feed, sha256, write_text
@@ -25,13 +26,13 @@ from boc.errors import BocError
 class ModelEntry:
     """A model with a short name.
 
-    ``revision`` is the commit of the repository to download, ``sha256`` the digest of its weights,
-    empty if not pinned. ``licence`` and ``size`` (bytes, about) are what the authors publish.
+    ``revision`` is the commit of the repository to download, ``digests`` the SHA-256 of files of
+    it. ``licence`` and ``size`` (bytes, about) are what the authors publish.
     """
 
     repository: str
     revision: str
-    sha256: str
+    digests: Mapping[str, str]
     licence: str
     size: int
     about: str
@@ -39,30 +40,110 @@ class ModelEntry:
 
 CATALOGUE = {
     "clip": ModelEntry(
-        "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K",
-        "4afec35ffe57a943d569ff7ee888061830164da8",
-        "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27",
+        "Xenova/clip-vit-base-patch32",
+        "d15189d7028b43f1d3e65039190477f6af591c2a",
+        {
+            "onnx/text_model.onnx": (
+                "3f6571f5bad13a97c469c1622e1cfc4d9aef78b79fdbfcff804ca357bfada8cc"
+            ),
+            "onnx/vision_model.onnx": (
+                "fd6e1402a588279d1723c7534d4bcba5bc0b14b47dfab0e46f8c47b8270d7d40"
+            ),
+            "onnx/text_model_quantized.onnx": (
+                "73baab855d406190da9faa498cfedf65f15cf309f4cc7385b7b032e6d08e5c3a"
+            ),
+            "onnx/vision_model_quantized.onnx": (
+                "583fd1110a514667812fee7d684952aaf82a99b959760c8d7dca7e0ab9839299"
+            ),
+        },
         "mit",
         608_000_000,
         "small, for a CPU; English",
     ),
     "siglip2": ModelEntry(
-        "google/siglip2-base-patch16-256",
-        "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
-        "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863",
+        "onnx-community/siglip2-base-patch16-256-ONNX",
+        "d1114256522a37ffa257a0a58017348ab0058db2",
+        {
+            "onnx/text_model.onnx": (
+                "d3de4a6bbbfcb429b6615ac496790353cf4a4fc0f19fbbe7179e523ae60daaef"
+            ),
+            "onnx/vision_model.onnx": (
+                "f5cb16728a704703f05516ded628397e11dbca4de2eb5db04b0c0bcee988aa7a"
+            ),
+            "onnx/text_model_fp16.onnx": (
+                "80954edffdc689599e5d5bc6a1738380bc9e8139a18e5c8892485f248b6b4890"
+            ),
+            "onnx/vision_model_fp16.onnx": (
+                "fe9ad8020a6d3d98d394c9be8f07064066135fc2f87ec11692de0b677c0ac4db"
+            ),
+            "onnx/text_model_quantized.onnx": (
+                "6f59b39d880c413042314b79302b74d0dd93b273caf8fbfdb1eb2df61a7fefd4"
+            ),
+        },
         "apache-2.0",
         1_540_000_000,
         "better, four times the work per picture; many languages",
     ),
     "multilingual": ModelEntry(
-        "google/siglip2-base-patch32-256",
-        "9e7ee68506177b546b2d5dc578f54afdc5e425f1",
-        "",
+        "onnx-community/siglip2-base-patch32-256-ONNX",
+        "7efccb86b5b6601bfe9e14326e1c11b40b68d44c",
+        {},
         "apache-2.0",
         1_550_000_000,
         "as quick per picture as clip; many languages",
     ),
 }
+"""Where no digest is known, that of the first download holds ever after."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Names of the files of two networks in ONNX, ``text`` and ``image``, and of the settings of
+    their inputs: a ``tokenizer``, and how ``pixels`` are made of pictures."""
+
+    text: str
+    image: str
+    tokenizer: str
+    pixels: str
+
+    @property
+    def weights(self) -> list[str]:
+        """The files of the networks; large ones keep their numbers in a second file."""
+        return [self.text, self.image, f"{self.text}_data", f"{self.image}_data"]
+
+    @property
+    def settings(self) -> list[str]:
+        """The files that determine what the networks are given."""
+        folder = self.tokenizer.rpartition("/")[0]
+        beside = [f"{folder}/{name}" if folder else name for name in SETTINGS]
+        return list(dict.fromkeys([*beside, self.pixels, "config.json"]))
+
+
+PRECISIONS = {"full": ("",), "half": ("_fp16",), "8bit": ("_quantized", "_int8")}
+"""Endings of the names of networks by the precision of their numbers."""
+LAYOUTS = (
+    # Of transformers.js: Xenova, onnx-community.
+    Pair(
+        "onnx/text_model{}.onnx",
+        "onnx/vision_model{}.onnx",
+        "tokenizer.json",
+        "preprocessor_config.json",
+    ),
+    # Of Immich, from open_clip.
+    Pair(
+        "textual/model{}.onnx",
+        "visual/model{}.onnx",
+        "textual/tokenizer.json",
+        "visual/preprocess_cfg.json",
+    ),
+    # Of two repositories, as Qdrant has them.
+    Pair(
+        "text/model{}.onnx",
+        "vision/model{}.onnx",
+        "text/tokenizer.json",
+        "vision/preprocessor_config.json",
+    ),
+)
 
 SETTINGS = (
     "config.json",
@@ -141,6 +222,8 @@ def kind(folder: Path) -> str | None:
     no model."""
     from boc.foreign import read_json
 
+    if pair_in(folder) is not None:
+        return "clip"
     try:
         config = read_json(folder / "config.json")
         named = config.get("kind")
@@ -151,9 +234,33 @@ def kind(folder: Path) -> str | None:
     return "clip" if "vision_config" in config else None
 
 
+def find_pair(has: Callable[[str], bool], precision: str | None = None) -> Pair | None:
+    """Return the networks in ONNX among files that ``has`` knows by name: of ``precision``, or the
+    most exact; None if a network or its settings are missing."""
+    chosen = PRECISIONS if precision is None else [precision]
+    for layout in LAYOUTS:
+        for ending in chain.from_iterable(PRECISIONS[each] for each in chosen):
+            pair = replace(
+                layout,
+                text=layout.text.format(ending),
+                image=layout.image.format(ending),
+            )
+            if all(map(has, (pair.text, pair.image, pair.tokenizer, pair.pixels))):
+                return pair
+    return None
+
+
+def pair_in(folder: Path) -> Pair | None:
+    """Return the networks in ONNX of others in ``folder``, None without."""
+    return find_pair(lambda name: (folder / name).is_file())
+
+
 def weights(folder: Path) -> list[str]:
     """Return the names of the files in ``folder`` that hold the weights. A list comes before its
     parts."""
+    pair = pair_in(folder)
+    if pair is not None:
+        return [name for name in pair.weights if (folder / name).is_file()]
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None:
         return []
@@ -165,10 +272,16 @@ def weights(folder: Path) -> list[str]:
     return [first, *sorted(set(index["weight_map"].values()))]
 
 
+def settings(folder: Path) -> list[str]:
+    """Return the names that files with settings of the model in ``folder`` may have."""
+    pair = pair_in(folder)
+    return [*SETTINGS] if pair is None else pair.settings
+
+
 def contents(folder: Path, weights: Sequence[str]) -> str:
     """Return the SHA-256 over names, sizes and contents of the files that determine the output."""
     digest = hashlib.sha256()
-    for name in (*SETTINGS, *weights):
+    for name in (*settings(folder), *weights):
         path = folder / name
         if path.is_file():
             digest.update(f"{name} {path.stat().st_size}\n".encode())

@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from boc import models
@@ -21,14 +22,28 @@ CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.
 
 
 @dataclass(frozen=True)
+class Part:
+    """A ``repository`` at a commit, ``revision``, whose files go to ``folder`` of a model, with the
+    names of those to download."""
+
+    repository: str
+    revision: str
+    folder: str
+    names: list[str]
+
+
+@dataclass(frozen=True)
 class Offer:
-    """The files of a repository that boc reads, by name, as a server describes them; ``revision``
-    is the commit."""
+    """The files of a model that boc reads, by name, as a server describes them, and the ``parts``
+    that they come from; ``revision`` is the commit, or two. ``pair`` are its networks in ONNX, None
+    for weights that need torch."""
 
     repository: str
     revision: str
     licence: str
     files: Mapping[str, Any]
+    parts: list[Part]
+    pair: models.Pair | None
 
     @property
     def size(self) -> int:
@@ -36,65 +51,114 @@ class Offer:
         return sum(file.size for file in self.files.values())
 
 
-def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
+def look(
+    repository: str,
+    revision: str = "",
+    digests: Mapping[str, str] = MappingProxyType({}),
+    precision: str | None = None,
+) -> Offer:
     """Ask for the files of ``repository`` at ``revision`` (a commit, branch or tag; the newest if
-    empty).
+    empty): two networks in ONNX of a ``precision``, by default the most exact, or else weights of
+    transformers. A name that ends with -text or -vision stands for both repositories.
 
-    BocError for no such model, conditions not accepted, no answer, no weights, or a digest other
-    than ``sha256``.
+    BocError for no such model, conditions not accepted, no answer, what is missing, or a digest
+    other than those of ``digests`` by name.
     """
+    stem, dash, last = repository.rpartition("-")
+    both = bool(dash) and last in ("text", "vision")
+    if both:
+        # Their two commits are one revision.
+        revisions = [*revision.split("+"), ""]
+        parts, licence, files = _ask(f"{stem}-text", revisions[0], "text/")
+        more, _, others = _ask(f"{stem}-vision", revisions[1], "vision/")
+        parts += more
+        files |= others
+    else:
+        parts, licence, files = _ask(repository, revision)
+    pair = models.find_pair(files.__contains__, precision)
+    if pair is not None:
+        chosen = {*pair.weights, *pair.settings, *CARDS}
+    elif precision is not None or both:
+        networks = [name for name in sorted(files) if name.endswith(".onnx")]
+        raise BocError(
+            f"{repository}: lacks two networks in ONNX ({precision or 'any'} precision), their "
+            f"tokenizer or preprocessor; it has {', '.join(networks) or 'no network'}",
+            "take another <--precision>, or another model",
+        )
+    else:
+        first = next((name for name in models.WEIGHTS if name in files), None)
+        if first is None:
+            raise BocError(
+                f"{repository}: has no weights that boc reads (onnx/text_model.onnx and "
+                "onnx/vision_model.onnx with tokenizer.json and preprocessor_config.json, or "
+                "model.safetensors); take another model or revision",
+            )
+        chosen = {first, *models.SETTINGS, *CARDS}
+        if first.endswith(".index.json"):
+            stem = re.escape(first.removesuffix(".index.json"))
+            numbered = re.compile(stem.replace(r"\.", r"-\d+-of-\d+\.", 1))
+            chosen |= set(filter(numbered.fullmatch, files))
+    files = {name: files[name] for name in sorted(files) if name in chosen}
+    for name in files.keys() & digests.keys():
+        if _sha256(files[name]) not in (None, digests[name]):
+            raise BocError(
+                f"{repository}: {name} has not the SHA-256 {digests[name]} that is known of it",
+                "ask who runs the server, or give <--revision main> to take it as it is",
+            )
+    for part in parts:
+        start = len(part.folder)
+        part.names[:] = [name[start:] for name in files if name.startswith(part.folder)]
+    known = "+".join(part.revision for part in parts)
+    return Offer(repository, known, licence, files, parts, pair)
+
+
+def _ask(
+    repository: str,
+    revision: str,
+    folder: str = "",
+) -> tuple[list[Part], str, dict[str, Any]]:
+    """Return a repository as part of a model, its licence, and all of its files by their names in
+    the model."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
 
     with _translate_errors(repository, revision):
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
         info = api.model_info(repository, revision=revision or None, files_metadata=True)
-    files = {each.rfilename: each for each in info.siblings or []}
-    first = next(
-        (
-            name
-            for name in models.WEIGHTS
-            if name in files and (not sha256 or _sha256(files[name]) == sha256)
-        ),
-        None,
-    )
-    if first is None:
-        which = f"with the SHA-256 {sha256}" if sha256 else "that boc reads (model.safetensors)"
-        raise BocError(f"{repository}: has no weights {which}; take another model or revision")
-    part = re.compile(
-        re.escape(first.removesuffix(".index.json")).replace(r"\.", r"-\d+-of-\d+\.", 1),
-    )
-    chosen = [name for name in files if name in {first, *models.SETTINGS, *CARDS}]
-    chosen += [name for name in files if first.endswith(".index.json") and part.fullmatch(name)]
     licence = info.card_data.get("license") if info.card_data else None
-    return Offer(
-        repository,
-        str(info.sha),
-        str(licence or ""),
-        {name: files[name] for name in sorted(chosen)},
-    )
+    files = {f"{folder}{each.rfilename}": each for each in info.siblings or []}
+    return [Part(repository, str(info.sha), folder, [])], str(licence or ""), files
 
 
 def download(offer: Offer) -> models.Model:
     """Download the files of ``offer`` into the folder of models; what an earlier call got of them
     stays.
 
-    The record is written at the end: without it there is no model. BocError if the connection fails
-    (the next call continues), or if a file has other bytes than the server announced.
+    The record is written at the end: without it there is no model. BocError if the disk is too
+    small, if the connection fails (the next call continues), or if a file has other bytes than the
+    server announced.
     """
     from huggingface_hub import snapshot_download
 
     folder = models.place(offer.repository)
     check_writable(folder / models.RECORD)
-    (folder / models.RECORD).unlink(missing_ok=True)
-    with _translate_errors(offer.repository, offer.revision):
-        snapshot_download(
-            offer.repository,
-            revision=offer.revision,
-            allow_patterns=list(offer.files),
-            local_dir=folder,
-            endpoint=os.environ.get("HF_ENDPOINT"),
+    left = sum(file.size for name, file in offer.files.items() if not (folder / name).is_file())
+    free = shutil.disk_usage(folder).free
+    if left > free:
+        raise BocError(
+            f"{folder}: {free / 1e6:.0f} MB are free, {left / 1e6:.0f} MB are needed",
+            "set BOC_MODELS to a folder on another disk",
         )
+    (folder / models.RECORD).unlink(missing_ok=True)
+    for part in offer.parts:
+        with _translate_errors(part.repository, part.revision):
+            snapshot_download(
+                part.repository,
+                revision=part.revision,
+                allow_patterns=part.names,
+                local_dir=folder / part.folder,
+                endpoint=os.environ.get("HF_ENDPOINT"),
+            )
     for name, file in offer.files.items():
         if not _complete(folder / name, file):
             (folder / name).unlink(missing_ok=True)
@@ -103,9 +167,12 @@ def download(offer: Offer) -> models.Model:
                 "thrown away; repeat the "
                 "command, and if that does not help, ask who runs the server or the proxy",
             )
-    for path in folder.iterdir():  # of another revision, and notes of the download
-        if path.name not in offer.files:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):  # of another revision, and notes
+        if path.is_dir():
+            with suppress(OSError):
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in offer.files:
+            path.unlink()
     digests = {name: sha256(folder / name) for name in offer.files}
     contents = models.contents(folder, models.weights(folder))
     model = models.Model(offer.repository, offer.revision, offer.licence, digests, contents, folder)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from .dual_encoder import Encoded
-from .dual_inputs import ClipInput, PixelForm, Preparer, TextForm
+from .dual_inputs import ClipInput, Inputs, PixelForm, Preparer, TextForm
 from .onnx_record import OnnxRecord
 from .onnx_towers import OnnxSessions
 
@@ -36,33 +36,41 @@ class DualOnnx(OnnxSessions):
         return Preparer(PixelForm(**self.record.details["pixels"]), self.grid)
 
     def images(self, prepared: Sequence[ClipInput]) -> Encoded:
-        pixels = [each.inputs["pixel_values"] for each in prepared]
+        inputs = [{"pixel_values": each.inputs["pixel_values"]} for each in prepared]
         return self._encode(
             self.image,
             "pixel_values",
-            pixels,
-            [slice(None)] * len(pixels),
+            inputs,
+            [slice(None)] * len(inputs),
         )
 
     def texts(self, encodings: Sequence[Encoding]) -> Encoded:
-        arrays = [self.form.arrays([each]) for each in encodings]
-        ids = [ids[0] for ids, _, _ in arrays]
-        words = [words[0] for _, _, words in arrays]
-        return self._encode(self.text, "input_ids", ids, words)
+        inputs = []
+        places = []
+        for each in encodings:
+            ids, attended, words = self.form.arrays([each])
+            inputs.append({"input_ids": ids[0], "attention_mask": attended[0]})
+            places.append(words[0])
+        return self._encode(self.text, "input_ids", inputs, places)
 
     def _encode(
         self,
         session: Any,
         name: str,
-        inputs: Sequence[NDArray[Any]],
+        inputs: Sequence[Inputs],
         places: Sequence[Any],
     ) -> Encoded:
-        """Return the vectors of inputs, and the rows ``places`` of each set."""
+        """Return the vectors of inputs, whose length is that of ``name``, and the rows ``places``
+        of each set."""
         if self.grid is None:
             places = [slice(0)] * len(inputs)
+
+        def stack(batch: list[int]) -> dict[str, NDArray[Any]]:
+            return {key: np.stack([inputs[i][key] for i in batch]) for key in inputs[batch[0]]}
+
         return self.encode(
             session,
-            [len(each) for each in inputs],
-            lambda batch: {name: np.stack([inputs[i] for i in batch])},
+            [len(each[name]) for each in inputs],
+            stack,
             lambda place, own: own[places[place]],
         )

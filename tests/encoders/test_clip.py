@@ -151,16 +151,13 @@ def pillow(name: str, **settings: Any) -> Any:
     return found(**settings)
 
 
-def crop() -> Any:
-    return pillow(
-        "CLIPImageProcessor",
-        size={"shortest_edge": 32},
-        crop_size={"height": 32, "width": 32},
-    )
+def crop(**settings: Any) -> Any:
+    sides = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    return pillow("CLIPImageProcessor", **sides | settings)
 
 
-def square(name: str = "SiglipImageProcessor") -> Any:
-    return pillow(name, size={"height": 32, "width": 32})
+def square(name: str = "SiglipImageProcessor", **settings: Any) -> Any:
+    return pillow(name, size={"height": 32, "width": 32}, **settings)
 
 
 def nested(config: Any, text: dict[str, Any], vision: dict[str, Any], **more: Any) -> Any:

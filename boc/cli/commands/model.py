@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.util import find_spec
 
 import click
 
@@ -34,18 +35,25 @@ def command() -> None:
     metavar="REVISION",
     help="Commit, branch or tag [default: pinned or newest].",
 )
+@click.option(
+    "--precision",
+    type=click.Choice([*models.PRECISIONS]),
+    help="Networks in ONNX with numbers of 32 (full), 16 (half) or 8 bits; half gives the same "
+    "hits, 8bit others and worse ones [default: the most exact].",
+)
 @click.option("--yes", is_flag=True, help="Download without asking.")
-def get(name: str, revision: str | None, yes: bool) -> None:
-    """Download MODEL, after showing its size and licence.
+def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
+    """Download MODEL, after showing its size and licence, and what is missing to use it.
 
-    Files are compared with the digests of the server, weights of short names with a pinned digest.
-    After a failure, repeat the command: complete files are not downloaded again. Another server:
-    set HF_ENDPOINT to its address.
+    Networks in ONNX, as Xenova, onnx-community, Immich and Qdrant publish them, need no torch.
+    Files are compared with the digests of the server, networks of short names with pinned digests,
+    or with those of their first download. After a failure, repeat the command: complete files are
+    not downloaded again. Another server: set HF_ENDPOINT to its address.
 
     \b
     Examples: boc model get clip
-              boc model get openai/clip-vit-base-patch32
-              boc model get google/siglip2-large-patch16-256 --revision main --yes
+              boc model get immich-app/ViT-B-32__openai
+              boc model get google/siglip2-base-patch16-256 --revision main --yes
     """
     from boc.models import hub
 
@@ -53,22 +61,38 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     present = models.find(repository)
     pinned = models.entry(repository) if revision is None else None
     commit = pinned.revision if pinned else revision
-    if present is not None and commit in (None, present.revision) and not models.verify(present):
-        click.echo(f"{repository} is there already: {present.folder}")
-        options.write_onnx(present.folder, needed=False)
-        if revision is None:
-            click.echo("To ask for a newer one: --revision main", err=True)
-        return
-    digest = ""
+    digests = dict(pinned.digests) if pinned else {}
+    if present is not None and commit in (None, present.revision):
+        commit = present.revision
+        digests = {**present.files, **digests}
+        other = precision and models.pair_in(present.folder) != models.find_pair(
+            present.files.__contains__,
+            precision,
+        )
+        if not other and not models.verify(present):
+            click.echo(f"{repository} is there already: {present.folder}")
+            options.write_onnx(present.folder, needed=False)
+            if revision is None:
+                click.echo("To ask for a newer one: --revision main", err=True)
+            return
     licence = "not stated; see its page"
     if pinned is not None:
-        digest = pinned.sha256
         licence = f"{pinned.licence} (its card says nothing)"
-    offer = hub.look(repository, commit or "", digest)
+    offer = hub.look(repository, commit or "", digests, precision)
     licence = offer.licence or licence
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
     click.echo(plain(f"licence   {licence}"), err=True)
+    needed = ("onnxruntime", "tokenizers")
+    extra = "search"
+    if offer.pair is None:
+        needed = ("torch", "transformers")
+        extra = "encoders"
+    if missing := [package for package in needed if find_spec(package) is None]:
+        click.echo(
+            f"missing   {', '.join(missing)}, to use it: pip install 'boc[{extra}]'",
+            err=True,
+        )
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
             raise BocError(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ import pytest
 
 from boc import models, plugins
 from boc.errors import BocError, EncoderError
-from boc.models import hub as client
+from tests.encoders.layouts import LAYOUTS, arrange
 from tests.encoders.test_clip import tiny_clip
-from tests.helpers import boc, draw_pictures
+from tests.helpers import boc, draw_pictures, run
 from tests.hub import Hub, running
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,7 +66,11 @@ def place(tmp_path: Path) -> Path:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != models.RECORD}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != models.RECORD
+    }
 
 
 @pytest.mark.slow
@@ -168,18 +173,98 @@ def test_get_wrong_bytes(hub: Hub, place: Path) -> None:
     assert boc(*GET).exit_code == 0
 
 
-def test_get_pinned_weights(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = models.ModelEntry("me/tiny", NEW, "0" * 64, "mit", 1, "")
+def pair(ending: str = "", weight: bytes = WEIGHT) -> dict[str, bytes]:
+    """The files of two networks in ONNX as Xenova has them."""
+    return {
+        "config.json": b"{}",
+        "tokenizer.json": b"{}",
+        "preprocessor_config.json": b"{}",
+        f"onnx/text_model{ending}.onnx": weight + b"t",
+        f"onnx/vision_model{ending}.onnx": weight + b"v",
+    }
+
+
+def test_get_pinned_networks(
+    hub: Hub,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digests = {"onnx/text_model.onnx": "0" * 64}
+    entry = models.ModelEntry("me/tiny", NEW, digests, "mit", 1, "")
     monkeypatch.setitem(models.CATALOGUE, "tiny", entry)
+    hub.repositories["me/tiny"][NEW] = pair()
     failed = boc("model", "get", "tiny", "--yes")
     assert failed.exit_code == 1
-    assert f"has no weights with the SHA-256 {'0' * 64}" in failed.stderr
+    assert f"onnx/text_model.onnx has not the SHA-256 {'0' * 64}" in failed.stderr
     assert not hub.paths("/me/")
-    other = b"\1" * 2000
-    hub.repositories["me/tiny"][NEW] = FILES | {"pytorch_model.bin": other}
-    assert set(client.look("me/tiny").files) == set(FILES)
-    chosen = client.look("me/tiny", sha256=hashlib.sha256(other).hexdigest())
-    assert set(chosen.files) == set(FILES) - {"model.safetensors"} | {"pytorch_model.bin"}
+    digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
+    assert boc("model", "get", "tiny", "--yes").exit_code == 0
+    assert files_of(place) == pair()
+
+
+def test_digests_of_the_first_download_hold(hub: Hub, place: Path) -> None:
+    hub.repositories["me/tiny"][NEW] = pair()
+    assert boc(*GET).exit_code == 0
+    (place / "onnx" / "text_model.onnx").write_bytes(b"changed")
+    assert "onnx/text_model.onnx" in boc("model", "verify").stdout
+    hub.repositories["me/tiny"][NEW] = pair(weight=WEIGHT[::-1])
+    assert "that is known of it" in boc(*GET).stderr
+    hub.repositories["me/tiny"][NEW] = pair()
+    assert boc(*GET).exit_code == 0
+    assert files_of(place) == pair()
+
+
+def test_get_precision(hub: Hub, place: Path) -> None:
+    hub.repositories["me/tiny"][NEW] = pair() | pair("_fp16") | FILES
+    assert boc(*GET).exit_code == 0
+    kept = pair() | FILES
+    del kept["model.safetensors"]
+    assert files_of(place) == kept
+    assert boc(*GET, "--precision", "half").exit_code == 0
+    assert {path.name for path in (place / "onnx").iterdir()} == {
+        "text_model_fp16.onnx",
+        "vision_model_fp16.onnx",
+    }
+    assert "is there already" in boc(*GET, "--precision", "half").stdout
+    refused = boc(*GET, "--precision", "8bit").stderr
+    assert "lacks two networks in ONNX (8bit precision)" in refused
+
+
+def test_what_is_missing_is_told_first(
+    hub: Hub,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
+    told = boc("model", "get", "me/tiny").stderr
+    assert "missing   torch, transformers, to use it: pip install 'boc[encoders]'" in told
+    hub.repositories["me/tiny"][NEW] = pair()
+    told = boc("model", "get", "me/tiny").stderr
+    assert "missing   onnxruntime, tokenizers, to use it: pip install 'boc[search]'" in told
+    usage = shutil.disk_usage(place.parents[1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
+    full = boc(*GET)
+    assert full.exit_code == 1
+    assert "5 MB are free, 6 MB are needed; set BOC_MODELS" in full.stderr
+    assert not hub.paths("/me/")
+    del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
+    assert "has no weights that boc reads" in boc(*GET).stderr
+
+
+def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path) -> None:
+    halves = {
+        "text": {"model.onnx": WEIGHT + b"t", "tokenizer.json": b"{}", "config.json": b"{}"},
+        "vision": {"model.onnx": WEIGHT + b"v", "preprocessor_config.json": b"{}"},
+    }
+    hub.repositories |= {f"me/b-{name}": {NEW: files} for name, files in halves.items()}
+    for name in halves:
+        assert boc("model", "get", f"me/b-{name}", "--yes").exit_code == 0
+        assert files_of(tmp_path / "models" / f"me--b-{name}") == {
+            f"{half}/{file}": data for half, files in halves.items() for file, data in files.items()
+        }
+    del hub.repositories["me/b-vision"]
+    run("model", "remove", "me/b-text")
+    assert "has no model me/b-vision" in boc("model", "get", "me/b-text", "--yes").stderr
 
 
 def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
@@ -291,56 +376,36 @@ def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_downloaded_model_searches(
     hub: Hub,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    layout: str,
 ) -> None:
     tiny_clip(tmp_path / "tiny")
-    hub.repositories["me/clip"] = {
-        NEW: {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()},
-    }
+    made = arrange(tmp_path / "tiny", layout, "clip", tmp_path / "made")
+    names = {"me/clip": made}
+    if layout == "Qdrant":
+        names = {"me/clip-text": made / "text", "me/clip-vision": made / "vision"}
+    for name, folder in names.items():
+        hub.repositories[name] = {NEW: files_of(folder)}
+    name = min(names)
     monkeypatch.chdir(tmp_path)
-    assert boc("model", "get", "me/clip", "--yes").exit_code == 0
-    assert "models: me/clip; " in boc("doctor", "--at", "file:none").stdout
-    assert (
-        boc(
-            "index",
-            "photos",
-            draw_pictures(tmp_path / "p", 5),
-            "--encoder",
-            "clip:me/clip",
-        ).exit_code
-        == 0
-    )
-    assert (
-        len(
-            json.loads(
-                boc(
-                    "search",
-                    "photos",
-                    "a red box",
-                    "-k",
-                    "3",
-                    "--json",
-                ).stdout,
-            )["hits"],
-        )
-        == 3
-    )
+    assert boc("model", "get", name, "--yes").exit_code == 0
+    assert f"models: {name}; " in boc("doctor", "--at", "file:none").stdout
+    pictures = draw_pictures(tmp_path / "p", 5)
+    run("index", "photos", pictures, "--encoder", f"clip:{name}")
+    found = run("search", "photos", "a red box", "-k", "3", "--json")
+    assert len(json.loads(found.stdout)["hits"]) == 3
     hub.asked.clear()
-    identity = plugins.encoder("clip:me/clip", "cpu").identity
-    assert identity.spec == "clip:me/clip"
-    assert identity.digest == plugins.encoder(f"clip:{tmp_path / 'tiny'}", "cpu").identity.digest
+    identity = plugins.encoder(f"clip:{name}", "cpu").identity
+    assert identity.spec == f"clip:{name}"
     assert not hub.asked
-    config = models.place("me/clip") / "config.json"
+    config = next(models.place(name).rglob("config.json"))
     config.write_bytes(config.read_bytes() + b" ")
     with pytest.raises(
         EncoderError,
-        match=r"not as downloaded \(config.json\); get it again: boc model get",
+        match=r"not as downloaded \(.*config.json\); get it again: boc model get",
     ):
-        plugins.encoder("clip:me/clip", "cpu")
-    (models.place("me/clip") / "model.safetensors").unlink()
-    lacking = boc("model", "verify", "me/clip")
-    assert "model.safetensors" in lacking.output
-    assert lacking.exit_code == 1
+        plugins.encoder(f"clip:{name}", "cpu")

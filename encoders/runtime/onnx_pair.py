@@ -1,0 +1,232 @@
+"""Two networks in ONNX as others publish them for CLIP, SigLIP and what is built alike: on a CPU,
+without torch.
+
+What is not in a network is in settings beside it: how pictures become pixels, in the manner of
+transformers or of open_clip, and how sentences become ids. A network says by itself which inputs it
+has, of which type and shape, and its vectors by their names. Patches and words have no vectors of
+their own here, since the projection of the towers is inside the networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from tokenizers import Regex, Tokenizer, normalizers
+
+from boc.errors import EncoderError
+from boc.foreign import read_json
+from boc.models import Pair
+from boc.vectors import unit_rows
+
+from ..networks.foreign import reading_model
+from .dual_inputs import PixelForm, TextForm
+from .dual_onnx import DualOnnx
+from .onnx_record import ModelFiles, OnnxRecord, read_record
+from .onnx_towers import OnnxSessions
+from .sessions import open_session
+
+VECTORS = ("text_embeds", "image_embeds", "embedding", "sentence_embedding", "pooler_output")
+"""Names of outputs that are vectors, the projected ones first."""
+TYPES = {
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+}
+INPUTS = {"text": "input_ids", "image": "pixel_values"}
+"""What open_clip calls the inputs of networks."""
+CLIP: dict[str, Any] = {
+    "size": 224,
+    "resample": Image.Resampling.BICUBIC,
+    "do_center_crop": True,
+    "crop_size": 224,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+SQUARE: dict[str, Any] = {
+    "size": {"height": 224, "width": 224},
+    "resample": Image.Resampling.BICUBIC,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+"""What processors of transformers do where their settings leave it out."""
+
+
+class PairOnnx(DualOnnx):
+    """The networks of a ``pair`` in ``folder``, which ``record`` describes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        record: OnnxRecord,
+        batch: int,
+        pair: Pair,
+    ) -> None:
+        OnnxSessions.__init__(self, folder, record, batch)
+        self.pair = pair
+        self.grid = None
+        details = record.details
+        with reading_model(lambda reason: f"{folder / pair.tokenizer}: no tokenizer ({reason})"):
+            tokenizer = Tokenizer.from_file(str(record.check(folder, pair.tokenizer)))
+        steps = [tokenizer.normalizer] if tokenizer.normalizer else []
+        if details["plain"]:
+            # As open_clip does for networks that were trained so.
+            marks = Regex(r"[!-/:-@\[-`{-~]")
+            steps.insert(0, normalizers.Replace(marks, ""))
+        if details["lower"]:
+            steps.insert(0, normalizers.Lowercase())
+        if steps:
+            tokenizer.normalizer = normalizers.Sequence(steps)
+        self.form = TextForm(tokenizer, **details["text"])
+
+    @cached_property
+    def image(self) -> Any:
+        return self._open(self.pair.image)
+
+    @cached_property
+    def text(self) -> Any:
+        return self._open(self.pair.text)
+
+    def _open(self, name: str) -> Any:
+        session = open_session(self.record.check(self.folder, name))
+        count = session.get_inputs()[0].shape[0]
+        if isinstance(count, int):
+            self.batch = count
+        return session
+
+    def _run(
+        self,
+        session: Any,
+        inputs: Mapping[str, NDArray[Any]],
+    ) -> list[NDArray[Any]]:
+        """Return vectors of unit length, and sets without rows."""
+        feed = {}
+        for each in session.get_inputs():
+            name = INPUTS.get(each.name, each.name)
+            if name not in inputs:
+                raise EncoderError(f"a network in ONNX has an input {each.name!r}, which boc lacks")
+            feed[each.name] = inputs[name].astype(TYPES[each.type])
+        names = [each.name for each in session.get_outputs()]
+        output = next((name for name in VECTORS if name in names), names[0])
+        with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason})"):
+            (vectors,) = session.run([output], feed)
+        if vectors.ndim != 2 or (self.dim and vectors.shape[1] != self.dim):
+            raise EncoderError(
+                f"a network in ONNX gives {output} of shape {vectors.shape}, and not one vector "
+                "each, as wide as those of the other network; take another model",
+            )
+        rows = unit_rows(vectors.astype(np.float32))
+        return [rows, np.empty((len(rows), 0, rows.shape[1]), np.float32)]
+
+
+def describe(
+    folder: Path,
+    pair: Pair,
+    parts: ModelFiles,
+) -> OnnxRecord:
+    """Return the record of a pair: that in ``folder``, or a new one, which is written there if it
+    can be. EncoderError for networks or settings that boc cannot use."""
+    record = read_record(folder, parts)
+    if record is not None:
+        return record
+    with reading_model(lambda reason: f"{folder}: settings that boc cannot use ({reason})"):
+        details = {
+            "pixels": asdict(pixel_form(read_json(folder / pair.pixels))),
+            **_text_details(folder, pair),
+        }
+    files = [name for name in (*pair.weights, pair.tokenizer) if (folder / name).is_file()]
+    record = OnnxRecord.of(folder, parts, 1, files, **details)
+    towers = PairOnnx(folder, record, 1, pair)
+    # The first run tells the width of vectors, the second one has to give the same.
+    towers.dim = 0
+    ids, attended, _ = towers.form.arrays(towers.form.encode(["a photo"]))
+    vectors, _ = towers._run(towers.text, {"input_ids": ids, "attention_mask": attended})
+    towers.dim = vectors.shape[1]
+    (pixels,) = towers.preparer.inputs(Image.radial_gradient("L").convert("RGB")).values()
+    towers._run(towers.image, {"pixel_values": pixels[None]})
+    record = replace(record, dim=towers.dim)
+    with suppress(OSError):
+        record.write(folder)
+    return record
+
+
+def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
+    """Return how the settings of a processor make pixels of a picture: one of CLIP or SigLIP of
+    transformers, or of open_clip. ValueError for another kind."""
+    if "interpolation" in settings:
+        # Of open_clip: a size and two names.
+        side = settings["size"]
+        height, width = side if isinstance(side, list) else (side, side)
+        whole = {"squash": True, "shortest": False}[settings.get("resize_mode", "shortest")]
+        sides = {"height": height, "width": width}
+        settings = {
+            "size": sides if whole else {"shortest_edge": min(height, width)},
+            "resample": Image.Resampling[settings["interpolation"].upper()],
+            "do_center_crop": not whole,
+            "crop_size": sides,
+            "image_mean": settings["mean"],
+            "image_std": settings["std"],
+        }
+    usual = CLIP
+    kind = settings.get("image_processor_type") or settings.get("feature_extractor_type") or "CLIP"
+    if kind.startswith(("Siglip", "ViT")):
+        usual = SQUARE
+    if "max_num_patches" in settings or not (usual is SQUARE or "CLIP" in kind):
+        raise ValueError(f"pictures are prepared by {kind}")
+    chosen = usual | {name: value for name, value in settings.items() if value is not None}
+    size = chosen["size"]
+    if isinstance(size, int):
+        size = {"height": size, "width": size} if usual is SQUARE else {"shortest_edge": size}
+    crop = chosen.get("crop_size") or {}
+    if isinstance(crop, int):
+        crop = {"height": crop, "width": crop}
+    scaled = chosen.get("do_normalize", True)
+    return PixelForm(
+        chosen.get("do_resize", True),
+        size,
+        int(chosen["resample"]),
+        chosen.get("do_center_crop", False),
+        crop,
+        chosen.get("rescale_factor", 1 / 255) if chosen.get("do_rescale", True) else 1.0,
+        chosen["image_mean"] if scaled else [0.0] * 3,
+        chosen["image_std"] if scaled else [1.0] * 3,
+    )
+
+
+def _text_details(folder: Path, pair: Pair) -> dict[str, Any]:
+    """Return how sentences become ids, by the settings beside the tokenizer and the network."""
+    beside = folder / pair.tokenizer
+    own = beside.with_name("config.json")
+    config = read_json(own if own.is_file() else folder / "config.json")
+    text = config.get("text_config") or config.get("text_cfg") or config
+    kind = str(text.get("model_type") or config.get("model_type"))
+    siglip = kind.startswith("siglip")
+    marks = beside.with_name("tokenizer_config.json")
+    tokens = read_json(marks) if marks.is_file() else {}
+    (_, fixed, *_) = open_session(folder / pair.text).get_inputs()[0].shape
+    stated = [text.get("max_position_embeddings"), text.get("context_length")]
+    limits = [fixed, tokens.get("model_max_length"), *stated]
+    if stated == [None, None]:
+        limits.append(64 if siglip else 77)
+    full = siglip or isinstance(fixed, int)
+    pad = tokens.get("pad_token") or ""
+    name = pad["content"] if isinstance(pad, dict) else pad
+    plain = (text.get("tokenizer_kwargs") or {}).get("clean") == "canonicalize"
+    return {
+        "text": {
+            "limit": min(each for each in limits if isinstance(each, int)),
+            "pad": Tokenizer.from_file(str(beside)).token_to_id(name) or 0,
+            "full": full,
+            "left": full and tokens.get("padding_side") == "left",
+        },
+        "lower": siglip or plain,
+        "plain": plain,
+    }
