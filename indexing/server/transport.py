@@ -13,8 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import orjson
 from elastic_transport import (
+    BaseNode,
     ConnectionTimeout,
-    HttpHeaders,
     JsonSerializer,
     RequestsHttpNode,
     TlsError,
@@ -28,6 +28,7 @@ from boc.errors import BackendError
 from boc.errors import UnreachableError as UnreachableError
 
 from .address import Address
+from .kept_node import KeptNode
 
 Json = dict[str, Any]
 JSON = "application/json"
@@ -183,9 +184,14 @@ class Transport(ABC):
                 "a fingerprint is not compared through a proxy; trust the server by ?ca_certs=FILE",
             )
         self._headers = headers | dict(address.headers)
+        node_class: type[BaseNode] = KeptNode
+        if any(proxies.values()):
+            node_class = RequestsHttpNode
+        elif address.ssl_assert_fingerprint is not None:
+            node_class = Urllib3HttpNode
         self._nodes = Nodes(
             configs,
-            RequestsHttpNode if any(proxies.values()) else Urllib3HttpNode,
+            node_class,
             # Each host is tried once.
             max_retries=len(configs) - 1,
             retry_on_status=(),
@@ -274,7 +280,7 @@ class Transport(ABC):
                 method,
                 path,
                 body=body,
-                headers=HttpHeaders(headers),
+                headers=headers,
                 request_timeout=timeout,
                 retry_on_timeout=again,
             )
