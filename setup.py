@@ -1,6 +1,7 @@
 """The modules in C, all optional: without a compiler boc installs all the same, and numpy does
 their work."""
 
+import os
 import platform
 import sys
 import sysconfig
@@ -10,6 +11,10 @@ from setuptools import Extension, setup
 
 # Not contracted, or sums would be rounded otherwise where processors multiply and add in one.
 FLAGS = ["-O3", "-funroll-loops", "-ffp-contract=off"]
+LINKED: list[str] = []
+if os.environ.get("BOC_SANITIZE"):  # of make sanitize
+    LINKED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-ffp-contract=off", *LINKED]
 MODULES = ("boc.clustering._nearest", "boc.rerank._rescore", "indexing.embedded._search")
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
@@ -32,6 +37,7 @@ setup(
             define_macros=MACROS,
             py_limited_api=STABLE,
             extra_compile_args=FLAGS,
+            extra_link_args=LINKED,
             depends=HEADERS,
             optional=True,
         )

@@ -430,7 +430,8 @@ class _SegmentOutput(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                rows.write(keys.astype(np.uint16).data)  # the row within its block of 65,536
+                # The row within its block: the number of rows of a block is a power of two.
+                rows.write((keys & (ROWS - 1)).astype(np.uint16).data)
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)

@@ -341,7 +341,11 @@ POOL = [
     "%_",
     "\u0000",
 ]
-KEYS = st.lists(st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True)
+MANY = [[f"{i:03}" for i in range(first, first + 150)] for first in (0, 100)]
+"""Ids that fill several blocks."""
+KEYS = st.lists(
+    st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True
+) | st.sampled_from(MANY)
 KINDS = st.builds(
     Kind,
     st.sampled_from(["float32", *VECTOR_DTYPES]),
