@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,measures,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
+.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz sanitize lowest clean
 
 install: $(VENV)/installed
 
@@ -159,6 +159,20 @@ licences: install $(TOOLS)/python
 # The tests of tests/fuzz/ with hundreds of times as many cases: hours.
 fuzz: install
 	BOC_FORGED=20000 BOC_PICTURES=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz
+
+# The modules in C once more, with sanitizers of addresses and undefined behaviour, in a copy of the tree: their tests,
+# their fuzz (BOC_CALLS random calls, half as many of damaged arrays), and the model of the engine.
+SANITIZED := build/sanitize
+sanitize: install
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	git ls-files -co --exclude-standard | tar c -T - | tar x -C $(SANITIZED)
+	cd $(SANITIZED) && BOC_SANITIZE=1 $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m pytest -q \
+		-n $(CORES) --dist loadgroup --hypothesis-profile quick -m "not servers" tests/boc/clustering tests/boc/rerank \
+		tests/indexing/embedded/test_search_kernel.py tests/indexing/embedded/test_postings.py \
+		tests/indexing/embedded/test_ranking.py tests/indexing/embedded/test_model_based.py
 
 # Known vulnerabilities of what is installed.
 audit: install $(TOOLS)/python

@@ -39,7 +39,7 @@ setup(
             extra_compile_args=FLAGS,
             extra_link_args=LINKED,
             depends=HEADERS,
-            optional=True,
+            optional=not LINKED,
         )
         for name, source in SOURCES.items()
         if Path(source).is_file()

@@ -16,11 +16,11 @@ Arrays are little-endian unsigned integers, as narrow as their largest value all
 import math
 import sqlite3
 import weakref
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,25 @@ from .bm25 import Occurrences
 from .npy_files import DAMAGED
 
 Ints: TypeAlias = NDArray[np.int64]
+T = TypeVar("T")
 
 UNREAD = ("unable to open database file", "disk I/O error")
 """Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a
 file."""
+
+
+def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
+    """Let a method raise ManifestError for what is of another type or size than was written: SQLite
+    checks neither."""
+
+    @wraps(read)
+    def method(store: "TextStore", *arguments: Any) -> T:
+        try:
+            return read(store, *arguments)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise store._damage_error(error) from error
+
+    return method
 
 
 class TextStore:
@@ -44,6 +59,7 @@ class TextStore:
     ManifestError for a damaged file, here or when more of it is read.
     """
 
+    @_telling_damage
     def __init__(self, path: Path, n: int) -> None:
         self.path = path
         self.n = n
@@ -65,6 +81,7 @@ class TextStore:
             for name, field, size in self._read("SELECT name, field, length(rows) FROM fields")
         }
 
+    @_telling_damage
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
         """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but
         text."""
@@ -83,6 +100,7 @@ class TextStore:
             mask[self._check_rows(_unpack(entries[0][0] or b"", self._width))] = True
         return ~mask if condition.op == "!=" else mask
 
+    @_telling_damage
     def occurrences(self, word: str) -> Occurrences:
         """Return the rows with ``word``, a token from ``tokens``, and its frequency in each."""
         entries = self._read(
@@ -97,10 +115,13 @@ class TextStore:
             return rows, np.ones(n, np.uint8)
         return rows, _unpack(frequencies, len(frequencies) // n)
 
+    @_telling_damage
     def vocabulary(self) -> dict[str, int]:
         """Return the number of rows with each word."""
-        return dict(self._read("SELECT word, documents FROM words"))
+        entries = self._read("SELECT word, documents FROM words")
+        return {str(word): int(n) for word, n in entries}
 
+    @_telling_damage
     def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
         """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by
         word.
@@ -117,22 +138,18 @@ class TextStore:
             raise self._damage_error(
                 f"a word that no row has, or more than the {self.n} that there are",
             )
-        try:
-            gaps = [_unpack(data, len(data) // n) for _, n, data, _ in entries]
-            once = np.ones(self.n, np.uint8)
-            counts = [
-                _unpack(data, len(data) // n) if data else once[:n] for _, n, _, data in entries
-            ]
-            frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
-            rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
-            starts = np.cumsum(documents) - documents
-            rows = self._check_rows(rows[1:] - np.repeat(rows[starts], documents))
-            if len(frequencies) != len(rows):
-                raise ValueError(f"{len(frequencies)} frequencies of {len(rows)} rows")
-        except (ValueError, TypeError) as error:
-            raise self._damage_error(error) from error
+        gaps = [_unpack(data, len(data) // n) for _, n, data, _ in entries]
+        once = np.ones(self.n, np.uint8)
+        counts = [_unpack(data, len(data) // n) if data else once[:n] for _, n, _, data in entries]
+        frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
+        rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
+        starts = np.cumsum(documents) - documents
+        rows = self._check_rows(rows[1:] - np.repeat(rows[starts], documents))
+        if len(frequencies) != len(rows):
+            raise ValueError(f"{len(frequencies)} frequencies of {len(rows)} rows")
         return [word for word, _, _, _ in entries], documents, rows, frequencies
 
+    @_telling_damage
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
         """Return the values of a field, ascending, the rows of all in this order, and where those
         of each end."""
@@ -153,6 +170,7 @@ class TextStore:
         """Return the fields, but for text, of which a row has a value."""
         return [name for name, (_, count) in self._fields.items() if count]
 
+    @_telling_damage
     def rows(self, field: str) -> Ints:
         """Return the rows with a value of one of the ``fields``; a row with several values is there
         several times."""
@@ -162,6 +180,7 @@ class TextStore:
         return self._check_rows(_unpack(data or b"", self._width)).astype(np.int64)
 
     @cached_property
+    @_telling_damage
     def lengths(self) -> NDArray[Any]:
         """Number of words of each row (n,), unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]

@@ -84,15 +84,17 @@ def build(
     name: str,
     codec: SurrogateCodec,
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
+    vectors: NDArray[np.float32] | None = None,
+    dtype: str = "float32",
 ) -> Engine:
-    vectors = unit()
+    vectors = unit() if vectors is None else vectors
     arrays = codec.arrays()
     manifest = Manifest.new(
         IDENTITY,
         codec.config(),
         arrays,
         rm=10.0,
-        dtype="float32",
+        dtype=dtype,
         source="cd" * 32,
     )
     with backend.create(name, manifest, arrays) as writer:
@@ -184,6 +186,43 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
         return changed
 
     return change
+
+
+def on_edges(codec: SurrogateCodec, seed: int) -> NDArray[np.float32]:
+    """Vectors between two that have other terms, as near as float32 allows to where the terms
+    change."""
+    low = unit(seed=seed)
+    high = unit(seed=seed + 1)
+    for _ in range(40):
+        middle = (low + high) / 2
+        same = abs(coded(codec, ITEMS, middle) - coded(codec, ITEMS, low)).sum(axis=1) == 0
+        low = np.where(same[:, None], middle, low)
+        high = np.where(same[:, None], high, middle)
+    return low
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("seed", range(3))
+def test_terms_that_rounding_changes_are_right(
+    tmp_path: Path,
+    seed: int,
+    dtype: str,
+) -> None:
+    """Terms of vectors before they are rounded, where two centroids tie; but not those of another
+    item."""
+    codec = fitted("dictionary")
+    vectors = on_edges(codec, seed)
+    backend = plugins.backend(f"file:{tmp_path}")
+    index = build(backend, "edges", codec, vectors=vectors, dtype=dtype)
+    report = verify(index, pairs=N * N)
+    assert report.right
+    assert len(report.rounded) > 5
+
+    def change(terms: sparse.csr_array) -> sparse.csr_array:
+        return terms[[3, *range(1, N)]]
+
+    report = verify(build(backend, "wrong", codec, change, vectors, dtype), pairs=N * N)
+    assert {mismatch.item for mismatch in report.mismatches} == {ITEMS[0].id}
 
 
 @pytest.mark.parametrize(

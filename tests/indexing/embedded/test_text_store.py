@@ -5,6 +5,7 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,44 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
         merge(tmp_path / "merged.sqlite", [TextStore(part.path, 3)], [np.arange(3)], 3, {})
+
+
+COLUMNS = {
+    "words": ["documents", "gaps", "frequencies"],
+    "lengths": ["words"],
+    "fields": ["name", "rows"],
+    "edges": ["field", "value", "stop"],
+}
+
+
+@pytest.mark.parametrize(
+    "value", ["NULL", "'x'", "X'00'", "X'0102030405'", "-1", "0", "1 << 60", "1.5"]
+)
+@pytest.mark.parametrize(
+    "column", [f"{table} {name}" for table in COLUMNS for name in COLUMNS[table]]
+)
+def test_a_value_of_another_kind_is_refused_or_read(
+    tmp_path: Path,
+    column: str,
+    value: str,
+) -> None:
+    items = [replace(item, fields={"year": i}) for i, item in enumerate(captions(["a b", "a a"]))]
+    path = make(tmp_path, items).path
+    table, name = column.split()
+    with sqlite3.connect(path) as file:
+        file.execute(f"UPDATE OR IGNORE {table} SET {name} = {value}")
+    store = None
+    for read in (
+        lambda store: store.passing(Filter("year", ">", 0)),
+        lambda store: store.occurrences("a"),
+        lambda store: store.vocabulary(),
+        lambda store: store.lists("a", "b"),
+        lambda store: [store.values(field) for field in store.fields()],
+        lambda store: store.lengths,
+    ):
+        with suppress(ManifestError):
+            store = store or TextStore(path, 2)
+            read(store)
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
