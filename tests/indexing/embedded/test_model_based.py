@@ -344,7 +344,10 @@ POOL = [
 MANY = [[f"{i:03}" for i in range(first, first + 150)] for first in (0, 100)]
 """Ids that fill several blocks."""
 KEYS = st.lists(
-    st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True
+    st.sampled_from(POOL) | TEXT,
+    min_size=1,
+    max_size=9,
+    unique=True,
 ) | st.sampled_from(MANY)
 KINDS = st.builds(
     Kind,

@@ -18,6 +18,7 @@ from boc.plan import Plan
 from boc.rerank.compact import CompactCode, CompactRows
 from boc.rerank.storage import SCALE, restore_rows
 from indexing.embedded import kernel
+from tests.boc.rerank.test_compact import estimates
 
 NATIVE: Any = kernel._search
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built")
@@ -163,13 +164,11 @@ class Case:
         return [(key, -score) for score, key, *_ in found[: self.k]]
 
     def _estimated(self, found: Ranked, i: int) -> Ranked:
-        ranked = []
-        for _, key, number, row in found:
-            arrays = self.parts[number].arrays
-            stored = CompactRows(arrays["compact"], arrays["compact_scales"])
-            estimate = self.code.estimates(self.vectors[i], stored, np.array([row]))  # type: ignore
-            ranked.append((-float(estimate[0]), key, number, row))
-        return sorted(ranked)
+        of = []
+        for part in self.parts:
+            stored = CompactRows(part.arrays["compact"], part.arrays["compact_scales"])
+            of.append(estimates(self.code, self.vectors[i], stored))  # type: ignore
+        return sorted((-float(of[number][row]), key, number, row) for _, key, number, row in found)
 
     def _compared(self, found: Ranked, i: int) -> Ranked:
         query = self.vectors[i].astype(np.float64)  # type: ignore[index]

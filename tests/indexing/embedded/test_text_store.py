@@ -309,10 +309,12 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(
-    "value", ["NULL", "'x'", "X'00'", "X'0102030405'", "-1", "0", "1 << 60", "1.5"]
+    "value",
+    ["NULL", "'x'", "X'00'", "X'0102030405'", "-1", "0", "1 << 60", "1.5"],
 )
 @pytest.mark.parametrize(
-    "column", [f"{table} {name}" for table in COLUMNS for name in COLUMNS[table]]
+    "column",
+    [f"{table} {name}" for table in COLUMNS for name in COLUMNS[table]],
 )
 def test_a_value_of_another_kind_is_refused_or_read(
     tmp_path: Path,
