@@ -149,9 +149,8 @@ class Index:
         >>> hits[0].id in index.search(like=hits[0].id)
         False
         """
-        chosen = SearchOptions(k, **options)
         if not like and not unlike and (text is None or image is None):
-            return self._searcher.search(text, image=image, vector=vector, options=chosen)
+            return self._searcher.search(text, image=image, vector=vector, k=k, **options)
         if vector is not None:
             raise BocError("a vector is a query of its own; leave out all but vector=")
         with nullcontext() if image is None else picture_file(image) as path:
@@ -161,7 +160,7 @@ class Index:
                 like=_several(like),
                 unlike=_several(unlike),
             )
-            return self._searcher.search_query(query, chosen)
+            return self._searcher.search_query(query, k=k, **options)
 
     async def asearch(
         self,

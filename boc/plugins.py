@@ -225,12 +225,17 @@ class Engine(Protocol):
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the learned arrays of the codec, as stored with the index."""
 
-    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+    def search(
+        self,
+        request: SearchRequest,
+        stages: Stages | None = None,
+    ) -> Sequence[Sequence[Hit]]:
         """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by
         (-score, id).
 
         Hits share a term with the query, unless the plan compares all items. ``stages`` gets the
-        milliseconds of postings, re-ranking and content, the number of candidates, and the plan.
+        milliseconds of postings, re-ranking and content, the number of candidates, and the plan;
+        without it, an engine may read items when a hit is looked at.
         BackendError for options that the engine does not support.
         """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,6 +413,49 @@ class QueryCode:
     top: int
 
 
+class HitList(Sequence[Hit]):
+    """The ``count`` hits of a query, best first; ``make`` reads them when somebody looks at one.
+
+    It is equal to any sequence of equal hits.
+    """
+
+    def __init__(self, count: int, make: Callable[[], Sequence[Hit]]) -> None:
+        self._count = count
+        self._make = make
+
+    @cached_property
+    def _hits(self) -> list[Hit]:
+        return list(self._make())
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | list[Hit]:
+        return self._hits[place]
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self._hits)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._hits == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._hits)
+
+    def __reduce__(self) -> Any:
+        return _read_hits, (type(self), self._hits)
+
+
+def _read_hits(kind: type[HitList], hits: list[Hit]) -> HitList:
+    return kind(len(hits), lambda: hits)
+
+
 @dataclass(eq=False)
 class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``,
@@ -442,7 +485,8 @@ class SearchRequest:
     engine that can do it itself.
 
     ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the
-    right hits.
+    right hits. Requests of one ``way`` differ in their vectors only, which were checked: one check
+    and one plan serves all of them.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -452,6 +496,7 @@ class SearchRequest:
     rescore: Rescore | None = None
     code: QueryCode | None = None
     planned: bool = False
+    way: object = None
 
     @cached_property
     def queries(self) -> TermMatrix:

@@ -164,8 +164,7 @@ def top_rows(
         )
         answer = kernel.best(queries, k, Plan("terms", k, k))
         if answer is not None:
-            _, rows, scores, counts = answer[0]
-            return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
+            return [answer[0].query(i)[1:] for i in range(queries.shape[0])]
     answers = []
     for begin, end in zip(
         queries.indptr[:-1],

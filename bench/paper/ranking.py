@@ -112,8 +112,9 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
     kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
     answer = kernel.best(queries, depth, Plan("terms", depth, depth))
     if answer is not None:
-        best = answer[0]
-        hits[:, : best.rows.shape[1]][best.there] = best.rows[best.there]
+        for i, row in enumerate(hits):
+            _, rows, _ = answer[0].query(i)
+            row[: len(rows)] = rows
         return hits
     # Scores of 2**32 and more are summed by numpy.
     for i, row in enumerate(hits):

@@ -10,15 +10,16 @@ from typing import Any
 from boc.errors import BocError, ImageError
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.images import thumbnail_uri
-from boc.types import Hit
+from boc.types import Hit, HitList
 
 MOST = 60  # hits that a notebook shows
 SIDE = 180  # pixels of a thumbnail there
 GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180px,1fr))"
 
 
-class Hits(list[Hit]):
-    """The hits of a query, best first. A notebook shows them as thumbnails."""
+class Hits(HitList):
+    """The hits of a query, best first: a sequence of ``Hit``, whose items are read when somebody
+    looks at one. A notebook shows them as thumbnails."""
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata

@@ -19,7 +19,7 @@ POOL = 4
 
 
 def select_distinct(
-    ask: Callable[[int], list[Hit]],
+    ask: Callable[[int], Sequence[Hit]],
     index: Engine,
     k: int,
     near: float,

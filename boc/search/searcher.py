@@ -6,9 +6,9 @@ arranges the hits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from boc.inputs.images import Picture
     from boc.plugins import Encoder, Engine, Request
     from boc.search.options import SearchKeywords
-    from boc.types import Filter
+    from boc.types import FieldType, Filter
 
 
-CODES = 16  # of queries, of each modality and budget, that are cached
+KEPT = 64  # options of searches that are kept, checked, for the next query with the same
 BLOCK = 256  # queries per request of a batch that several threads share
 
 
@@ -71,6 +71,18 @@ class _Queries(NamedTuple):
 
     def take(self, i: int) -> _Queries:
         return self._replace(rows=self.rows.take([i]), texts=self.texts[i : i + 1])
+
+
+@dataclass(eq=False)
+class _Way:
+    """How queries of one modality are searched with some options, the same for all of them."""
+
+    find: Modality
+    filters: tuple[Filter, ...]
+    metric: Metric
+    depth: int
+    planned: bool
+    code: QueryCode | None
 
 
 class Searcher:
@@ -93,10 +105,11 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
-        codec = self.codec  # not self: what refers to itself is closed late
-        self._code = lru_cache(CODES)(
-            lambda modality, budget, growth: codec.query_code(modality, growth),
+        # Not of self: what refers to itself is closed late.
+        self._checked = lru_cache(KEPT, typed=True)(
+            partial(_check_options, index.manifest.fields, self.codec.given is None),
         )
+        self._ways: dict[object, _Way] = {}
         self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
@@ -262,10 +275,9 @@ class Searcher:
             rows, parts = self._compose(query, encoded, options)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
-        return _sort_hits(
-            [hit for hit in hits if hit.item.id not in query.ids][: options.k],
-            options,
-        )
+        if query.ids:
+            hits = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
+        return _sort_hits(hits, options)
 
     def search_texts(
         self,
@@ -416,21 +428,9 @@ class Searcher:
     ) -> SearchOptions:
         """Return the options with keywords replaced, whose filters are values; BocError for a field
         that is none."""
-        options = SearchOptions.of(options, **keywords)
-        if options.filters != ():
-            options = replace(
-                options,
-                filters=parse_filters(options.filters, self.index.manifest.fields),
-            )
-        if options.sort is not None:
-            check_sort(options.sort, self.index.manifest.fields)
-        named = [name for name in options.on_hits if name != "sort"]
-        if named and self.codec.given is not None:
-            raise BocError(
-                "terms of another system have no vectors beside them; leave out "
-                f"{', '.join(named)}",
-            )
-        return options
+        if options is None and isinstance(keywords.get("filters", ""), str):
+            return self._checked(None, **keywords)
+        return self._checked.__wrapped__(options, **keywords)
 
     def _options_of(
         self,
@@ -534,16 +534,15 @@ class Searcher:
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms
         itself.
         """
-        find = self.target(options.find)
-        filters = cast("tuple[Filter, ...]", options.filters)
-        metric = self._metric(options)
-        planned = options.rm is None and options.query_z is None
-        code = None
-        if options.query_z is None and options.hybrid is None and len(queries.rows):
-            growth = term_growth(self.index, find, filters, planned=planned)
-            code = self._code(queries.rows.modality, self.codec.query_budget, growth)
+        key = options, queries.rows.modality, self.codec.query_budget
+        way = self._ways.get(key)
+        if way is None:
+            if len(self._ways) >= KEPT:
+                self._ways.clear()
+            way = self._ways[key] = self._find_way(options, queries.rows.modality)
+        code = way.code if len(queries.rows) else None
         terms: TermMatrix | Callable[[], TermMatrix]
-        if code is not None and stages is None and metric == "dot":
+        if code is not None and stages is None and way.metric == "dot":
             terms = partial(query_terms, code, queries.rows.vectors)
         else:
             with timed(stages, "code_ms"):
@@ -552,11 +551,30 @@ class Searcher:
             if stages is not None:
                 stages.codes = terms
         if self.codec.given is not None:
-            return SearchRequest(terms, options.k, find, filters)
+            return SearchRequest(terms, options.k, way.find, way.filters)
+        rescore = Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True)
+        return SearchRequest(
+            terms,
+            way.depth,
+            way.find,
+            way.filters,
+            rescore,
+            code,
+            way.planned,
+            None if code is None else way,
+        )
+
+    def _find_way(self, options: SearchOptions, modality: Modality) -> _Way:
+        find = self.target(options.find)
+        filters = cast("tuple[Filter, ...]", options.filters)
+        planned = options.rm is None and options.query_z is None
         rm = self.index.manifest.rm if options.rm is None else options.rm
         depth = candidates(options.k, rm, planned=planned)
-        rescore = Rescore(metric, queries.rows, options.k, queries.parts, plain=True)
-        return SearchRequest(terms, depth, find, filters, rescore, code=code, planned=planned)
+        code = None
+        if options.query_z is None and options.hybrid is None:
+            growth = term_growth(self.index, find, filters, planned=planned)
+            code = self.codec.query_code(modality, growth)
+        return _Way(find, filters, self._metric(options), depth, planned, code)
 
     def _terms(
         self,
@@ -574,7 +592,7 @@ class Searcher:
         queries: _Queries,
         options: SearchOptions,
         stages: Stages | None,
-    ) -> list[list[Hit]]:
+    ) -> Sequence[Sequence[Hit]]:
         """Return the hits of each query by score."""
         if options.hybrid is not None and len(queries.texts) != len(queries.rows):
             raise BocError(
@@ -594,6 +612,7 @@ class Searcher:
             # The candidates are fused before the last of them are dropped.
             assert request.rescore is not None
             request.rescore = replace(request.rescore, k=request.k)
+            request.way = None
         answers = self.index.search(request, stages)
         find = request.modality
         assert find is not None
@@ -610,12 +629,34 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
         k: int,
-    ) -> list[Hit]:
+    ) -> Sequence[Hit]:
         return self._hits(query, replace(options, k=k), stages)[0]
 
 
-def _sort_hits(hits: list[Hit], options: SearchOptions) -> Hits:
-    return Hits(hits if options.sort is None else by_field(hits, options.sort))
+def _sort_hits(hits: Sequence[Hit], options: SearchOptions) -> Hits:
+    if options.sort is not None:
+        hits = by_field(hits, options.sort)
+    return Hits(len(hits), lambda: hits)
+
+
+def _check_options(
+    fields: Mapping[str, FieldType],
+    has_vectors: bool,
+    options: SearchOptions | None,
+    **keywords: Unpack[SearchKeywords],
+) -> SearchOptions:
+    """Return the options with keywords replaced, whose filters are values."""
+    options = SearchOptions.of(options, **keywords)
+    if options.filters != ():
+        options = replace(options, filters=parse_filters(options.filters, fields))
+    if options.sort is not None:
+        check_sort(options.sort, fields)
+    named = [name for name in options.on_hits if name != "sort"]
+    if named and not has_vectors:
+        raise BocError(
+            f"terms of another system have no vectors beside them; leave out {', '.join(named)}",
+        )
+    return options
 
 
 def _row(vector: ArrayLike) -> NDArray[Any]:

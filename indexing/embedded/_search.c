@@ -26,6 +26,23 @@ typedef struct {
     const float *compact_scales;
 } Part;
 
+/* Memory of a call, for the candidates of one query.
+ *
+ * Invariants: `keys` are 2 * `room`, see Best. `found`, with `products`, has room for one more than `most` candidates, which
+ * is no less than what `find_candidates` takes of all parts, at most depth of each. A scan lists 8 rows at a time after it
+ * made sure that `most` holds them: what it keeps, k or depth, is less by AT_ONCE, since k is at most depth (`fit`).
+ * `padded` has WIDEST zeros behind a vector, which its last product reads; `rotated` is a vector and the space that
+ * `rotate` needs; `compact.numbers` are padded to whole cache lines. */
+typedef struct {
+    float *padded, *products, *rotated;
+    CompactQuery compact;
+    uint64_t *keys;
+    int64_t room; /* keys of one part */
+    int64_t most; /* candidates */
+    int64_t held_room, held_most; /* what the memory suffices for */
+    Candidates found;
+} Work;
+
 /* What all queries over the parts of an index share: their arrays, checked once. */
 typedef struct {
     int64_t d, n_parts;    /* d is 0 if there are no vectors */
@@ -35,10 +52,21 @@ typedef struct {
     Array *arrays;      /* of the parts, then the signs */
     Part *parts;
     Ids *ids;
+    Work spare; /* memory that the last call left for the next one; whoever holds the lock of Python takes it */
 } Whole;
+
+static void leave(Work *w)
+{
+    void *const pieces[] = {w->padded, w->products, w->rotated, w->compact.numbers, w->keys, w->found.rows,
+                            w->found.parts, w->found.ranks, w->found.dropped, w->found.ranked};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        free(pieces[i]);
+    *w = (Work){0};
+}
 
 static void drop(Whole *whole)
 {
+    leave(&whole->spare);
     release(whole->arrays, whole->n_arrays);
     PyMem_Free(whole->arrays);
     PyMem_Free(whole->parts);
@@ -155,31 +183,8 @@ typedef struct {
     int64_t read, compared; /* candidates of all queries; queries that were compared with all rows */
 } Call;
 
-/* Memory of a call, for the candidates of one query.
- *
- * Invariants: `keys` are 2 * `room`, see Best. `found`, with `products`, has room for one more than `most` candidates, which
- * is no less than what `find_candidates` takes of all parts, at most depth of each. A scan lists 8 rows at a time after it
- * made sure that `most` holds them: what it keeps, k or depth, is less by AT_ONCE, since k is at most depth (`fit`).
- * `padded` has WIDEST zeros behind a vector, which its last product reads; `rotated` is a vector and the space that
- * `rotate` needs; `compact.numbers` are padded to whole cache lines. */
-typedef struct {
-    float *padded, *products, *rotated;
-    CompactQuery compact;
-    uint64_t *keys;
-    int64_t room; /* keys of one part */
-    int64_t most; /* candidates */
-    Candidates found;
-} Work;
-
+#define SPARE 65536  /* candidates, memory for which is kept for the next call */
 #define AT_ONCE 4096 /* rows that a scan lists before it drops the worst */
-
-static void leave(Work *w)
-{
-    void *const pieces[] = {w->padded, w->products, w->rotated, w->compact.numbers, w->keys, w->found.rows,
-                            w->found.parts, w->found.ranks, w->found.dropped, w->found.ranked};
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        free(pieces[i]);
-}
 
 static int make(Work *w, const Call *call)
 {
@@ -194,8 +199,13 @@ static int make(Work *w, const Call *call)
     if (call->all || call->least > 0 || call->share > 0)
         sum = sum > call->depth + AT_ONCE ? sum : call->depth + AT_ONCE;
     const size_t most = (size_t)sum + 1;
+    const int64_t room = 2 * largest + LANES;
+    if (w->held_most < sum || w->held_room < room)
+        leave(w);
     w->most = sum;
-    w->room = 2 * largest + LANES;
+    w->room = room;
+    if (w->held_room > 0)
+        return 1;
     w->padded = malloc((d + WIDEST) * sizeof *w->padded);
     w->products = malloc(most * sizeof *w->products);
     w->rotated = malloc(2 * d * sizeof *w->rotated + 1);
@@ -208,8 +218,12 @@ static int make(Work *w, const Call *call)
                             .ranks = malloc(most * sizeof *w->found.ranks),
                             .dropped = calloc(most, sizeof *w->found.dropped),
                             .ranked = malloc(most * sizeof *w->found.ranked)};
-    return w->padded && w->products && w->rotated && w->compact.numbers && w->keys && w->found.rows &&
-           w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked;
+    if (!(w->padded && w->products && w->rotated && w->compact.numbers && w->keys && w->found.rows &&
+          w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked))
+        return 0;
+    w->held_room = room;
+    w->held_most = sum;
+    return 1;
 }
 
 /* The candidates of query i in all parts. An error message, or NULL; ``read`` becomes -1 if a score may be 2**32. */
@@ -432,34 +446,32 @@ static const char *encode(Call *call)
 }
 
 /* Answer all queries. An error message, or NULL. */
-static const char *answer(Call *call)
+static const char *answer(Call *call, Work *w)
 {
-    Work w;
-    const char *wrong = make(&w, call) ? NULL : OUT_OF_MEMORY;
+    const char *wrong = make(w, call) ? NULL : OUT_OF_MEMORY;
     if (wrong == NULL && call->code != NULL && !call->all)
         wrong = encode(call);
     for (int64_t i = 0; i < call->n && wrong == NULL; i++) {
         int all = call->all;
         if (!all) {
-            wrong = find_candidates(call, &w, i);
+            wrong = find_candidates(call, w, i);
             if (wrong != NULL || call->read < 0)
                 break;
             const double shared = call->share * (double)(call->offsets[i + 1] - call->offsets[i]);
-            const int64_t n = w.found.n;
+            const int64_t n = w->found.n;
             /* All that share a term are candidates, and others pass. */
             all = n < call->depth && n < call->whole->passing && (n < call->least || (double)n < shared);
         }
-        call->read += all ? call->whole->passing : w.found.n;
+        call->read += all ? call->whole->passing : w->found.n;
         call->compared += all;
         if (all) {
-            scan(call, &w, i);
+            scan(call, w, i);
         } else if (call->vectors != NULL) {
-            shorten(call, &w, i);
-            rank_candidates(call, &w, i, 0, 0);
+            shorten(call, w, i);
+            rank_candidates(call, w, i, 0, 0);
         }
-        give(call, &w, i);
+        give(call, w, i);
     }
-    leave(&w);
     if (call->code != NULL) {
         free(call->offsets);
         free(call->terms);
@@ -507,7 +519,7 @@ static PyObject *parts(PyObject *module, PyObject *arguments)
     return capsule;
 }
 
-enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS, ARRAYS };
+enum { QUERIES, OFFSETS, TERMS, WEIGHTS, ARRAYS };
 
 /* Whether the arrays of a call fit each other and the parts; else an error is set. */
 static int fit(const Array *arrays, const Call *call)
@@ -519,9 +531,6 @@ static int fit(const Array *arrays, const Call *call)
                                       : !(call->code || call->all || call->least > 0 || call->share > 0));
     if (!fits)
         PyErr_SetString(PyExc_ValueError, "k and the numbers of the plan must be within their limits");
-    for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
-        fits = same_length(arrays[i].view.shape[0], call->n, "results for another number of queries") &&
-               (i == COUNTS || same_length(arrays[i].view.shape[1], call->k, "results of another width"));
     if (fits && call->vectors != NULL)
         fits = same_length(arrays[QUERIES].view.shape[0], call->n, "vectors for another number of queries") &&
                same_length(arrays[QUERIES].view.shape[1], call->whole->d, "queries of another width");
@@ -536,19 +545,36 @@ static int fit(const Array *arrays, const Call *call)
     return !PyErr_Occurred();
 }
 
+/* Room for the results of a call: bytes of parts, rows and scores, and a list of counts; an error is set without it. */
+static int make_results(Call *call, PyObject **results)
+{
+    const Py_ssize_t sizes[] = {sizeof *call->parts, sizeof *call->rows, sizeof *call->scores, sizeof *call->counts};
+    if (call->n > PY_SSIZE_T_MAX / 8 / call->k) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (int i = 0; i < 4; i++)
+        if ((results[i] = PyBytes_FromStringAndSize(NULL, sizes[i] * call->n * (i < 3 ? call->k : 1))) == NULL)
+            return 0;
+    call->parts = (void *)PyBytes_AsString(results[0]);
+    call->rows = (void *)PyBytes_AsString(results[1]);
+    call->scores = (void *)PyBytes_AsString(results[2]);
+    call->counts = (void *)PyBytes_AsString(results[3]);
+    return 1;
+}
+
 static PyObject *best_rows(PyObject *module, PyObject *arguments)
 {
-    Array arrays[ARRAYS] = {{"parts", "i", 2, 1},  {"rows", "q", 2, 1},  {"scores", "d", 2, 1}, {"counts", "q", 1, 1},
-                            {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
-    PyObject *objects[ARRAYS] = {NULL}, *capsule, *source, *result = NULL;
+    Array arrays[ARRAYS] = {{"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1}, {"weights", "i", 1}};
+    PyObject *objects[ARRAYS] = {NULL}, *results[4] = {NULL}, *capsule, *source, *result = NULL;
     const char *way, *otherwise;
-    Py_ssize_t depth, size, least;
+    Py_ssize_t depth, size, least, k;
     double share, unscored;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O(snnndsd)(OOOO)OO", &capsule, &way, &depth, &size, &least, &share, &otherwise,
-                          &unscored, objects, objects + 1, objects + 2, objects + 3, objects + QUERIES, &source))
+    if (!PyArg_ParseTuple(arguments, "O(snnndsd)nOO", &capsule, &way, &depth, &size, &least, &share, &otherwise,
+                          &unscored, &k, objects + QUERIES, &source))
         return NULL;
-    const Whole *whole = PyCapsule_GetPointer(capsule, PARTS_NAME);
+    Whole *whole = PyCapsule_GetPointer(capsule, PARTS_NAME);
     const Code *code = PyCapsule_CheckExact(source) ? PyCapsule_GetPointer(source, CODE) : NULL;
     int taken = whole != NULL && !PyErr_Occurred() &&
                 (code != NULL ||
@@ -558,25 +584,36 @@ static PyObject *best_rows(PyObject *module, PyObject *arguments)
             taken = !take(arrays + i, objects + i, 1);
     if (taken) {
         Call call = {.whole = whole, .code = code, .offsets = arrays[OFFSETS].view.buf, .terms = arrays[TERMS].view.buf,
-                     .weights = arrays[WEIGHTS].view.buf, .vectors = arrays[QUERIES].view.buf,
-                     .n = arrays[COUNTS].view.shape[0], .k = arrays[PARTS_OUT].view.shape[1],
-                     .all = strcmp(way, "all") == 0, .depth = depth, .size = size, .least = least, .share = share,
-                     .parts = arrays[PARTS_OUT].view.buf, .rows = arrays[ROWS_OUT].view.buf,
-                     .counts = arrays[COUNTS].view.buf, .scores = arrays[SCORES_OUT].view.buf};
-        if (fit(arrays, &call)) {
+                     .weights = arrays[WEIGHTS].view.buf, .vectors = arrays[QUERIES].view.buf, .k = k,
+                     .all = strcmp(way, "all") == 0, .depth = depth, .size = size, .least = least, .share = share};
+        if (arrays[QUERIES].view.obj != NULL)
+            call.n = arrays[QUERIES].view.shape[0];
+        else if (arrays[OFFSETS].view.obj != NULL && arrays[OFFSETS].view.shape[0] > 0)
+            call.n = arrays[OFFSETS].view.shape[0] - 1;
+        if (fit(arrays, &call) && make_results(&call, results)) {
             const char *wrong;
+            Work w = whole->spare;
+            whole->spare = (Work){0};
             call.depth = depth < whole->rows ? depth : whole->rows > 0 ? whole->rows : 1;
             Py_BEGIN_ALLOW_THREADS
-            wrong = answer(&call);
+            wrong = answer(&call, &w);
             Py_END_ALLOW_THREADS
+            if (whole->spare.held_room == 0 && w.held_most <= SPARE) {
+                whole->spare = w;
+                w = (Work){0};
+            }
+            leave(&w);
             if (wrong == OUT_OF_MEMORY)
                 PyErr_NoMemory();
             else if (wrong != NULL)
                 PyErr_SetString(PyExc_ValueError, wrong);
             else
-                result = Py_BuildValue("LL", (long long)call.read, (long long)call.compared);
+                result = Py_BuildValue("OOOOLL", results[0], results[1], results[2], results[3], (long long)call.read,
+                                       (long long)call.compared);
         }
     }
+    for (int i = 0; i < 4; i++)
+        Py_XDECREF(results[i]);
     release(arrays, ARRAYS);
     return result;
 }
@@ -623,11 +660,11 @@ static PyMethodDef methods[] = {
      "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
      "terms of queries."},
     {"best", best_rows, METH_VARARGS,
-     "best(parts, plan, out, vectors, terms): write the best rows of each query to ``out`` (parts, rows, scores, counts), "
-     "as the plan says, a tuple (boc/plan.py): by the products with ``vectors``, or if those are None by posting lists. "
-     "``terms`` are a code, or offsets, terms and weights; those of query i begin at offsets[i]. Return how many "
-     "candidates there were, less than 0 if a score may be 2**32 or more, and how many queries were compared with all "
-     "rows that the masks select."},
+     "best(parts, plan, k, vectors, terms): the k best rows of each query, as the plan says, a tuple (boc/plan.py): by the "
+     "products with ``vectors``, or if those are None by posting lists. ``terms`` are a code, or offsets, terms and "
+     "weights; those of query i begin at offsets[i]. Return as bytes the parts (int32), rows (int64) and scores (double) "
+     "of k places per query, and how many of these it fills (int64); the number of candidates, less than 0 if a score may "
+     "be 2**32 or more, and of the queries that were compared with all rows that the masks select."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_methods = methods};
 

@@ -14,8 +14,8 @@ def code(mean: NDArray[Any], *centroids_and_numbers: NDArray[Any] | float) -> ob
 def best(
     parts: object,
     plan: Plan,
-    out: tuple[NDArray[Any], ...],
+    k: int,
     vectors: NDArray[Any] | None,
     terms: object,
-) -> tuple[int, int]: ...
+) -> tuple[bytes, bytes, bytes, bytes, int, int]: ...
 def strings(rows: NDArray[Any], data: NDArray[Any], offsets: NDArray[Any], /) -> list[str]: ...

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.plan import FOLDER, Statistics, make_plan
+from boc.plan import FOLDER, Plan, Statistics, make_plan
 from boc.rerank.compact import CompactCode
 from boc.rerank.storage import restore_rows
 from boc.types import (
     Filter,
     Hit,
+    HitList,
     Item,
     Modality,
     SearchRequest,
     Stages,
     StoredConcepts,
     TermMatrix,
-    timed,
 )
 
 from .._validate import check_conditions, check_request, no_concepts
@@ -89,6 +90,7 @@ class EmbeddedEngine:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
+        self._prepared = WeakKeyDictionary[object, tuple[Ranking, Plan]]()
         compact = _compact_code(opened)
         self.costs = FOLDER._replace(compact=compact is not None)
         parts = opened.parts
@@ -130,28 +132,47 @@ class EmbeddedEngine:
         return self._arrays
 
     @_refusing
-    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[HitList]:
         ranked = self._rank(request, stages)
-        with timed(stages, "content_ms"):
-            numbers, rows, scores = ranked.flat()
-            items = read(self._parts, numbers, rows, Segment.items)
-            return ranked.split(list(map(Hit, items, scores.tolist())))
+        answers = [
+            HitList(count, partial(self._hits, ranked, i))
+            for i, count in enumerate(ranked.lengths())
+        ]
+        if stages is not None:
+            with stages.timed("content_ms"):
+                for hits in answers:
+                    iter(hits)
+        return answers
+
+    @_refusing
+    def _hits(self, ranked: TopRows, i: int) -> list[Hit]:
+        numbers, rows, scores = ranked.query(i)
+        return list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist()))
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         ranked = self._rank(request, None)
-        numbers, rows, _ = ranked.flat()
-        there = ranked.there
-        ids = np.full(ranked.rows.shape, None, object)
-        ids[there] = read(self._parts, numbers, rows, Segment.ids)
-        ranked.scores[~there] = -np.inf
-        return ids, ranked.scores
+        numbers, rows, scores = ranked.arrays()
+        there = np.arange(rows.shape[1]) < np.array(ranked.lengths())[:, None]
+        ids = np.full(rows.shape, None, object)
+        ids[there] = read(self._parts, numbers[there], rows[there], Segment.ids)
+        return ids, np.where(there, scores, -np.inf)
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
+        if request.way is None:
+            ranking, plan = self._prepare(request)
+        else:
+            prepared = self._prepared.get(request.way)
+            if prepared is None:
+                prepared = self._prepared[request.way] = self._prepare(request)
+            ranking, plan = prepared
+        return ranking(request, plan, stages)
+
+    def _prepare(self, request: SearchRequest) -> tuple[Ranking, Plan]:
+        """Check a request, and plan it."""
         check_request(request, self.manifest, self._home)
         ranking = self._ranking(request.modality, tuple(request.filters))
-        plan = make_plan(request, lambda: ranking.statistics, self.costs)
-        return ranking(request, plan, stages)
+        return ranking, make_plan(request, lambda: ranking.statistics, self.costs)
 
     @_refusing
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:

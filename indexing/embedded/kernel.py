@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,9 @@ try:
 except ImportError:  # installed without a C compiler
     _search = None  # type: ignore[assignment]
 
-T = TypeVar("T")
-
 BLOCK = 65536  # rows of a block of posting lists
 SHARE = 1 << 19  # postings for which another thread pays
-CODES = 16  # that are cached: of each modality of queries and budget
+CODES = 64  # that are cached: of each modality of queries and budget
 BATCH = 256  # queries per call; Ctrl-C works between calls
 ROOM = 1 << 20  # results per call at most, if it answers several queries
 
@@ -38,45 +36,38 @@ vectors or None."""
 
 
 class TopRows(NamedTuple):
-    """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts),
-    ``rows`` and ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
+    """The best rows of n queries, best first, of equal scores that of the smaller id: buffers of
+    ``width`` places per query, of which query i fills ``counts[i]`` (int64): numbers of parts
+    (int32), rows (int64) and scores (float64)."""
 
-    parts: NDArray[np.int32]
-    rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    counts: NDArray[np.int64]
+    width: int
+    parts: Any
+    rows: Any
+    scores: Any
+    counts: Any
 
-    @classmethod
-    def empty(cls, n: int, k: int) -> TopRows:
-        """Room for the results of n queries."""
-        return cls(
-            np.empty((n, k), np.int32),
-            np.empty((n, k), np.int64),
-            np.empty((n, k)),
-            np.empty(n, np.int64),
+    def lengths(self) -> list[int]:
+        """Return how many rows each query has."""
+        lengths: list[int] = np.frombuffer(self.counts, np.int64).tolist()
+        return lengths
+
+    def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+        """Return parts, rows and scores (n, k), to be read up to ``lengths``."""
+        shape = len(self.lengths()), self.width
+        return (
+            np.frombuffer(self.parts, np.int32).reshape(shape),
+            np.frombuffer(self.rows, np.int64).reshape(shape),
+            np.frombuffer(self.scores).reshape(shape),
         )
 
-    def flat(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-        """Return parts, rows and scores (m,) of all queries, query by query."""
-        if len(self.counts) == 1:
-            count = int(self.counts[0])
-            return self.parts[0, :count], self.rows[0, :count], self.scores[0, :count]
-        return self.parts[self.there], self.rows[self.there], self.scores[self.there]
-
-    @property
-    def there(self) -> NDArray[np.bool_]:
-        """Mark the entries that are results (n, k)."""
-        marks: NDArray[np.bool_] = np.arange(self.rows.shape[1]) < self.counts[:, None]
-        return marks
-
-    def split(self, values: list[T]) -> list[list[T]]:
-        """Return one list per query of ``values``, which are in the order of ``flat``."""
-        if len(self.counts) == 1:
-            return [values]
-        ends = np.cumsum(self.counts).tolist()
-        return [
-            values[end - count : end] for end, count in zip(ends, self.counts.tolist(), strict=True)
-        ]
+    def query(
+        self,
+        i: int,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+        """Return parts, rows and scores (m,) of query i."""
+        count = self.lengths()[i]
+        parts, rows, scores = self.arrays()
+        return parts[i, :count], rows[i, :count], scores[i, :count]
 
 
 class Kernel:
@@ -124,25 +115,26 @@ class Kernel:
             return None
         k = max(1, min(k, plan.depth, self._rows))
         if isinstance(queries, QueryCode):
-            assert vectors is not None
-            ranked = TopRows.empty(len(vectors), k)
-            answered = _search.best(self._parts, plan, ranked, vectors, self._code(queries))
-            return None if answered[0] < 0 else (ranked, *answered)
+            *ranked, read, compared = _search.best(
+                self._parts,
+                plan,
+                k,
+                vectors,
+                self._code(queries),
+            )
+            return None if read < 0 else (TopRows(k, *ranked), read, compared)
         if queries.data.dtype != np.int32 or (
             vectors is not None and not are_plain(vectors, vectors.shape[1])
         ):
             return None
         n = queries.shape[0]
-        ranked = TopRows.empty(n, k)
         offsets = queries.indptr.astype(np.int64)
         terms = queries.indices.astype(np.int32, copy=False)
 
-        def answer(first: int) -> tuple[int, int]:
-            some = slice(first, first + step)
-            out = tuple(array[some] for array in ranked)
-            rows = None if vectors is None else vectors[some]
+        def answer(first: int) -> tuple[Any, ...]:
+            rows = None if vectors is None else vectors[first : first + step]
             lists = offsets[first : first + step + 1], terms, queries.data
-            return _search.best(self._parts, plan, out, rows, lists)
+            return _search.best(self._parts, plan, k, rows, lists)
 
         workers = 1
         if n > 1:
@@ -152,10 +144,13 @@ class Kernel:
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))
         firsts = range(0, n, step)
         if workers == 1:
-            counts = list(map(answer, firsts))
+            answers = list(map(answer, firsts))
         else:
             with ThreadPoolExecutor(workers) as pool:
-                counts = list(pool.map(answer, firsts))
+                answers = list(pool.map(answer, firsts))
+        buffers = [b"".join(answer[i] for answer in answers) for i in range(4)]
+        counts = [answer[4:] for answer in answers]
         if any(read < 0 for read, _ in counts):
             return None
-        return ranked, sum(read for read, _ in counts), sum(compared for _, compared in counts)
+        read = sum(each for each, _ in counts)
+        return TopRows(k, *buffers), read, sum(compared for _, compared in counts)

@@ -101,7 +101,9 @@ class Ranking:
         stages: Stages,
     ) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
-        ranked = TopRows.empty(len(request), width)
+        shape = len(request), width
+        parts, rows, scores = np.zeros(shape, np.int32), np.zeros(shape, np.int64), np.zeros(shape)
+        counts = np.zeros(len(request), np.int64)
         candidates = self._candidates(request)
         compared = 0
         for i in range(len(request)):
@@ -115,10 +117,10 @@ class Ranking:
                         chosen = self._all(chosen, request, request.rescore, plan, i)
                     stages.candidates += sum(map(len, chosen))
                     best = self._rescore(chosen, request, request.rescore, i)
-            count = ranked.counts[i] = len(best.rows)
-            ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
+            counts[i] = len(best.rows)
+            parts[i, : counts[i]], rows[i, : counts[i]], scores[i, : counts[i]] = best
         stages.plan = plan.way_of(compared, len(request))
-        return ranked
+        return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest) -> Iterator[RankedRows]:
         """Yield the best ``request.k`` rows of each query by posting lists, and by words if they
@@ -129,13 +131,8 @@ class Ranking:
             for i in range(len(request)):
                 yield best_of(self.parts, self._score_rows(request, i), request.k)
             return
-        ranked = best[0]
-        for i, count in enumerate(ranked.counts.tolist()):
-            yield RankedRows(
-                ranked.parts[i, :count],
-                ranked.rows[i, :count],
-                ranked.scores[i, :count],
-            )
+        for i in range(len(request)):
+            yield RankedRows(*best[0].query(i))
 
     def _score_rows(self, request: SearchRequest, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""

@@ -325,6 +325,7 @@ def test_a_search_without_budgets_has_all_hits(
     options: dict[str, Any] = {"find": find, "filters": filters}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "costs", index.costs._replace(quick=few * DIM))
+        patch.setattr(index, "_prepared", {})
         hits = searcher.search_vectors(Embeddings("image", queries), k=k, **options)
         fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), **options)
         for i in range(len(queries)):
@@ -402,7 +403,6 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
             NATIVE.parts(((tuple(short), arrays[0][1]), arrays[1]), DIM, None, kernel.BLOCK)
     parts = NATIVE.parts(tuple(arrays), DIM, None, kernel.BLOCK)
     made = NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
-    out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
     good = Plan("terms", 3, 1)
     for wrong_plan in (
@@ -413,15 +413,15 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         good._replace(share=-0.5),
     ):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(parts, wrong_plan, out, rows, made)
+            NATIVE.best(parts, wrong_plan, 3, rows, made)
     for vectors, terms in ((None, made), (None, (np.array([0, 0]), *2 * [np.zeros(0, np.int32)]))):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(parts, good._replace(way="all"), out, vectors, terms)
+            NATIVE.best(parts, good._replace(way="all"), 3, vectors, terms)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(parts, good, out, rows[:, 1:].copy(), made)
+        NATIVE.best(parts, good, 3, rows[:, 1:].copy(), made)
     lists = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(parts, good, out, rows, (np.array(offsets), *lists))
+            NATIVE.best(parts, good, 3, rows, (np.array(offsets), *lists))
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(parts, good, out, rows, (np.array([0, 2]), lists[0], lists[1][:1]))
+        NATIVE.best(parts, good, 3, rows, (np.array([0, 2]), lists[0], lists[1][:1]))
