@@ -1,8 +1,9 @@
 """Pictures with their captions and metadata, as tables, other programs and archives have them.
 
-A ``.csv`` has columns ``image,caption``. A line of ``.jsonl``, a row of ``.parquet``, or an element
-of a list in ``.json`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if
-any, as ``caption``, ``captions`` or ``text``, and metadata, whose names may declare a type, such as
+A ``.csv`` or ``.tsv`` has columns ``image`` and ``caption``. A line of ``.jsonl``, a row of
+``.parquet``, or an element of a list in ``.json`` has the picture as ``image``, ``path`` or
+``file_name``, its captions, if any, as ``caption``, ``captions`` or ``text``, and metadata, whose
+names may declare a type, such as
 ``taken:date``. COCO's ``captions_*.json`` and Karpathy's ``dataset_*.json`` are read as they come.
 In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in ``KEY.txt``, or in
 ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is left out, with
@@ -25,13 +26,13 @@ from boc.foreign import parse_json
 from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
+from boc.inputs.spreadsheets import open_table
 from boc.inputs.text_lines import (
     BOM,
     check_text,
     first_object,
     id_of,
     json_lines,
-    table_rows,
     text_of,
 )
 from boc.paths import nfc, path_on_disk, path_text
@@ -74,15 +75,20 @@ class CaptionTable:
             return
         name = image or next(filter(None, map(value.get, IMAGE)), None)
         texts: Any = next((value[key] for key in CAPTION if value.get(key)), [])
-        texts = [texts] if isinstance(texts, str) else texts
         if not isinstance(name, str):
             self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
-        elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self.faults.append(f"{where}: the caption is no text ({texts!r:.60})")
-        elif fault := check_text([name, *texts]):
+        elif fault := check_text([name]):
             self.faults.append(f"{where}: {fault}")
         else:
-            self.captions.setdefault(name, []).extend(map(nfc, texts))
+            # A bad sentence costs itself, not its picture.
+            for text in texts if isinstance(texts, list) else [texts]:
+                if not isinstance(text, str):
+                    self.faults.append(f"{where}: the caption is no text ({text!r:.60})")
+                elif fault := check_text([text]):
+                    self.faults.append(f"{where}: {fault}")
+                else:
+                    self.captions.setdefault(name, []).append(nfc(text))
+            self.captions.setdefault(name, [])
             own = CAPTION if image else (*CAPTION, *IMAGE)
             rest = {key: each for key, each in value.items() if key not in own}
             self.fields[name] = {**rest, **self.fields.get(name, {})}
@@ -220,7 +226,8 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     for where, value in READERS[path.suffix.lower()](path, table.faults):
         table.add(where, value)
     names = list(table.captions)
-    if not names:
+    some_use = any(table.captions.values()) or any(table.fields.values())
+    if not names or (table.faults and not some_use):
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
     # The folder that holds one of the first pictures is that of all.
@@ -240,21 +247,31 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
 
 
 def _csv(path: Path, faults: list[str]) -> Objects:
-    rows = table_rows(path, faults)
-    header = next(rows, ("", []))[1]
-    if not {"image", "caption"} <= set(header):
+    def names(header: list[str]) -> list[str]:
+        return [name.strip().lower() for name in header]
+
+    table = open_table(path, faults, lambda header: {"image", "caption"} <= set(names(header)))
+    header = names(table.header)
+    if header.count("image") != 1 or "caption" not in header:
         raise SourceError(
             f"{path}: the first line must name the columns image,caption; found "
-            f"{header or faults[:1]}",
+            f"{table.header or faults[:1]}",
         )
-    for where, cells in rows:
-        row = dict(zip(header, cells, strict=False))
-        if len(cells) > len(header):
+    place = header.index("image")
+    captions = [number for number, name in enumerate(header) if name == "caption"]
+    for where, cells in table.rows:
+        value: dict[str, Any] = {"image": cells[place] if place < len(cells) else None}
+        if any(cells[len(header) :]):
             faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
-        elif "caption" not in row or not row.get("image"):
+            if place:
+                continue
+        elif not value["image"] or captions[-1] >= len(cells):
             faults.append(f"{where}: image and caption must both be there")
+            if not value["image"]:
+                continue
         else:
-            yield where, {"image": row["image"], "caption": row["caption"]}
+            value["captions"] = [cells[number] for number in captions if cells[number]]
+        yield where, value
 
 
 def _lines(path: Path, faults: list[str]) -> Objects:
@@ -307,7 +324,7 @@ def _json(path: Path, _: list[str]) -> Objects:
             name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
             texts = each.get("sentences")
             if isinstance(texts, list):
-                texts = [text.get("raw") for text in texts if isinstance(text, dict)]
+                texts = [text.get("raw") if isinstance(text, dict) else text for text in texts]
             value = {"image": name, "captions": texts, "split": each.get("split")}
         elif isinstance(each, dict) and sentences:
             value = {"image": each.get("file_name")}
@@ -323,6 +340,7 @@ def _json(path: Path, _: list[str]) -> Objects:
 
 READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
     ".csv": _csv,
+    ".tsv": _csv,
     ".jsonl": _lines,
     ".ndjson": _lines,
     ".parquet": _parquet,

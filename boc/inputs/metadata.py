@@ -3,7 +3,8 @@ field.
 
 A table is a CSV whose header declares the types,
 ``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. Several
-values in a cell are separated by ``|``; an empty cell has no value.
+values in a cell are separated by ``|``; an empty cell has no value. Tables of spreadsheets, with
+other separators, names in capitals, and their dates and numbers, are read, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
-from boc.inputs.text_lines import table_rows
+from boc.inputs.spreadsheets import CellError, open_table, order_of, plain_date, plain_number
+from boc.inputs.text_lines import check_text
 from boc.paths import nfc
 from boc.types import FOR_PROGRAMS, FieldType, Filter, Hit, Item
 
@@ -69,25 +71,57 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Return the table at ``path`` (UTF-8); lines that cannot be used are left out, with a
-        warning.
+        """Return the table at ``path``; cells that cannot be used are left out, with a warning,
+        and lines without an id or with too many cells.
 
-        SourceError names file, line, value and rule if no line is left.
+        SourceError names file, line, value and rule if no value is left.
         """
         rows: dict[str, dict[str, Any]] = {}
         faults: list[str] = []
-        table = table_rows(path, faults)
-        types = _types(path, next(table, ("", []))[1])
-        for where, cells in table:
-            try:
-                key, fields = parse_row(where, [cells[0], *map(nfc, cells[1:])], types)
-            except SourceError as error:
-                faults.append(str(error))
+        table = open_table(
+            path, faults, lambda header: len(header) > 1 and _column(header[0]) == "id"
+        )
+        types = _types(path, table.header)
+        lines = list(table.rows)
+        orders = {
+            place: order_of(cells[place] for _, cells in lines if place < len(cells))
+            for place, kind in enumerate(types.values(), 1)
+            if kind == "date"
+        }
+        for where, cells in lines:
+            fields: dict[str, Any] = {}
+            key = cells[0]
+            while len(cells) > len(types) + 1 and not cells[-1]:
+                cells.pop()
+            if fault := _unusable(cells, types):
+                faults.append(f"{where}: {fault}")
                 continue
+            if len(cells) <= len(types):
+                faults.append(f"{where}: {len(cells)} cells for {len(types) + 1} columns")
+            pairs = zip(types.items(), cells[1:], strict=False)
+            for place, ((name, kind), cell) in enumerate(pairs, 1):
+                text = cell
+                try:
+                    if kind == "date":
+                        order = orders[place]
+                        days = (plain_date(each.strip(), order) for each in cell.split("|"))
+                        text = "|".join(days)
+                    elif kind in ("integer", "float"):
+                        numbers = cell.split("|")
+                        text = "|".join(plain_number(each, table.separator) for each in numbers)
+                    parse_cell(name, nfc(text), kind, fields)
+                except CellError as error:
+                    faults.append(f"{where}: {error}")
+                except ValueError:
+                    shown = cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}..."
+                    faults.append(
+                        f"{where}: {name} is of type {kind}, {shown!r} is not; give {_RULES[kind]}",
+                    )
             if key in rows:
                 faults.append(f"{where}: the id {key!r} occurs again; give one line per id")
             rows.setdefault(key, fields)
-        if not rows:
+        faults.sort(key=lambda fault: int(re.findall("[0-9]+", fault)[0]))
+        if not rows or (faults and not any(rows.values())):
             reason = faults[0] if faults else "no rows below the header; give one line per item"
             raise SourceError(f"{path}, {reason}")
         leave_out(str(path), faults)
@@ -160,7 +194,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
             types,
         )
     except ValueError:
-        raise _no_value(name, kind, value) from None
+        raise no_value(name, kind, value) from None
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
@@ -178,18 +212,19 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
         try:
             first, last = _period(cast(str, value))
         except (ValueError, TypeError):
-            raise _no_value(name, kind, value) from None
+            raise no_value(name, kind, value) from None
         condition = replace(condition, value=last if op in ("<=", ">") else first)
         return replace(condition, last=last) if op in ("=", "!=") and first != last else condition
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
-            raise _no_value(name, kind, each)
+            raise no_value(name, kind, each)
     return (
         replace(condition, value=0.0) if kind == "float" and value == 0 else condition
     )  # Lucene tells it from -0.0
 
 
-def _no_value(name: str, kind: FieldType, value: object) -> BocError:
+def no_value(name: str, kind: FieldType, value: object) -> BocError:
+    """Return the error for a value that is not of the type of its field."""
     rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
     return BocError(f"{name} is of type {kind}, {value!r} is not; give {rule}")
 
@@ -300,13 +335,15 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
 
 
 def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
-    if not header or header[0].strip() != "id":
+    if not header or _column(header[0]) != "id":
         raise SourceError(
             f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}",
         )
     types: dict[str, FieldType] = {}
     for column in header[1:]:
-        name, _, kind = (part.strip() for part in column.partition(":"))
+        name, _, kind = _column(column).partition(":")
+        name = name.rstrip("_")
+        kind = kind.lstrip("_")
         if not _NAME.fullmatch(name):
             raise SourceError(
                 f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits "
@@ -324,31 +361,28 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
     return types
 
 
-def parse_row(
-    where: str,
-    cells: Sequence[str],
-    types: Mapping[str, FieldType],
-) -> tuple[str, dict[str, Any]]:
-    """Return the id and the values of one line; ``where`` is its file and number."""
-    if len(cells) != len(types) + 1:
-        raise SourceError(
-            f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas "
-            "in quotes",
-        )
+def _column(name: str) -> str:
+    """Return the name of a column, which may have capitals and spaces, as a field has it."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
+    """Return why a line cannot be used at all, or None."""
+    if len(cells) > len(types) + 1:
+        return f"{len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes"
     if not cells[0]:
-        raise SourceError(f"{where}: the id is empty; every line needs one")
-    fields: dict[str, Any] = {}
-    for (name, kind), cell in zip(types.items(), cells[1:], strict=True):
-        try:
-            values = [parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
-        except ValueError:
-            shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
-            raise SourceError(
-                f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}",
-            ) from None
-        if values:
-            fields[name] = values if len(values) > 1 else values[0]
-    return cells[0], fields
+        return "the id is empty; every line needs one"
+    return check_text(cells[:1])
+
+
+def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) -> None:
+    """Add the values of a cell, which ``|`` parts, to ``fields``. CellError for text that cannot be
+    stored, ValueError for values of another type."""
+    if fault := check_text([cell]):
+        raise CellError(fault)
+    values = [parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
+    if values:
+        fields[name] = values if len(values) > 1 else values[0]
 
 
 def parse_value(text: str, kind: FieldType) -> Value:

@@ -3,7 +3,6 @@ for line ends."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,43 +52,6 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
                 raise SourceError(f"{name}, {fault}; save the file as UTF-8") from error
             faults.append(fault)
     return decoded
-
-
-def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of a CSV (UTF-8) that are not empty, each after the place where it ends, such
-    as "line 3".
-
-    Lines that cannot be read are added to ``faults``. SourceError if the file cannot be read.
-    """
-    try:
-        data = path.read_bytes().removeprefix(BOM)
-    except OSError as error:
-        check_system(path, error, SourceError)
-        raise SourceError(f"{path}: not a readable CSV file ({error})") from error
-    lines = [line.decode(errors="surrogateescape") for line in data.splitlines(keepends=True)]
-    begin = 0
-    while begin < len(lines):
-        reader = csv.reader((lines[number] for number in range(begin, len(lines))), strict=True)
-        done = 0
-        try:
-            for cells in reader:
-                done = reader.line_num
-                where = f"line {begin + reader.line_num}"
-                if fault := check_text(cells):
-                    faults.append(f"{where}: {fault}")
-                elif cells:
-                    yield where, cells
-            return
-        except csv.Error as error:
-            begin += done + 1
-            fault = f"not a CSV file ({error}); check the quotes"
-            if "field limit" in str(error):
-                most = csv.field_size_limit()
-                fault = (
-                    f"a cell has more than {most:,} characters; shorten it, or close the quotes "
-                    "where it should end"
-                )
-            faults.append(f"line {begin}: {fault}")
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:

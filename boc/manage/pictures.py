@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc.errors import BocError, SourceError
 from boc.inputs.features import FeatureFile
-from boc.inputs.metadata import Metadata, parse_row
+from boc.inputs.metadata import Metadata, no_value, parse_cell
 from boc.inputs.sources import Source
 from boc.inputs.text_lines import check_text
 from boc.manage.build import LoadReport, add_items
@@ -59,11 +59,13 @@ def add_pictures(
     manifest = searcher.index.manifest
     types = {field: manifest.fields.get(field, "keyword") for field in fields or {}}
     check_fields(manifest, Metadata(types, {}))
-    cells = []
-    for value in (fields or {}).values():
+    row: dict[str, Any] = {}
+    for field, value in (fields or {}).items():
         values = value if isinstance(value, (list, tuple)) else [value]
-        cells.append(nfc("|".join(map(str, values))))
-    _, row = parse_row("fields", ["all", *cells], types)
+        try:
+            parse_cell(field, nfc("|".join(map(str, values))), types[field], row)
+        except ValueError:
+            raise no_value(field, types[field], value) from None
     items = []
     in_memory = {}
     for key, picture in zip(keys, pictures, strict=True):

@@ -401,10 +401,12 @@ def test_karpathy_as_it_comes(pictures: Path) -> None:
     assert captions == {
         "val2014/a.png": ["one ", "two"],
         "b.png": [],
+        "c.png": [],
     }
     assert rows == {
         "val2014/a.png": {"split": "test"},
         "b.png": {"split": "train"},
+        "c.png": {"split": "train"},
     }
     assert [reason.split(":")[0] for reason in reasons] == ["image 2"]
 

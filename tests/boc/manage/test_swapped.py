@@ -26,7 +26,10 @@ PAIRS = [(number, PART + 7 + number) for number in range(6)] + [(2 * n, 2 * n + 
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    monkeypatch.setattr("boc.inputs.extraction.worker_count", lambda _: 0)
+    monkeypatch.setattr(
+        "boc.inputs.extraction.worker_count",
+        lambda _: 0,
+    )
     return Counting.installed(monkeypatch)
 
 
@@ -41,20 +44,31 @@ def fill(folder: Path, count: int) -> Files:
 
 
 def swap(files: Files, one: int, other: int) -> None:
-    files.do(("swap", f"{one:03d}.png", f"{other:03d}.png"))
+    files.do(
+        (
+            "swap",
+            f"{one:03d}.png",
+            f"{other:03d}.png",
+        )
+    )
 
 
 def wrong(items: Any, vectors: Any) -> list[str]:
     """The ids of pictures whose vector is that of other bytes."""
     fresh = Counting().encode_images([item.path.read_bytes() for item in items]).vectors
-    apart = np.abs(np.asarray(vectors, np.float32) - fresh).max(axis=1)
+    apart = np.abs(np.asarray(vectors, np.float32) - fresh).max(
+        axis=1,
+    )
     return [item.id for item, each in zip(items, apart, strict=True) if each > 1e-2]
 
 
 def wrong_of_index(at: str) -> list[str]:
     index = plugins.backend(at).open("x")
     items = list(index.items())
-    return wrong(items, index.vectors([item.id for item in items]))
+    return wrong(
+        items,
+        index.vectors([item.id for item in items]),
+    )
 
 
 @pytest.mark.slow
@@ -76,7 +90,10 @@ def test_killed_index_and_sync_of_swapped_pictures(
     swap(files, *pair)
     for number in range(PART + 40):
         (folder / f"new {number}.png").write_bytes(b"another %03d" % number)
-        os.utime(folder / f"new {number}.png", (9, 9))
+        os.utime(
+            folder / f"new {number}.png",
+            (9, 9),
+        )
     encoder.seen.clear()
     encoder.breaks_at = PART
     with suppress(KeyboardInterrupt):
@@ -103,30 +120,66 @@ def test_killed_extract_of_swapped_pictures(
     files = fill(folder, PART + 40)
     encoder.breaks_at = PART
     with suppress(KeyboardInterrupt):
-        list(Extraction(open_source(folder), path, encoder=encoder).run())
+        list(
+            Extraction(
+                open_source(folder),
+                path,
+                encoder=encoder,
+            ).run()
+        )
     swap(files, *pair)
-    with pytest.raises(FeatureFileError, match="state of the pictures"):
-        list(Extraction(open_source(folder), path, encoder=encoder).run())
+    with pytest.raises(
+        FeatureFileError,
+        match="state of the pictures",
+    ):
+        list(
+            Extraction(
+                open_source(folder),
+                path,
+                encoder=encoder,
+            ).run()
+        )
     swap(files, *pair)
     fresh = tmp_path / "again.h5"
-    list(Extraction(open_source(folder), fresh, encoder=encoder).run())
+    list(
+        Extraction(
+            open_source(folder),
+            fresh,
+            encoder=encoder,
+        ).run()
+    )
     with FeatureFile(fresh) as file:
-        assert wrong(file.items("image"), file.vectors("image")) == []
+        assert (
+            wrong(
+                file.items("image"),
+                file.vectors("image"),
+            )
+            == []
+        )
 
 
-@pytest.mark.parametrize("kind", ["bmp", "tar"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bmp", "tar"],
+)
 def test_thumbnails_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     kind: str,
 ) -> None:
-    pytest.importorskip("fastapi", reason="the page needs the extra web")
+    pytest.importorskip(
+        "fastapi",
+        reason="the page needs the extra web",
+    )
     from tests.boc.inputs.test_captions import shard
     from tests.boc.web.test_api import client_of
 
     def bitmap(number: int) -> bytes:
         buffer = io.BytesIO()
-        Image.new("RGB", (40, 30), (20 * number, 90, 200 - 10 * number)).save(buffer, "BMP")
+        Image.new("RGB", (40, 30), (20 * number, 90, 200 - 10 * number)).save(
+            buffer,
+            "BMP",
+        )
         return buffer.getvalue()
 
     def write(numbers: list[int]) -> None:
@@ -143,13 +196,22 @@ def test_thumbnails_of_swapped_pictures(
     at = f"file:{tmp_path / 'at'}"
     write(list(range(6)))
     new("x", source, at)
-    client = client_of(Searcher.open("x", at), tmp_path / "cache")
+    client = client_of(
+        Searcher.open("x", at),
+        tmp_path / "cache",
+    )
 
     def thumbnails() -> list[tuple[str, tuple[int, ...]]]:
         answers = [client.get(f"/api/thumb/{number}.bmp") for number in range(6)]
         shown = [Image.open(io.BytesIO(each.content)).convert("RGB") for each in answers]
         pixels = [each.getpixel((20, 15)) for each in shown]
-        return list(zip([each.headers["etag"] for each in answers], pixels, strict=True))
+        return list(
+            zip(
+                [each.headers["etag"] for each in answers],
+                pixels,
+                strict=True,
+            )
+        )
 
     before = thumbnails()
     assert thumbnails() == before
