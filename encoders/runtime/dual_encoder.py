@@ -60,18 +60,20 @@ class DualEncoder:
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
         vectors, sets = self._images(prepared)
-        embeddings = Embeddings("image", vectors)
-        if self._concepts:
-            boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
-            embeddings = Embeddings("image", vectors, sets, boxes=boxes)
-        return embeddings if self._bank is None else self._bank.extend(embeddings)
+        if self._bank is not None:
+            vectors, sets = self._bank.extend("image", vectors, sets)
+        if not self._concepts:
+            return Embeddings("image", vectors)
+        boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
+        return Embeddings("image", vectors, sets, boxes=boxes)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         vectors, sets, words = self._texts(texts)
-        embeddings = Embeddings("text", vectors)
-        if self._concepts:
-            embeddings = Embeddings("text", vectors, sets, words=words)
-        return embeddings if self._bank is None else self._bank.extend(embeddings, texts)
+        if self._bank is not None:
+            vectors, sets = self._bank.extend("text", vectors, sets, texts)
+        if not self._concepts:
+            return Embeddings("text", vectors)
+        return Embeddings("text", vectors, sets, words=words)
 
 
 def choose_towers(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from boc.atomic_files import replacing
 from boc.foreign import read_archive
 from boc.rerank.storage import restore_rows, store_rows
-from boc.types import OFFSET_PARTS, Embeddings, Ragged
+from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
 from boc.vectors import Floats
 
 MORE = len(OFFSET_PARTS)  # components
@@ -95,36 +95,37 @@ class HubBank:
 
     def extend(
         self,
-        embeddings: Embeddings,
-        texts: Sequence[str] | None = None,
-    ) -> Embeddings:
-        """Return embeddings with the components of the offsets, zeros in those of concepts.
-        ``texts`` are the sentences."""
-        side = int(embeddings.modality == "text")
-        bank = self._queries[side]
-        limit = self.limit[0]
-        raw = hub_offsets(embeddings.vectors, bank) - self.means[side]
-        offsets = np.clip(self.strengths[side] * raw, -limit, limit)
-        root = np.sqrt(limit)
-        ones = np.full(len(offsets), root)
-        if texts is not None:
-            ones[[len(text.split()) < FEW for text in texts]] = 0
-        more = np.zeros((len(offsets), MORE))
-        more[:, side] = -offsets / root
-        more[:, 1 - side] = ones
-        more[:, 2 + side] = np.sqrt(np.maximum(0, 2 * limit - np.square(more).sum(axis=1)))
-        vectors = np.hstack([embeddings.vectors, more]) / np.sqrt(1 + 2 * limit)
-        concepts = embeddings.concepts
-        if concepts is not None:
-            values = np.pad(concepts.values, ((0, 0), (0, MORE)))
-            concepts = Ragged(values, concepts.offsets)
-        return Embeddings(
-            embeddings.modality,
-            vectors.astype(np.float32),
-            concepts,
-            boxes=embeddings.boxes,
-            words=embeddings.words,
-        )
+        modality: Modality,
+        vectors: Floats,
+        concepts: Ragged,
+        texts: Sequence[str] = (),
+    ) -> tuple[Floats, Ragged]:
+        """Return vectors (n, d + 4) with the components of the offsets, and concepts with zeros in
+        their place. ``texts`` are the sentences."""
+        side = MODALITIES.index(modality)
+        limit = float(self.limit[0])
+        root = limit**0.5
+        raw = hub_offsets(vectors, self._queries[side]) - self.means[side]
+        own = np.minimum(np.maximum(self.strengths[side] * raw, -limit), limit) / -root
+        other = np.full(len(own), root)
+        for place, text in enumerate(texts):
+            if len(text.split()) < FEW:
+                other[place] = 0
+        extended = _widened(vectors)
+        more = extended[:, -MORE:]
+        more[:, side] = own
+        more[:, 1 - side] = other
+        more[:, 2 + side] = np.sqrt(np.maximum(0, 2 * limit - own * own - other * other))
+        extended *= np.float32((1 + 2 * limit) ** -0.5)
+        return extended, Ragged(_widened(concepts.values), concepts.offsets)
+
+
+def _widened(rows: Floats) -> Floats:
+    """Return rows with zeros in the components of offsets."""
+    n, d = rows.shape
+    widened = np.zeros((n, d + MORE), np.float32)
+    widened[:, :d] = rows
+    return widened
 
 
 def hub_offsets(vectors: Floats, bank: Floats) -> NDArray[np.float64]:

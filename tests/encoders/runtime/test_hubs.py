@@ -16,12 +16,13 @@ from boc.manage.build import build_index
 from boc.manage.facts import index_facts
 from boc.rerank.storage import restore_rows
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, ImageRef, Ragged
+from boc.types import ImageRef, Ragged
 from boc.vectors import Floats, unit_rows
 from encoders.runtime.hubs import FEW, MORE, HubBank
 from encoders.training.hub_bank import choose_bank
 
 DIM = 8
+NONE = Ragged(np.zeros((0, DIM), np.float32), np.zeros(1, np.int64))
 
 
 def unit(count: int, seed: int, mean: float = 0.0) -> Floats:
@@ -64,8 +65,8 @@ def test_scores_of_extended_vectors(
     texts = unit(5, seed + 2)
     images = unit(7, seed + 3)
     sentences = [" ".join(["word"] * words)] * len(texts)
-    said = bank.extend(Embeddings("text", texts), sentences).vectors
-    seen = bank.extend(Embeddings("image", images)).vectors
+    said = bank.extend("text", texts, NONE, sentences)[0]
+    seen = bank.extend("image", images, NONE)[0]
     limit = float(bank.limit[0])
     asking = [restore_rows(bank.texts), restore_rows(bank.images)]
     of_images, of_texts = (
@@ -94,8 +95,7 @@ def test_scores_of_extended_vectors(
 def test_concepts_get_zeros() -> None:
     bank = HubBank.of(unit(50, 0), unit(50, 1), (1.0, 1.0))
     concepts = Ragged(unit(3, 2), np.array([0, 1, 3]))
-    extended = bank.extend(Embeddings("image", unit(2, 3), concepts)).concepts
-    assert extended is not None
+    _, extended = bank.extend("image", unit(2, 3), concepts)
     assert np.array_equal(extended.values[:, :DIM], concepts.values)
     assert not extended.values[:, DIM:].any()
     assert extended.values.shape[1] == DIM + MORE
@@ -128,8 +128,8 @@ def test_bank_is_chosen_where_it_helps() -> None:
     assert bank is not None
     assert bank.strengths[0] > 0
     sentence = ["one two three"] * 300
-    said = bank.extend(Embeddings("text", texts), sentence).vectors
-    seen = bank.extend(Embeddings("image", images)).vectors
+    said = bank.extend("text", texts, NONE, sentence)[0]
+    seen = bank.extend("image", images, NONE)[0]
 
     def found(scores: Floats) -> int:
         own = scores.diagonal()[:, None]
