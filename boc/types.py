@@ -367,6 +367,17 @@ class StoredConcepts:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def take(self, chosen: Ints) -> StoredConcepts:
+        """Return the sets ``chosen``, in that order."""
+        begins = self.offsets[chosen]
+        lengths = self.offsets[chosen + 1] - begins
+        offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
+        places = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        scales = None
+        if self.scales is not None:
+            scales = self.scales[places]
+        return StoredConcepts(self.values[places], offsets, scales)
+
     def to_ragged(self) -> Ragged:
         """Return the sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)

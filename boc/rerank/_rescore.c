@@ -1,5 +1,6 @@
 /* Dot products with stored vectors, and compact codes of them, for Python; see rescore.h and compact.h. */
 
+#include "align.h"
 #include "compact.h"
 #include "rescore.h"
 #include <stdlib.h>
@@ -76,7 +77,74 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
     return result;
 }
 
+/* Whether sets from ``begins`` to ``ends`` lie within n rows; ``longest`` becomes the length of the longest. */
+static int lie_within(const int64_t *begins, const int64_t *ends, int64_t sets, int64_t n, int64_t *longest)
+{
+    *longest = 1;
+    for (int64_t i = 0; i < sets; i++) {
+        if (begins[i] < 0 || begins[i] > ends[i] || ends[i] > n) {
+            PyErr_SetString(PyExc_ValueError, "sets must lie within their rows");
+            return 0;
+        }
+        *longest = ends[i] - begins[i] > *longest ? ends[i] - begins[i] : *longest;
+    }
+    return 1;
+}
+
+static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[] = {{"query", "f", 2},  {"rows", "efb", 2},      {"begins", "q", 1},
+                      {"ends", "q", 1}, {"sums", "f", 2, 1}, {"scales", "f", 1}};
+    PyObject *result = NULL;
+    (void)module;
+    if (n_objects != 5 && n_objects != 6)
+        return PyErr_Format(PyExc_TypeError, "align takes 5 or 6 arrays");
+    if (!take(arrays, objects, (int)n_objects)) {
+        const int64_t m = arrays[0].view.shape[0], d = arrays[0].view.shape[1], n = arrays[1].view.shape[0];
+        const int64_t sets = arrays[2].view.shape[0], size = arrays[1].view.itemsize;
+        const int64_t *begins = arrays[2].view.buf, *ends = arrays[3].view.buf;
+        const int64_t fours = (m + FOUR - 1) / FOUR * FOUR, width = (d + LANES_OF - 1) / LANES_OF * LANES_OF;
+        const char *rows = arrays[1].view.buf;
+        const float *scales = n_objects == 6 ? arrays[5].view.buf : NULL;
+        float *sums = arrays[4].view.buf, *padded = NULL;
+        int64_t longest;
+        if (same_length(arrays[1].view.shape[1], d, "rows for a query of another width") &&
+            same_length(arrays[3].view.shape[0], sets, "ends for another number of sets") &&
+            same_length(arrays[4].view.shape[0], 2, "sums of query and rows") &&
+            same_length(arrays[4].view.shape[1], sets, "sums for another number of sets") &&
+            (scales == NULL || same_length(arrays[5].view.shape[0], n, "scales for another number of rows")) &&
+            lie_within(begins, ends, sets, n, &longest) &&
+            /* The query, then the products of a set, then its largest. */
+            !(padded = PyMem_Calloc((size_t)(fours * width + (fours + 1) * longest), sizeof *padded)))
+            PyErr_NoMemory();
+        if (padded) {
+            Products *const products = size == 1 ? set_of_bytes : size == sizeof(half) ? set_of_halves : set_of_floats;
+            const Set query = {padded, fours, width};
+            float *of_set = padded + fours * width, *most = of_set + fours * longest;
+            for (int64_t i = 0; i < m; i++)
+                memcpy(padded + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t i = 0; i < sets; i++) {
+                const int64_t length = ends[i] - begins[i];
+                sums[i] = sums[sets + i] = 0;
+                if (length == 0 || m == 0)
+                    continue;
+                products(&query, rows + begins[i] * d * size, length, d, of_set);
+                sum_largest(of_set, scales ? scales + begins[i] : NULL, m, length, most, sums + i, sums + sets + i);
+            }
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
+        }
+        PyMem_Free(padded);
+    }
+    release(arrays, 6);
+    return result;
+}
+
 static PyMethodDef methods[] = {
+    {"align", (PyCFunction)(void (*)(void))align, METH_FASTCALL,
+     "align(query, rows, begins, ends, sums, [scales]): sums (2, n) over the rows of the query, and over those of each "
+     "set from begins[i] to ends[i], of their largest product with the other side; times scales."},
     {"dot", (PyCFunction)(void (*)(void))dot, METH_FASTCALL,
      "dot(query, rows, out, [chosen]): dot products with all rows, or with the chosen ones, into out."},
     {"encode", (PyCFunction)(void (*)(void))encode, METH_FASTCALL,

@@ -9,6 +9,15 @@ def dot(
     chosen: NDArray[Any] = ...,
     /,
 ) -> None: ...
+def align(
+    query: NDArray[Any],
+    rows: NDArray[Any],
+    begins: NDArray[Any],
+    ends: NDArray[Any],
+    sums: NDArray[Any],
+    scales: NDArray[Any] = ...,
+    /,
+) -> None: ...
 def encode(
     rows: NDArray[Any],
     signs: NDArray[Any],

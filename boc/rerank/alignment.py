@@ -10,6 +10,11 @@ from boc.rerank.dot import products
 from boc.types import Modality, Ragged, Rescore, StoredConcepts
 from boc.vectors import Floats, Ints, unit_rows
 
+try:
+    from boc.rerank import _rescore
+except ImportError:  # not built here: numpy stands in
+    _rescore = None  # type: ignore[assignment]
+
 CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
@@ -19,13 +24,35 @@ def align(
     metric: str,
     *,
     asks_by_words: bool,
+    chosen: Ints | None = None,
 ) -> Floats:
-    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
+    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones, those ``chosen``
+    int64 (n,) or all.
 
     ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise
-    the other way round.
+    the other way round. Native code reads the sets where they lie, also from a memory map.
     """
     check_metric(metric)
+    if _rescore is not None and candidates.values.flags.c_contiguous:
+        begins = candidates.offsets[:-1]
+        ends = candidates.offsets[1:]
+        if chosen is not None:
+            begins = begins[chosen]
+            ends = ends[chosen]
+        sums = np.empty((2, len(begins)), np.float32)
+        arrays = (unit_rows(query), candidates.values, begins, ends, sums, candidates.scales)
+        _rescore.align(*(array for array in arrays if array is not None))
+        by_words, by_regions = sums if asks_by_words else sums[::-1]
+        if metric == "mwsr":
+            return by_regions
+        if metric == "symm":
+            return by_words + by_regions
+        if metric == "mravgw":
+            words = len(query) if asks_by_words else ends - begins
+            return by_words / np.maximum(words, 1).astype(np.float32)
+        return by_words
+    if chosen is not None:
+        candidates = candidates.take(chosen)
     cosines = products(unit_rows(query), candidates.values)
     if candidates.scales is not None:
         cosines *= candidates.scales
@@ -40,18 +67,26 @@ def alignment_scores(
     i: int,
     candidates: StoredConcepts,
     modality: Modality,
+    chosen: Ints | None = None,
 ) -> Floats:
-    """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
+    """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``: all, or
+    those ``chosen``.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
-    total = np.zeros(len(candidates), np.float32)
+    total = np.zeros(len(candidates) if chosen is None else len(chosen), np.float32)
     parts = [(part, 0, weight) for part, weight in rescore.parts]
     for query, row, weight in parts or [(rescore.queries, i, 1.0)]:
         assert query.concepts is not None
         by_words = (query.modality, modality) != ("image", "text")
         concepts = query.concepts[row]
-        scores = align(concepts, candidates, rescore.metric, asks_by_words=by_words)
+        scores = align(
+            concepts,
+            candidates,
+            rescore.metric,
+            asks_by_words=by_words,
+            chosen=chosen,
+        )
         total += np.float32(weight) * scores
     return total
 

@@ -42,7 +42,7 @@ from .live_segments import Located, Snapshot, locate, masks_of, open_current, ow
 from .npy_files import DAMAGED
 from .postings import RowScores
 from .ranking import Ranking, best_of
-from .segment import Segment, side_by_side, take_sets
+from .segment import Segment, side_by_side
 
 LEAST = 20_000  # items from which compact codes order candidates; fewer vectors are in the cache
 
@@ -235,11 +235,11 @@ class EmbeddedEngine:
             raise no_concepts(self._home)
         groups = locate(self._parts, ids)
         sets = [
-            take_sets(part.segment.concepts, rows)
+            part.segment.concepts.take(rows)
             for part, _, rows in [(self._parts[0], None, np.zeros(0, np.int64)), *groups]
             if part.segment.concepts is not None
         ]
-        return take_sets(side_by_side(sets), _order(groups))
+        return side_by_side(sets).take(_order(groups))
 
     def items(self) -> Iterator[Item]:
         try:

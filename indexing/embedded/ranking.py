@@ -23,7 +23,7 @@ from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
 from .npy_files import rows_of
 from .postings import RowScores
-from .segment import Segment, take_sets
+from .segment import Segment
 
 
 class RankedRows(NamedTuple):
@@ -193,8 +193,14 @@ class Ranking:
             assert request.modality is not None
             for part, rows in pairs:
                 assert part.segment.concepts is not None
-                sets = take_sets(part.segment.concepts, rows)
-                scored.append((rows, alignment_scores(rescore, i, sets, request.modality)))
+                scores = alignment_scores(
+                    rescore,
+                    i,
+                    part.segment.concepts,
+                    request.modality,
+                    rows,
+                )
+                scored.append((rows, scores))
             return best_of(self.parts, scored, rescore.k)
         query = rescore.queries.vectors[i]
         scored = [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs]

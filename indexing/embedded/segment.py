@@ -155,7 +155,7 @@ def gather_segment(
             json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen
         )
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], np.uint8)
-    sets = None if concepts is None else take_sets(concepts, order)
+    sets = None if concepts is None else concepts.take(order)
     return Segment(
         Postings.from_matrix(terms[order]),
         _pick_rows(vectors, order),
@@ -177,17 +177,6 @@ def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[
         picked[places[begin:end]] = block[order[places[begin:end]] - first]
         first += len(block)
     return picked
-
-
-def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
-    """Return the concept sets ``chosen``, in that order."""
-    places = _places(concepts.offsets, chosen)
-    ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
-    return StoredConcepts(
-        concepts.values[places],
-        ends,
-        None if concepts.scales is None else concepts.scales[places],
-    )
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:

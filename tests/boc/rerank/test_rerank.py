@@ -56,27 +56,34 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
     return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
 @given(
     query=sets_of(1, 1),
     sets=sets_of(0, 6),
     by_words=st.booleans(),
     metric=st.sampled_from(ALIGNMENTS),
+    chosen=st.lists(st.integers(0, 5), max_size=7),
 )
 def test_alignments_equal_the_slow_loops(
+    path: str,
     query: list[NDArray[np.float32]],
     sets: list[NDArray[np.float32]],
     by_words: bool,
     metric: str,
+    chosen: list[int],
 ) -> None:
+    some = np.array([i for i in chosen if i < len(sets)], np.int64)
     pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
     expected = [slow_alignment(regions, words, metric) for regions, words in pairs]
     largest = max(len(query[0]), *map(len, sets), 1) if sets else 1
     for dtype, error in (("float16", 1e-3), ("int8", 1e-2)):
         stored = store(Ragged.from_sets(sets, 5), dtype)
-        scores = align(query[0], stored, metric, asks_by_words=by_words)
+        with computing_by(path):
+            scores = align(query[0], stored, metric, asks_by_words=by_words)
+            few = align(query[0], stored, metric, asks_by_words=by_words, chosen=some)
         assert scores.dtype == np.float32
         assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
+        assert few.tolist() == pytest.approx(scores[some].tolist(), abs=1e-6)
 
 
 @pytest.mark.slow
@@ -181,6 +188,7 @@ def computing_by(path: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if path == "numpy":
             patch.setattr(dot_module, "_rescore", None)
+            patch.setattr(alignment, "_rescore", None)
         yield
 
 
@@ -347,6 +355,35 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
         dot_module._rescore.dot(query, rows, out, *([] if chosen is None else [chosen]))
     assert (out == 1).all()
+
+
+@pytest.mark.skipif(dot_module._rescore is None, reason="not built here")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: np.ones((2, 4), np.float32)}, "another width"),
+        ({1: np.ones((6, 3))}, "rows must have"),
+        ({2: np.array([-1, 2])}, "within their rows"),
+        ({3: np.array([2, 7])}, "within their rows"),
+        ({2: np.array([3, 2])}, "within their rows"),
+        ({3: np.array([2])}, "ends for another"),
+        ({4: np.empty((2, 3), np.float32)}, "sums for another"),
+        ({5: np.ones(5, np.float32)}, "scales for another"),
+    ],
+)
+def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str) -> None:
+    arrays = [
+        np.ones((2, 3), np.float32),
+        np.ones((6, 3), np.float16),
+        np.array([0, 2]),
+        np.array([2, 6]),
+        np.empty((2, 2), np.float32),
+        np.ones(6, np.float32),
+    ]
+    for i, array in change.items():
+        arrays[i] = array
+    with pytest.raises(ValueError, match=message):
+        dot_module._rescore.align(*arrays)
 
 
 @pytest.mark.parametrize("path", PATHS)
