@@ -51,6 +51,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
     learned: Number = 0
     near: Number = 0
     far: Number = 0
+    whole: bool = False
 
 
 class _Entries(Struct):

@@ -29,6 +29,9 @@ class Costs(NamedTuple):
 
     It compares ``quick`` components of vectors in the time that terms take to find candidates of
     recall 0.98, but at most ``window`` items, and ``patience`` times as many for the right hits.
+    Under a dictionary, which gives each query the same number of terms, it compares ``begin`` items
+    in the time that it takes to begin with terms, and each further item in the time of ``row``
+    postings.
     Too few candidates are less than ``choice`` per hit, and under filters ``far`` times less than
     usual. Filters that a share of the items pass take (1 / share) ** ``growth`` times as many
     terms. ``compact``: codes of a few bits order candidates before their vectors are read.
@@ -44,10 +47,12 @@ class Costs(NamedTuple):
     growth: float = 0.0
     compact: bool = False
     unscored: float = 0.0
+    begin: int = 900
+    row: float = 2.3
 
 
 FOLDER = Costs(2_500_000, choice=1, far=2, growth=0.3)
-SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1.0)
+SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1.0, row=0)
 
 
 class Statistics(NamedTuple):
@@ -88,9 +93,23 @@ class Plan(NamedTuple):
         return matching < max(self.least, self.share * n_terms)
 
 
-def quick_items(known: Statistics, costs: Costs) -> int:
-    """Return how many items are compared as quickly as terms find candidates."""
-    return min(costs.quick // known.dim, costs.window)
+def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bool) -> float:
+    """Return what candidates by terms cost, in postings that are read one after the other.
+
+    A vector is a random access. Compact codes are read before vectors, and each term adds some.
+    """
+    if compact:
+        return n_terms * (list_length + 3) + depth
+    return n_terms * list_length + 10 * depth
+
+
+def quick_items(known: Statistics, costs: Costs, n_terms: int | None, depth: int) -> int:
+    """Return how many items are compared as quickly as ``n_terms`` terms find ``depth`` candidates;
+    None where queries have more or fewer terms."""
+    if n_terms is None or not costs.row:
+        return min(costs.quick // known.dim, costs.window)
+    cost = postings_read(n_terms, depth, list_length=known.list_length, compact=costs.compact)
+    return costs.begin + int(cost / costs.row)
 
 
 def make_plan(
@@ -105,13 +124,15 @@ def make_plan(
     known = statistics() if request.planned else None
     by_vectors = rescore.metric == "dot"
     compact = costs.compact and request.modality is not None
-    return _plan(request.k, rescore.k, by_vectors, compact, bool(request.filters), known, costs)
+    filtered = bool(request.filters)
+    return _plan(request.k, rescore.k, request.n_terms, by_vectors, compact, filtered, known, costs)
 
 
 @lru_cache(1000)
 def _plan(
     depth: int,
     k: int,
+    n_terms: int | None,
     by_vectors: bool,
     compact: bool,
     filtered: bool,
@@ -121,7 +142,7 @@ def _plan(
     plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
     if known is None:
         return plan
-    quick = quick_items(known, costs)
+    quick = quick_items(known, costs, n_terms, depth)
     # An alignment compares concept sets, which takes long: of no more items than candidates.
     if known.passing <= (quick if by_vectors else depth):
         return plan._replace(way="all")
@@ -145,8 +166,18 @@ def vectors_read(depth: int, k: int) -> int:
 def usual_way(index: Engine) -> Way:
     """Return how a search by vectors and without filters finds pictures, or sentences if there are
     no pictures."""
-    known = index.statistics("image" if index.manifest.items["image"] else "text")
-    return "all" if known.passing <= quick_items(known, index.costs) else "terms"
+    manifest = index.manifest
+    known = index.statistics("image" if manifest.items["image"] else "text")
+    last = manifest.codec["steps"][-1]
+    n_terms = last["params"]["query_z"] if last["name"] == "Dictionary" else None
+    depth = candidates(10, manifest.rm, planned=True)
+    return "all" if known.passing <= quick_items(known, index.costs, n_terms, depth) else "terms"
+
+
+def least_items(index: Engine) -> int:
+    """Return how many items are compared in less time than terms take under any budgets."""
+    costs = index.costs
+    return costs.begin if costs.row else costs.quick // index.manifest.identity.dim
 
 
 def candidates(k: int, rm: float, *, planned: bool) -> int:

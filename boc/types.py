@@ -497,7 +497,8 @@ class SearchRequest:
 
     ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the
     right hits. Requests of one ``way`` differ in their vectors only, which were checked: one check
-    and one plan serves all of them.
+    and one plan serves all of them. ``n_terms`` is the number of terms of each query under a
+    dictionary.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -508,6 +509,7 @@ class SearchRequest:
     code: QueryCode | None = None
     planned: bool = False
     way: object = None
+    n_terms: int | None = None
 
     @cached_property
     def queries(self) -> TermMatrix:

@@ -2,9 +2,9 @@
 nearest items.
 
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it
-holds pictures too, else sentences that an encoder at hand encodes, else pictures moved away from
-where pictures lie. Items themselves find each other far more easily than sentences find them; they
-are taken where only sentences are held.
+holds pictures too, else sentences that an encoder at hand encodes, else items that are moved by a
+part of the difference of two others. Items find each other more easily than sentences find them,
+because their near copies come first. So moved items look for the nearest with and without copies.
 
 Items of another kind that are added later lie farther from the centroids than those that the
 dictionary was learned from. Then it drifts: the budgets are chosen again, and learning it again is
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from boc.manage.learn import held_out
 from boc.manage.load import BATCH, VectorSource
 from boc.manage.stored import StoredItems
 from boc.manifest import with_query_z
-from boc.plan import usual_way
+from boc.plan import candidates, least_items, postings_read, quick_items, usual_way
 from boc.plugins import Encoder, Engine
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
@@ -42,16 +42,21 @@ HITS = 10  # hits that recall counts
 
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 """Terms of a query that are tried."""
-DEEPEST = 3000
-"""Candidates of a query at most."""
-EVERY = 1001
-"""Candidates of a hit, for all items that share a term: more than a server re-ranks otherwise."""
+DEEP = 3000, 8000
+"""Candidates of a query at most, and where they do not hold the promise."""
+EVERY = 10_010
+"""Candidates, for all items that share a term: more than a server re-ranks otherwise."""
+MOVED = 0.3
+"""Part of the difference of two items by which a third is moved."""
+COPY = 0.9
+"""Cosine from which an item is a near copy of another."""
+COPIES = 50
+"""Near copies of an item at most that a query looks behind."""
+LAST = 0.01
+"""Recall given away at most where it takes more than half as much time as the rest."""
 EASIER = 1.5
 """Captions of an index miss so many times fewer pictures than other sentences, which their encoder
 never saw."""
-SHORT = 0.02
-"""Recall given away where not even the most reach the promise: the last of it takes most of the
-time."""
 LATER = 0.1
 """Share of items added later from which a drift counts."""
 
@@ -106,18 +111,23 @@ def choose_budgets(
     budgets = {}
     learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
     if not learned:
-        apart, _ = _take(source, find, held_out(counts[find]))
+        apart = _take(source, find, held_out(counts[find]))
         near = distance(searcher.codec, find, _sample(index, find))
         far = distance(searcher.codec, find, apart.vectors)
         learned = {"learned": counts[find], "near": near, "far": far}
     chosen = {"target": promised, "items": sum(counts.values()), **learned}
-    if _uses_budgets(index):
+    if counts[find] > least_items(index):
         # A server that scores terms answers more slowly.
-        most = 80 if 0 < index.costs.unscored < math.inf else 250
+        most = 80 if 0 < index.costs.unscored < math.inf else 400
         sample = _sample_queries(index, source, find, encoder, most)
         aim = 1 - (1 - promised) / EASIER if sample.kind == "captions" else promised
         query_z, rm, figures = _Tuner(searcher, find, sample).choose(aim)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
+        known = index.statistics(find)
+        quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
+        # Comparing all keeps a promise that terms cannot keep, if it does not take much longer.
+        if figures["high"] < promised and known.passing < 4 * quick:
+            chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
@@ -188,21 +198,26 @@ def _target(index: Engine) -> Modality:
 
 
 class _Sample(NamedTuple):
-    """Queries of some ``kind``, the ids of the items that they are, and their true items: the ids
-    of the exact nearest."""
+    """Queries of some ``kind``, and one or two truths: the ids of the exact nearest items of each
+    query, the harder truth first. ``skipped`` hits may lie before those of the harder truth."""
 
     kind: str
     queries: Embeddings
-    own: Sequence[str]
-    truth: list[list[str]]
+    truths: list[list[list[str]]]
+    skipped: int = 0
 
     def ranks(self, order: NDArray[np.object_]) -> NDArray[np.int64]:
-        """Return ranks of the true items in ``order``, (queries, hits); those of missing ones are
-        beyond all."""
-        others = (row[row != mine] for row, mine in zip(order, self.own, strict=True))
-        places = [{key: place for place, key in enumerate(row)} for row in others]
-        pairs = zip(places, self.truth, strict=True)
-        return np.array([[place.get(key, 1 << 40) for key in row] for place, row in pairs])
+        """Return ranks of the true items in ``order`` (queries, hits), (truths, queries, HITS).
+
+        Ranks of missing ones are beyond all, and before all where fewer items exist.
+        """
+        ranks = np.full((len(self.truths), len(order), HITS), -1)
+        for query, hits in enumerate(order):
+            places = {key: place for place, key in enumerate(hits)}
+            for number, truth in enumerate(self.truths):
+                mine = [places.get(key, 1 << 40) for key in truth[query]]
+                ranks[number, query, : len(mine)] = mine
+        return ranks
 
 
 def _sample_queries(
@@ -212,77 +227,89 @@ def _sample_queries(
     encoder: Callable[[], Encoder] | None,
     most: int,
 ) -> _Sample:
-    counts = index.manifest.items
-    captions = held_out(counts["text"])[:: -(-250 // most)]
-    own = [""] * most
-    if find == "text":
-        kind = "items"
-        queries, own = _take(source, find, _spread(most, counts[find]))
-    elif len(captions) >= 20:
-        kind = "captions"
-        queries, own = _take(source, "text", captions)
-    elif encoder is not None:
-        kind = "sentences"
+    captions = held_out(index.manifest.items["text"])[:: -(-250 // most)]
+    if find == "image" and len(captions) >= 20:
+        queries = _take(source, "text", captions).vectors
+        return _sample_of("captions", source, find, queries)
+    if find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
-        queries = encoder().encode_texts(lines[:most])
-    else:
-        kind = "moved pictures"
-        pictures = _take(source, find, _spread(3 * most, counts[find]))[0].vectors
-        n = len(pictures) // 3
-        first, second, third = pictures[: 3 * n].reshape(3, n, -1)
-        # So moved, a picture is as far from all others as a sentence is.
-        queries = Embeddings("text", unit_rows(first + 0.8 * (second - third)))
-    own = own[: len(queries)]
-    return _Sample(kind, queries, own, _nearest(source, find, queries.vectors, own))
-
-
-def _spread(size: int, count: int) -> NDArray[np.int64]:
-    """Return ``size`` numbers below ``count``, or all, at equal distances."""
-    size = min(size, count)
-    return np.arange(size) * count // max(1, size)
+        queries = encoder().encode_texts(lines[:most]).vectors
+        return _sample_of("sentences", source, find, queries)
+    rows = unit_rows(index.vectors(index.sample(3 * most, find)).astype(np.float32))
+    n = len(rows) // 3
+    items = rows[0 : 3 * n : 3]
+    # Neighbours in an index may be alike.
+    difference = rows[1 : 3 * n : 3] - np.roll(rows[2 : 3 * n : 3], n // 2, axis=0)
+    queries = unit_rows(items + MOVED * difference)
+    return _sample_of("moved items", source, find, queries, items)
 
 
 def _take(
     source: VectorSource,
     modality: Modality,
     chosen: NDArray[np.int64],
-) -> tuple[Embeddings, list[str]]:
-    """Return the vectors and ids of the items of these numbers."""
+) -> Embeddings:
+    """Return the vectors of the items of these numbers."""
     seen = 0
-    ids: list[str] = []
     vectors = [np.empty((0, source.header.dim), np.float32)]
     for count, _, read in source.lazy_batches(modality, BATCH, sets=False):
         wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
         seen += count
         if wanted:
-            batch = read()
-            ids += [batch.items[i].id for i in wanted]
-            vectors.append(batch.embeddings.vectors[wanted])
-    return Embeddings(modality, np.concatenate(vectors)), ids
+            vectors.append(read().embeddings.vectors[wanted])
+    return Embeddings(modality, np.concatenate(vectors))
 
 
-def _nearest(
+class _Nearest:
+    """The ids of the items of the largest scores of each query, of batches of items."""
+
+    def __init__(self, queries: int) -> None:
+        self._scores = np.full((queries, HITS), -np.inf, np.float32)
+        self._ids = np.full((queries, HITS), "", object)
+
+    def add(self, scores: NDArray[np.float32], ids: NDArray[np.object_]) -> None:
+        """Add items whose ``scores`` are (queries, items)."""
+        scores = np.concatenate([self._scores, scores], axis=1)
+        rows = np.argpartition(-scores, HITS - 1, axis=1)[:, :HITS]
+        old = np.take_along_axis(self._ids, np.minimum(rows, HITS - 1), axis=1)
+        self._ids = np.where(rows < HITS, old, ids[np.maximum(rows - HITS, 0)])
+        self._scores = np.take_along_axis(scores, rows, axis=1)
+
+    def truth(self) -> list[list[str]]:
+        """Return the ids for each query."""
+        pairs = zip(self._ids, self._scores > -np.inf, strict=True)
+        return [ids[exist].tolist() for ids, exist in pairs]
+
+
+def _sample_of(
+    kind: str,
     source: VectorSource,
     find: Modality,
     queries: NDArray[np.float32],
-    own: Sequence[str],
-) -> list[list[str]]:
-    """Return the ids of the exact nearest items of each query, but for itself."""
-    best = np.full((len(queries), HITS + 1), -np.inf, np.float32)
-    ids = np.full(best.shape, "", object)
+    moved: NDArray[np.float32] | None = None,
+) -> _Sample:
+    """Return queries (q, d) with their truths: one, or two if they are the items ``moved`` (q, d),
+    of which near copies count in the second truth alone."""
+    near = _Nearest(len(queries))
+    apart = _Nearest(len(queries))
+    copies = np.zeros(len(queries), np.int64)
     for _, _, read in source.lazy_batches(find, BATCH, sets=False):
         batch = read()
-        scores = np.concatenate([best, queries @ batch.embeddings.vectors.T], axis=1)
-        rows = np.argpartition(-scores, HITS, axis=1)[:, : HITS + 1]
-        fresh = np.array([item.id for item in batch.items], object)
-        old = np.take_along_axis(ids, np.minimum(rows, HITS), axis=1)
-        ids = np.where(rows <= HITS, old, fresh[np.maximum(rows - HITS - 1, 0)])
-        best = np.take_along_axis(scores, rows, axis=1)
-    order = np.argsort(-best, axis=1, kind="stable")
-    ranked = np.take_along_axis(ids, order, axis=1).tolist()
-    return [
-        [key for key in row if key != mine][:HITS] for row, mine in zip(ranked, own, strict=True)
-    ]
+        ids = np.array([item.id for item in batch.items], object)
+        scores = queries @ batch.embeddings.vectors.T
+        near.add(scores, ids)
+        if moved is not None:
+            alike = moved @ unit_rows(batch.embeddings.vectors).T > COPY
+            copies += alike.sum(axis=1)
+            scores[alike] = -np.inf
+            apart.add(scores, ids)
+    embeddings = Embeddings("text", queries)
+    if moved is None:
+        return _Sample(kind, embeddings, [near.truth()])
+    # Copies beyond these hide all that lies farther away, for users too.
+    few = copies <= COPIES
+    truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
+    return _Sample(kind, embeddings, [truth, near.truth()], int(copies[few].max(initial=0)))
 
 
 class _Tuner:
@@ -296,69 +323,67 @@ class _Tuner:
         self.find = find
         self.sample = sample
         self.budgets = [each for each in BUDGETS if each < n_terms] or [1]
-        self.depth = min(DEEPEST, index.manifest.items[find])
-        self.most = self.budgets[-1], self.depth
+        self.items = index.manifest.items[find]
+        self.depth = min(DEEP[0], self.items)
         self.ranks = lru_cache(None)(self.rank_truth)
-        # Costs in postings. A vector is a random access, postings are sequential. Compact codes are
-        # read before vectors, and each term adds some.
-        self.term_cost = index.manifest.postings / n_terms + 3 * index.costs.compact
-        self.vector_cost = 10 - 9 * index.costs.compact
+        # The harder truth of moved items is harder than sentences are.
+        self.bound = "low" if len(sample.truths) == 1 else "measured"
+        list_length = index.manifest.postings / n_terms
+        self.cost = partial(postings_read, list_length=list_length, compact=index.costs.compact)
 
     def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
-        """Return terms, candidates per hit, and recall: the cheapest whose interval is above
-        ``target``, or near to it."""
+        """Return terms, candidates per hit, and recall: the cheapest that hold ``target``, or come
+        near to it where the last of it takes most of the time."""
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
+        chosen = self.cheapest(target - LAST)
+        if chosen is None:
+            self.depth = min(DEEP[1], self.items)
+            self.ranks.cache_clear()
+            most_found = (self.ranks(self.budgets[-1])[0] < self.depth).mean()
+            if most_found < target - LAST:
+                chosen = self.budgets[-1], self.depth
+                return chosen[0], float(math.ceil(chosen[1] / HITS)), self.measure(*chosen)
+            chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
+        most = 1.5 * self.cost(*chosen)
+        chosen = self.cheapest(target, most) or self.cheapest(target - LAST / 2, most) or chosen
         aim = target
-        rounds = 6
-        if self.cheapest(target) == self.most:
-            aim = float((self.ranks(self.budgets[-1]) < self.depth).mean()) - SHORT
-            rounds = 1
-        tried = []
-        # Compact codes lose some of the candidates, so that each round may miss fewer.
-        for _ in range(rounds):
-            query_z, candidates = self.cheapest(min(aim, 0.9995))
-            rm = math.ceil(candidates / HITS)
-            figures = self.measure(query_z, rm)
-            tried.append((query_z, float(rm), figures))
-            if figures["low"] >= target:
+        while True:
+            figures = self.measure(*chosen)
+            reached = figures[self.bound]
+            if reached >= target:
                 break
-            if (query_z, candidates) == self.most:
-                enough = figures["measured"] - SHORT
-                return next(each for each in tried if each[2]["measured"] >= enough)
-            aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
-        return tried[-1]
+            # Compact codes lose some of the candidates, so that the next may miss fewer.
+            aim = 1 - (1 - aim) * (1 - target) / (1 - reached)
+            better = self.cheapest(min(aim, 0.9995), most)
+            if better is None or better == chosen:
+                break
+            chosen = better
+        return chosen[0], float(math.ceil(chosen[1] / HITS)), figures
 
     def choose_terms(self, target: float) -> tuple[int, float, dict[str, float]]:
         """Return the fewest terms whose searches hold ``target``, or come near to what the most
         hold, where all items that share a term are compared; else as ``choose``."""
-        # Moved pictures miss more items than sentences do.
-        bound = "measured" if self.sample.kind == "moved pictures" else "low"
         measure = lru_cache(None)(lambda query_z: self.measure(query_z, EVERY))
-        most = measure(self.budgets[-1])
-        wanted = min(target, most[bound])
-        if wanted < target:
-            wanted = most["measured"] - SHORT
-            bound = "measured"
-        least = bisect_left(self.budgets, wanted, key=lambda query_z: measure(query_z)[bound])
+        wanted = min(target, measure(self.budgets[-1])[self.bound] - LAST)
+        reached = lambda query_z: measure(query_z)[self.bound]
+        least = bisect_left(self.budgets, wanted, key=reached)
         query_z = self.budgets[min(least, len(self.budgets) - 1)]
-        return query_z, DEEPEST / HITS, measure(query_z)
+        return query_z, DEEP[0] / HITS, measure(query_z)
 
-    def cheapest(self, aim: float) -> tuple[int, int]:
-        """Return the terms and candidates of least cost that have a share ``aim`` of the true
-        items; the most of both if none have it."""
-        best = self.most
-        least = math.inf
+    def cheapest(self, aim: float, most: float = math.inf) -> tuple[int, int] | None:
+        """Return the terms and candidates of least cost, below ``most``, that have a share ``aim``
+        of the true items; None if no budgets have it."""
+        best = None
         for query_z in self.budgets:
-            cost = query_z * self.term_cost
-            if cost + self.vector_cost * HITS >= least:
+            if self.cost(query_z, HITS) >= most:
                 break
-            rank = int(np.quantile(self.ranks(query_z), aim, method="inverted_cdf"))
-            candidates = max(HITS, 1 + rank)
-            cost += self.vector_cost * candidates
-            if candidates <= self.depth and cost < least:
+            ranks = self.ranks(query_z)[0]
+            candidates = max(HITS, 1 + int(np.quantile(ranks, aim, method="inverted_cdf")))
+            cost = self.cost(query_z, candidates)
+            if candidates <= self.depth and cost < most:
                 best = query_z, candidates
-                least = cost
+                most = cost
         return best
 
     def rank_truth(self, query_z: int) -> NDArray[np.int64]:
@@ -371,18 +396,22 @@ class _Tuner:
         codec = self.searcher.codec
         return codec.set_budgets(codec.steps[-1].get_params()["z"], query_z)
 
-    def measure(self, query_z: int, rm: int) -> dict[str, float]:
+    def measure(self, query_z: int, candidates: int) -> dict[str, float]:
         """Return the recall of searches with these budgets: its mean over queries, with a 95 %
-        confidence interval (normal approximation)."""
+        confidence interval (normal approximation), around that of each truth."""
         self.set_terms(query_z)
-        queries = self.sample.queries
-        k = HITS + (queries.modality == self.find)  # a query that is an item finds itself, too
-        rm_of_k = max(1.0, rm * HITS / k)
-        hits, _ = self.searcher.rank_vectors(queries, k=k, rm=rm_of_k, find=self.find)
-        recalls = (self.sample.ranks(hits) < HITS).mean(axis=1)
-        mean = float(recalls.mean())
-        half = 1.0
-        if len(recalls) > 1:
-            half = 1.96 * float(recalls.std(ddof=1)) / math.sqrt(len(recalls))
-        bounds = {"measured": mean, "low": max(0.0, mean - half), "high": min(1.0, mean + half)}
-        return {name: round(value, 4) for name, value in bounds.items()}
+        recalls = np.empty((len(self.sample.truths), len(self.sample.queries)))
+        for number, k in enumerate((HITS + self.sample.skipped, HITS)[-len(recalls) :]):
+            rm = max(1.0, math.ceil(candidates / HITS) * HITS / k)
+            hits, _ = self.searcher.rank_vectors(self.sample.queries, k=k, rm=rm, find=self.find)
+            recalls[number] = (self.sample.ranks(hits)[number] < k).mean(axis=1)
+        means = recalls.mean(axis=1)
+        halves = np.ones(len(means))
+        if recalls.shape[1] > 1:
+            halves = 1.96 * recalls.std(axis=1, ddof=1) / math.sqrt(recalls.shape[1])
+        bounds = {
+            "measured": means.mean(),
+            "low": max(0.0, (means - halves).min()),
+            "high": min(1.0, (means + halves).max()),
+        }
+        return {name: round(float(value), 4) for name, value in bounds.items()}

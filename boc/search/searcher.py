@@ -562,6 +562,7 @@ class Searcher:
             code,
             way.planned,
             None if code is None else way,
+            None if way.code is None else way.code.z,
         )
 
     def _find_way(self, options: SearchOptions, modality: Modality) -> _Way:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.plan import FOLDER, Plan, Statistics, make_plan
+from boc.plan import FOLDER, MOST, Plan, Statistics, make_plan
 from boc.rerank.compact import CompactCode
 from boc.rerank.storage import restore_rows
 from boc.types import (
@@ -93,6 +93,8 @@ class EmbeddedEngine:
         self._prepared = WeakKeyDictionary[object, tuple[Ranking, Plan]]()
         compact = _compact_code(opened)
         self.costs = FOLDER._replace(compact=compact is not None)
+        if self.manifest.recall.get("whole"):
+            self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
         # Masks of filters are cached in 32 MiB, and of 16 sets of filters at least.

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from boc.plan import FOLDER, SERVER, Costs, Statistics, candidates, make_plan, vectors_read
+from boc.plan import (
+    FOLDER,
+    SERVER,
+    Costs,
+    Statistics,
+    candidates,
+    make_plan,
+    postings_read,
+    vectors_read,
+)
 from boc.types import Embeddings, Filter, Rescore, SearchRequest
 
 TERMS = sparse.csr_array((1, 9), dtype=np.int32)
@@ -82,6 +91,25 @@ def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
     enough = min(k * rm, k * costs.choice)
     few = plan.are_few(min(matching, passing), 20)
     assert few == (plan.way == "terms" and min(matching, passing) < min(enough, passing))
+
+
+@given(
+    passing=st.integers(0, 10**5),
+    dim=st.integers(1, 4096),
+    n_terms=st.integers(1, 500),
+    depth=st.integers(10, 3000),
+)
+def test_folder_compares_all_for_the_price_of_a_dictionary(
+    passing: int,
+    dim: int,
+    n_terms: int,
+    depth: int,
+) -> None:
+    known = Statistics(passing, 10**5, 20.0, dim)
+    plan = make_plan(request_for(10, depth, n_terms=n_terms), lambda: known, FOLDER)
+    price = (passing - FOLDER.begin) * FOLDER.row
+    by_terms = postings_read(n_terms, depth, list_length=20, compact=False)
+    assert (plan.way == "all") == (price <= by_terms)
 
 
 def test_under_filters_less_than_usual_is_too_few() -> None:

@@ -70,7 +70,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
             "re-rank": f"{facts['rerank']}, {candidates}",
-            "recall": describe_recall(facts["recall"]) + drifted,
+            "recall": describe_recall(facts["recall"], facts["plan"]) + drifted,
             "bytes": stored,
             "encoder": facts["encoder"],
             "weights": f"SHA-256 {facts['weights'][:16]}...",
@@ -85,12 +85,12 @@ def print_rows(rows: Mapping[str, object]) -> None:
         click.echo(f"{label:9s} {options.plain(value)}")
 
 
-def describe_recall(recall: dict[str, Any]) -> str:
+def describe_recall(recall: dict[str, Any], plan: str) -> str:
     """Say what recall the budgets were chosen for, and what they reached."""
     if not recall:
         return "budgets given by hand"
-    if "measured" not in recall:
-        return f"{recall['target']:g} aimed at; few items, all are compared"
+    if plan == "all" or "measured" not in recall:
+        return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
     low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"
     return (
         "{target:g} aimed at, {measured:.3f} ({low:.3f} to {high:.3f}) measured with {queries} "
