@@ -366,8 +366,7 @@ class _Tuner:
         hold, where all items that share a term are compared; else as ``choose``."""
         measure = lru_cache(None)(lambda query_z: self.measure(query_z, EVERY))
         wanted = min(target, measure(self.budgets[-1])[self.bound] - LAST)
-        reached = lambda query_z: measure(query_z)[self.bound]
-        least = bisect_left(self.budgets, wanted, key=reached)
+        least = bisect_left(self.budgets, wanted, key=lambda each: measure(each)[self.bound])
         query_z = self.budgets[min(least, len(self.budgets) - 1)]
         return query_z, DEEP[0] / HITS, measure(query_z)
 
