@@ -40,8 +40,8 @@ class _Part(NamedTuple):
 class VectorItems:
     """The items of files of ``boc.inputs.vector_files``, and their vectors.
 
-    Dense vectors get unit length, unless it counts. Sparse ones are terms of ``codec``, which is
-    None for dense ones. ``failures`` are ids and reasons of rows that cannot be used. SourceError
+    Dense vectors get unit length and are stored as float16; where their length counts it stays, and
+    they are float32. Sparse ones are terms of ``codec``, which is None for dense ones. ``failures`` are ids and reasons of rows that cannot be used. SourceError
     if the files do not belong together.
     """
 
@@ -60,7 +60,8 @@ class VectorItems:
         self.path = paths[0]
         self.codec: SurrogateCodec | None = None
         self.failures: list[tuple[str, str]] = []
-        self.header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
+        dtype = "float32" if any(file.exact for file in files) else "float16"
+        self.header = Header("embeddings", spec, json_sha256(width), width or 1, dtype, source)
         if width is None:
             names = sorted({name for file in files for name in file.names or ()})
             # Weights that are no whole numbers are multiplied by 100, as is usual for SPLADE.

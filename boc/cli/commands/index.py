@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Round vectors to this type [default: that of the feature file].",
+    help="Type of stored vectors [default: that of the feature file, else float16].",
 )
 @click.option(
     "--concepts",
