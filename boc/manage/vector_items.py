@@ -41,8 +41,9 @@ class VectorItems:
     """The items of files of ``boc.inputs.vector_files``, and their vectors.
 
     Dense vectors get unit length and are stored as float16; where their length counts it stays, and
-    they are float32. Sparse ones are terms of ``codec``, which is None for dense ones. ``failures`` are ids and reasons of rows that cannot be used. SourceError
-    if the files do not belong together.
+    they are float32. Sparse ones are terms of ``codec``, which is None for dense ones. ``failures``
+    are ids and reasons of rows that cannot be used. SourceError if the files do not belong
+    together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
