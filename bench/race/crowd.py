@@ -5,10 +5,10 @@ own HNSW.
     composed-validation.h5
         --work FOLDER --count 100000
 
-Ours is `boc index --code dictionary:8`, copied to ``?vectors=byte`` and asked through
-``Searcher.search_vectors``; the other is asked in the fastest form that the server reads (hnsw.py),
-over the same connection. Each side is at the first setting that reaches a recall on the validation
-queries. Sides take turns of ``--seconds``, ``--rounds`` times, so that a machine that becomes
+Ours is `boc index` with all defaults, asked through ``Searcher.search_vectors``; the other is asked
+in the fastest form that the server reads (hnsw.py), over the same connection, at the first setting
+that reaches a recall on the validation queries. Sides take turns of ``--seconds``, ``--rounds``
+times, so that a machine that becomes
 slower does so for both. ``server_s`` and ``client_s`` are processor seconds of a thousand queries.
 Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``put`` are
 those that were put in a second, ``lost`` items that the index lacks in the end, or holds too many
@@ -33,12 +33,11 @@ from bench.options import FILE, FOLDER
 from bench.race.data import Data, K, Matrix, first, log, nearest
 from bench.race.filtered import ALL, NAME, SHARES, Ask, Filters, Race
 from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
-from bench.race.servers import GRIDS, SCHEMES, Server, start_server
+from bench.race.servers import SCHEMES, Server, start_server
 from bench.report.rows import Writer
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.manage.build import build_index
-from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
 from indexing.server.aliases import drop_index
@@ -89,9 +88,7 @@ class Crowd(Race):
         self.ids = {item.id: row for row, item in enumerate(self.items)}
         begun = time.perf_counter()
         fields = self.filters.metadata(list(data.rows))
-        place = f"file:{data.work / 'made'}"
-        build_index(NAME, data.gallery, at=place, code="dictionary:8", metadata=fields)
-        copy_index(NAME, at=place, to=server.at)
+        build_index(NAME, data.gallery, at=server.at, metadata=fields)
         log(f"boc: {time.perf_counter() - begun:.0f} s")
         self.searcher = Searcher.open(NAME, server.at)
         begun = time.perf_counter()
@@ -125,28 +122,6 @@ class Crowd(Race):
             "boc": {"default": self._ours},
             self.graph: {f"ef={ef}": self._theirs(ef) for ef in EFS},
         }
-
-    @cached_property
-    def tuned(self) -> Mapping[str, Mapping[str, Ask]]:
-        """The same, ours with the terms of a query chosen by hand."""
-        return {
-            **self.asks,
-            "boc": {f"z={z}": self._ours_at(z) for z in (*GRIDS["dictionary"][0], 64, 96, 128)},
-        }
-
-    def _ours_at(self, z: int) -> Ask:
-        def ask(query: Matrix, condition: str) -> Any:
-            asking = Embeddings(self.data.asking, query)
-            most = self.data.shape[0] / K
-            return self.searcher.search_vectors(
-                asking,
-                k=K,
-                find=self.data.modality,
-                query_z=z,
-                rm=most,
-            )[0]
-
-        return ask
 
     def _theirs(self, ef: int) -> Ask:
         def ask(query: Matrix, condition: str) -> Any:
@@ -256,7 +231,7 @@ class Crowd(Race):
         what it reaches."""
         queries = self.data.query_sets[1][:SAMPLE]
         top = self.data.top[1][:SAMPLE]
-        for name, ask in self.tuned[index].items():
+        for name, ask in self.asks[index].items():
             reached = self.measure(ask, queries, [ALL] * len(queries), top)[0]
             if reached >= recall:
                 return name, reached
@@ -273,12 +248,12 @@ class Crowd(Race):
         writers."""
         chosen = {
             (index, recall): self.setting(index, recall)
-            for index, recall in product(self.tuned, recalls)
+            for index, recall in product(self.asks, recalls)
         }
         for writing, recall, clients in product((False, True), recalls, crowds):
-            results: dict[str, list[Any]] = {index: [] for index in self.tuned}
-            for _, index in product(range(rounds + 1), self.tuned):
-                ask = self.tuned[index][chosen[index, recall][0]]
+            results: dict[str, list[Any]] = {index: [] for index in self.asks}
+            for _, index in product(range(rounds + 1), self.asks):
+                ask = self.asks[index][chosen[index, recall][0]]
                 results[index].append(self.turn(index, ask, clients, seconds, writing=writing))
             for index, turns in results.items():
                 times = np.concatenate([t for t, _ in turns[1:]])
@@ -286,7 +261,7 @@ class Crowd(Race):
                 qps = len(times) / sums[0]
                 (p50, p99) = np.percentile(times, [50, 99])
                 name, reached = chosen[index, recall]
-                found, few = self.check(index, self.tuned[index][name])
+                found, few = self.check(index, self.asks[index][name])
                 costs = [f"{1000 * each / len(times):.3f}" for each in sums[1:3]]
                 case = f"{recall:g} {'beside writers' if writing else 'alone'}"
                 cells = [
@@ -392,7 +367,7 @@ def main(
         crowd = Crowd(
             data,
             gallery,
-            Server(kind, f"{SCHEMES[node.kind.engine]}+{node.url}?vectors=byte&replicas=0"),
+            Server(kind, f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0"),
         )
         for case, _, index, setting, found, tried, few, p50, *_ in crowd.rows(
             shares,

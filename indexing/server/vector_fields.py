@@ -66,8 +66,8 @@ LARGEST = 127
 """The largest component of a byte vector."""
 NEEDS = {
     "byte": "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,",
-    "float": "Elasticsearch from 8.16 on",
-    "bfloat16": "Elasticsearch from 9.3 on",
+    "float": "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,",
+    "bfloat16": "Elasticsearch from 9.3 on,",
 }
 """The servers that store vectors in a way of their own, for errors."""
 
@@ -211,15 +211,12 @@ class Dense(VectorField):
         return {"_source": False, "stored_fields": "_none_", "script_fields": fields}
 
 
-class DenseFloat(Dense):
+class Float(VectorField):
     """Components of float32: exact, and compared in compiled code. A posting list takes no
     scores."""
 
     name = "float"
     unscored = math.inf
-
-    def mapping(self, dim: int) -> Json:
-        return {**super().mapping(dim), "similarity": "max_inner_product"}
 
     def bytes(self, dim: int) -> int:
         return 4 * dim
@@ -228,14 +225,22 @@ class DenseFloat(Dense):
         # orjson writes contiguous rows only.
         return iter(np.ascontiguousarray(vectors, np.float32))
 
-    def script(self, query: NDArray[np.float32]) -> Json:
-        return {"source": self._source(PRODUCT), "params": {"query": query}}
-
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+        # Scores of both engines' inner products are positive.
         return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return np.array(_components(rows), self.dtype)
+
+
+class DenseFloat(Float, Dense):
+    """In Elasticsearch's dense_vector."""
+
+    def mapping(self, dim: int) -> Json:
+        return {**super().mapping(dim), "similarity": "max_inner_product"}
+
+    def script(self, query: NDArray[np.float32]) -> Json:
+        return {"source": self._source(PRODUCT), "params": {"query": query}}
 
 
 class DenseHalf(DenseFloat):
@@ -286,41 +291,33 @@ class DenseByte(_Byte, Dense):
         return [(2 * score - 1) * length for score in scores]
 
 
-class KnnByte(_Byte):
-    """In OpenSearch's knn_vector without a graph.
+class Knn(VectorField):
+    """A format of OpenSearch's knn_vector, without a graph.
 
     The server adds vectors to _source without storing them there; a _source with exclusions it
     keeps twice.
     """
 
     in_source = True
+    space: str
 
     def mapping(self, dim: int) -> Json:
-        # The method takes no cosine for bytes. It makes nothing here: a script says by what it
-        # compares.
+        # The method makes nothing here: a script says by what it compares.
         method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
-        return {"type": "knn_vector", "dimension": dim, "data_type": "byte", "method": method}
+        return {"type": "knn_vector", "dimension": dim, "method": method}
 
     @property
     def settings(self) -> Json:
         # No graph is made.
         return {"knn": True, "knn.advanced.approximate_threshold": -1}
 
-    def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
-        return iter(quantise(vectors))
-
     def script(self, query: NDArray[np.float32]) -> Json:
         params = {
             "field": self.path,
-            "query_value": quantise(query[None])[0],
-            "space_type": "cosinesimil",
+            "query_value": next(self.values(query[None])),
+            "space_type": self.space,
         }
         return {"lang": "knn", "source": "knn_score", "params": params}
-
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        length = _length(query)
-        # A score is 1 + cosine.
-        return [(score - 1) * length for score in scores]
 
     @property
     def hit_fields(self) -> Json:
@@ -329,6 +326,29 @@ class KnnByte(_Byte):
     def value(self, hit: Json) -> list[Any]:
         values: list[Any] = hit.get("_source", {}).get(self.path, [])
         return values
+
+
+class KnnFloat(Float, Knn):
+    """In OpenSearch's knn_vector."""
+
+    space = "innerproduct"
+
+
+class KnnByte(_Byte, Knn):
+    """A byte per component. Scores are 1 + cosine."""
+
+    space = "cosinesimil"
+
+    def mapping(self, dim: int) -> Json:
+        # The method takes no cosine for bytes.
+        return {**super().mapping(dim), "data_type": "byte"}
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
+        return iter(quantise(vectors))
+
+    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+        length = _length(query)
+        return [(score - 1) * length for score in scores]
 
 
 def _components(rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -348,6 +368,7 @@ def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
 VECTOR_FIELDS: dict[str, VectorField] = {
     "binary": Binary(),
     "float": DenseFloat(),
+    "knn_float": KnnFloat(),
     "bfloat16": DenseHalf(),
     "byte": KnnByte(),
     "dense_byte": DenseByte(),
@@ -358,10 +379,11 @@ VECTOR_FIELDS: dict[str, VectorField] = {
 def fields_for(vectors: str | None, engine: str) -> list[str]:
     """Return the names in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine; without it,
     the fastest first."""
-    dense = engine == "elasticsearch"
-    if vectors is None:
-        return ["float", "binary"] if dense else ["binary"]
-    return ["dense_byte" if vectors == "byte" and dense else vectors]
+    own = {"float": "knn_float"}
+    if engine == "elasticsearch":
+        own = {"byte": "dense_byte"}
+    names = ["float", "binary"] if vectors is None else [vectors]
+    return [own.get(name, name) for name in names]
 
 
 def offset(vector: NDArray[np.float32]) -> float:

@@ -39,7 +39,7 @@ FORMATS = {
     "opensearch-3": ["binary"],
     "elasticsearch-8": ["binary", "float", "byte"],
     "elasticsearch-9": ["binary", "float", "bfloat16", "byte"],
-    "opensearch-3-knn": ["binary", "byte"],
+    "opensearch-3-knn": ["binary", "float", "byte"],
 }
 KINDS = ("elasticsearch-8", "elasticsearch-9", "opensearch-3-knn")
 CASES = [
