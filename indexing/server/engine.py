@@ -116,7 +116,8 @@ class ServerEngine(Contents):
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
         """Return how many candidates of query i are re-ranked, ``RANKED`` for all that match."""
-        n_terms = int(np.diff(request.queries.indptr)[i])
+        bounds = request.queries.indptr
+        n_terms = int(bounds[i + 1] - bounds[i])
         if plan.way == "all" or n_terms <= plan.unscored:
             return requests.RANKED
         if request.planned and self._reranked(request):
