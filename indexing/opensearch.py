@@ -33,7 +33,7 @@ class OpenSearchTransport(Transport):
         if self._known:
             return
         try:
-            version = self._read("GET", "/", None, {}).get("version", {})
+            answer = self._read("GET", "/", None, {})
         except RefusedError as error:
             # A user may have rights on a few indexes only, a gateway pass some paths only: the form
             # of the error tells.
@@ -42,7 +42,10 @@ class OpenSearchTransport(Transport):
             if error.status not in (403, 404):
                 raise
         else:
-            if not isinstance(version, dict) or version.get("distribution") != "opensearch":
+            version = answer.get("version")
+            named = isinstance(version, dict) and version.get("distribution") == "opensearch"
+            # In its mode of compatibility it tells another version, and no distribution.
+            if not named and "opensearch" not in str(answer.get("tagline")).lower():
                 raise self._other_product()
         self._known = True
 

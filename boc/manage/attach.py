@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from boc.manage.build import codec_maker
 from boc.manage.index_sources import paths_of
 from boc.manage.learn import fit_code
 from boc.manage.load import check_same_encoder, item_batches, new_manifest, source_digest
+from boc.names import MODALITIES
 from boc.plugins import check_name
 from boc.progress import Progress, progress_of
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from boc.plugins import Attachment
     from boc.types import Batch
 
+LOOKED_UP = 10_000  # items at a time
 LISTED = 10  # ids of a list in a report
 RM = 30.0  # so many candidates make up for the few postings of a dictionary
 
@@ -108,6 +111,8 @@ def attach_index(
                 )
             manifest = new_manifest(file, codec, RM)
         change = place.change(manifest)
+        if index is None:
+            _check_documents(place, file, key)
         if change and not confirm(change):
             return None
         place.begin(manifest, codec.arrays(), change)
@@ -147,6 +152,21 @@ def detach_index(name: str, *, at: str) -> int:
     """
     with plugins.backend(at).attach(check_name(name)) as place:
         return max(place.detach(), default=0)
+
+
+def _check_documents(place: Attachment, file: FeatureFiles, key: str | None) -> None:
+    """Raise BocError unless an item has a document, before anything is changed."""
+    first = ""
+    for modality in MODALITIES:
+        items = file.items(modality)
+        while some := list(islice(items, LOOKED_UP)):
+            if any(place.find(some, key).values()):
+                return
+            first = first or some[0].id
+    raise BocError(
+        f"no item has a document, such as {first!r}",
+        "name the field of the documents that holds these ids: <--id-field>",
+    )
 
 
 def _add_batch(

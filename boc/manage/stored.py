@@ -1,6 +1,7 @@
 """Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import word_fields
-from boc.errors import BocError
+from boc.errors import BocError, note
 from boc.inputs.features import Header, LazyBatch
 from boc.inputs.metadata import Metadata
 from boc.manage.load import facts_among
@@ -20,6 +21,16 @@ from boc.names import Metric
 from boc.plugins import Backend, Engine, check_name
 from boc.rerank import check_metric
 from boc.types import Batch, Embeddings, Item, Modality, Rows
+
+VALUES: dict[str, tuple[type, ...]] = {
+    "keyword": (str,),
+    "text": (str,),
+    "date": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "float": (float, int),
+}
+"""Types of metadata, and of their values."""
 
 
 class StoredItems:
@@ -31,6 +42,7 @@ class StoredItems:
         self.path = name
         self.index = backend.open(check_name(name))
         self.failures: list[tuple[str, str]] = []
+        self.left_out: set[str] = set()
 
     @property
     def manifest(self) -> Manifest:
@@ -52,10 +64,24 @@ class StoredItems:
         return self.manifest.items[modality]
 
     def items(self, modality: Modality) -> Iterator[Item]:
-        """Yield the items of one modality, by id."""
+        """Yield the items of one modality, by id, without values that metadata cannot be: documents
+        of other programs have nulls, points, and fields that no filter knows."""
         if not self.count(modality):
-            return iter(())
-        return (item for item in self.index.items() if item.modality == modality)
+            return
+        types = self.manifest.fields
+        for item in self.index.items():
+            if item.modality != modality:
+                continue
+            fields: dict[str, Any] = {}
+            for name, value in item.fields.items():
+                kinds = VALUES.get(types.get(name, ""), ())
+                values = value if isinstance(value, list) else [value]
+                kept = [each for each in values if type(each) in kinds]
+                if len(kept) < len(values):
+                    self.left_out.add(name)
+                if kept:
+                    fields[name] = kept if isinstance(value, list) else kept[0]
+            yield replace(item, fields=fields)
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in
@@ -84,7 +110,12 @@ class StoredItems:
         return json_sha256([self.manifest.source, self.index.exact_vectors])
 
     def check_unchanged(self) -> None:
-        """Raise BocError if the index has changed since it was opened."""
+        """Raise BocError if the index has changed since it was opened; tell what was left out."""
+        if self.left_out:
+            note(
+                f"values that no filter of {self.path} knows are left out, in the fields "
+                f"{', '.join(sorted(self.left_out)[:10])}",
+            )
         if self._backend.open(self.path).manifest != self.manifest:
             raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from msgspec import ValidationError, convert
 
-from boc.errors import BackendError, ManifestError
+from boc.errors import BackendError, ManifestError, note
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
@@ -30,7 +30,12 @@ from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
+ATTACHED_NAME = "boc-on-"
+"""What the name of an index of an attachment begins with, which no pattern of its owner matches."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
+
+
+WITH_CODE = [{"exists": {"field": field}} for field in ("vector", "item")]
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class AliasState:
     layout of the vectors, ``unit`` whether no vector is longer than 1, ``concept_dim`` the width of
     concept sets, and ``blocks`` the number of documents that hold the arrays of the codec.
     ``attached``: the items are documents of another index, ``name``, and of those ``targets`` that
-    an alias of this name stood for.
+    an alias of this name stood for; so many documents had no code, ``uncoded``, when it was
+    published. While it is loaded, ``by`` is the key of the claim of the process that made it, in
+    ``parts``.
     """
 
     state: str
@@ -54,6 +61,14 @@ class AliasState:
     blocks: int = 0
     attached: bool = False
     targets: tuple[str, ...] = ()
+    uncoded: int | None = None
+    by: str = ""
+    parts: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all of it was loaded once."""
+        return self.state in ("complete", "editing")
 
 
 @dataclass(frozen=True)
@@ -61,9 +76,13 @@ class Generation:
     """One version of an index: ``physical`` is the name of the index on the server, ``name`` its
     alias.
 
-    ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user
-    may read. ``shadowed``: runtime fields that are computed in place of fields of boc;
-    ``pipelines`` change what is written.
+    ``live``: all of it was loaded, and it has the alias. ``narrowed``: it is read through the
+    alias, which shows a part of it, or is all that this user may read. ``shadowed``: runtime fields
+    that are computed in place of fields of boc; ``pipelines`` change what is written, ``blocks``
+    forbid it. ``created``: the time of the cluster, and what decides between equal ones.
+    ``coded``: of the indexes behind the name of another program, those that have the code, if there
+    are others; ``is_part``: an alias shows a part of them. ``lost``: so many items have no code any
+    more.
     """
 
     physical: str
@@ -76,6 +95,11 @@ class Generation:
     narrowed: bool = False
     shadowed: tuple[str, ...] = ()
     pipelines: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    created: tuple[int, str] = (0, "")
+    coded: str = ""
+    is_part: bool = False
+    lost: int = 0
 
     @property
     def strategy(self) -> Strategy:
@@ -97,7 +121,7 @@ class Generation:
         """The alias of a generation that is published: its name, unless that is an index of another
         program."""
         if self.state.attached:
-            return attached_alias(self.physical.rpartition("-boc-")[0])
+            return attached_alias(self.physical.rpartition("-boc-")[0].removeprefix(ATTACHED_NAME))
         return self.name
 
     @property
@@ -105,7 +129,7 @@ class Generation:
         """The name by which items are read: one index whatever the alias is moved to, unless the
         alias narrows it."""
         if self.state.attached or self.narrowed:
-            return self.name
+            return self.coded or self.name
         return self.physical
 
     @property
@@ -133,8 +157,16 @@ def meta(manifest: Manifest, state: AliasState) -> Json:
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
-    """Return all generations of ``name``, oldest first."""
-    return _parse_generations(indices_of(transport, f"{name}-boc-*"), name)
+    """Return all generations of ``name``, oldest first, those attached to it among them."""
+    patterns = [f"{name}-boc-*", f"{ATTACHED_NAME}{name}-boc-*"]
+    try:
+        indices = indices_of(transport, ",".join(patterns))
+    except RefusedError as error:
+        # The second pattern is a right that only an attachment needs.
+        if error.status != 403:
+            raise
+        indices = indices_of(transport, patterns[0])
+    return _parse_generations(indices, name)
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
@@ -179,7 +211,7 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
         return None
     generation = (
         next((each for each in _parse_generations(indices, name)[::-1] if each.live), None)
-        or _attachment(transport, indices, name)
+        or _attachment(transport, theirs_of(indices), name)
         or _behind_alias(transport, indices, name)
     )
     if generation is None:
@@ -221,20 +253,54 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
     dim = generation.manifest.identity.dim
     expected = object_mapping(STRATEGIES[generation.state.field], dim)["properties"]
     metadata: dict[str, FieldType] = {}
+    coded = []
+    narrowed = False
     for physical, entry in indices.items():
         properties = entry["mappings"].get("properties", {})
-        metadata |= _fields(properties)
         present = properties.get(OBJECT, {}).get("properties", {})
-        if any(present.get(field, {}).get("type") != expected[field]["type"] for field in expected):
-            raise BackendError(
-                f"the field {OBJECT!r} of {physical} is not mapped as it was when the code was "
-                "attached: the index was made again",
-                f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
-                "<boc attach> after <boc attach --detach>",
-            )
+        if all(present.get(field, {}).get("type") == expected[field]["type"] for field in expected):
+            coded.append(physical)
+            metadata |= _fields(properties)
+            narrowed |= is_narrowed(entry, name)
+    others = sorted({*indices} - {*coded})
+    if not coded or (others and narrowed):
+        raise BackendError(
+            f"the field {OBJECT!r} of {', '.join(others)} is not mapped as it was when the code "
+            f"was attached to {', '.join(generation.state.targets)}: the index was made again, or "
+            "the name stands for another one",
+            f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+            "<boc attach> after <boc attach --detach>, or name the index that has the code",
+        )
+    if others:
+        note(
+            f"of the indexes behind {name}, {', '.join(coded)} has the code and is searched, "
+            f"{', '.join(others)} has none",
+            f"<boc attach {others[-1]} FEATURES> adds it",
+        )
     manifest = replace(generation.manifest, fields=metadata)
-    digest = generation.digest if each == name else ""
-    return replace(generation, name=name, digest=digest, manifest=manifest)
+    return replace(
+        generation,
+        name=name,
+        digest=generation.digest if each == name else "",
+        manifest=manifest,
+        coded=",".join(coded) if others else "",
+        is_part=narrowed,
+    )
+
+
+def theirs_of(indices: Json) -> Json:
+    """Return the indexes of ``indices`` that other programs made: a template or an administrator
+    may have given the small index of an attachment their alias."""
+    return {
+        physical: entry
+        for physical, entry in indices.items()
+        if not _meta_of(entry).get("server", {}).get("attached")
+    }
+
+
+def is_narrowed(entry: Json, name: str) -> bool:
+    """Return whether the alias ``name`` of an index shows a part of it."""
+    return not {"filter", "search_routing"}.isdisjoint(entry.get("aliases", {}).get(name, ()))
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation | None:
@@ -250,7 +316,7 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
         )
     ((physical, entry),) = entries.items()
     generation = replace(_generation(physical, entry, name), live=True)
-    if generation.state.state not in ("complete", "editing"):
+    if not generation.state.is_whole:
         raise BackendError(
             f"{name!r} at {transport.label} is not loaded in whole",
             "repeat the <boc index> that loads it",
@@ -260,28 +326,37 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
     """Return the generation as this user may read it: through the alias, if under no other name.
-    BackendError if items lack their codes, which a server's own copying of documents loses."""
+    BackendError if no item has its code: a server's own copying of documents loses them. Items that
+    lost theirs are counted, and cost themselves."""
     if generation.state.attached:
         return generation
     item = {"exists": {"field": "modality"}}
-    lacking = [{"bool": {"must_not": {"exists": {"field": field}}}} for field in ("vector", "item")]
-    query = {"bool": {"filter": [item, {"bool": {"should": lacking}}]}}
-    body = {"query": query, "size": 1, "terminate_after": 1, "_source": False}
+    query = {"bool": {"filter": [item], "must_not": {"bool": {"filter": WITH_CODE}}}}
+    body = {"query": query, "size": 1, "track_total_hits": True, "_source": False}
     try:
-        hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
+        found = transport.search(f"/{generation.target}/_search", body)["hits"]
     except RefusedError as error:
         if error.status != 403 or generation.narrowed:
             raise
         return readable(transport, replace(generation, narrowed=True))
-    if hits:
+    lost = int(found["total"]["value"])
+    if not lost:
+        return generation
+    whole = {"query": {"bool": {"filter": [item, *WITH_CODE]}}, "size": 0, "terminate_after": 1}
+    left = transport.search(f"/{generation.target}/_search", whole)["hits"]["total"]["value"]
+    problem = (
+        f"{generation.name} at {transport.label} has {lost} items without a code, such as "
+        f"{found['hits'][0]['_id']!r}: _reindex, _update and _update_by_query write documents from "
+        "their _source, which has no codes and vectors"
+    )
+    if not left:
         raise BackendError(
-            f"{generation.name} at {transport.label} has items without a code, such as "
-            f"{hits[0]['_id']!r}: _reindex, _update and _update_by_query write documents from "
-            "their _source, which has no codes and vectors",
+            problem,
             "make it again with <boc index>, or copy the index that it was made of with "
             "<boc copy>, _clone, _shrink, _split or a snapshot",
         )
-    return generation
+    note(problem, f"<boc add {generation.name} SOURCE> puts them in again; others are searched")
+    return replace(generation, lost=lost)
 
 
 def names(transport: Transport) -> list[str]:
@@ -291,9 +366,22 @@ def names(transport: Transport) -> list[str]:
     answer = transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")
     for entry in answer.get("indices", ()):
         match = PHYSICAL.fullmatch(entry["name"])
-        if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", ())):
+        if match is None:
+            continue
+        aliases = entry.get("aliases", ())
+        attached = match["name"].removeprefix(ATTACHED_NAME)
+        if attached_alias(attached) in aliases:
+            result.add(attached)
+        elif match["name"] in aliases:
             result.add(match["name"])
     return sorted(result)
+
+
+def newest_whole(present: Sequence[Generation]) -> int:
+    """Return the number of the generation that a load keeps: the one that the name points to, or,
+    without any, the newest that was loaded in whole; 0 if there is none."""
+    live = [g.number for g in present if g.live]
+    return max(live or [g.number for g in present if g.state.is_whole], default=0)
 
 
 def remember(transport: Transport, generation: Generation) -> None:
@@ -303,12 +391,20 @@ def remember(transport: Transport, generation: Generation) -> None:
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> None:
-    """Point the name to ``generation`` only, in one request."""
+    """Point the name to ``generation`` only, in one request; ``before`` may have it."""
     own = {"index": generation.physical}
-    gone = [{"index": old.physical, "alias": old.name} for old in before if old.live]
+    gone = [
+        {"index": old.physical, "alias": old.name}
+        for old in before
+        if old.physical != generation.physical
+    ]
     gone.append({**own, "alias": generation.loading_alias})
     actions: list[Json] = [{"remove": {**each, "must_exist": False}} for each in gone]
-    actions.append({"add": {**own, "alias": generation.alias, "is_write_index": True}})
+    alias = {**own, "alias": generation.alias, "is_write_index": True}
+    # A pattern of the owner finds no hidden alias.
+    if generation.state.attached:
+        alias["is_hidden"] = True
+    actions.append({"add": alias})
     transport.request("POST", "/_aliases", {"actions": actions})
 
 
@@ -329,7 +425,7 @@ def drop_index(transport: Transport, physical: str) -> None:
 
 def indices_of(transport: Transport, pattern: str) -> Json:
     try:
-        return transport.request("GET", f"/{quote(pattern, safe='*')}", expand_wildcards="all")
+        return transport.request("GET", f"/{quote(pattern, safe='*,')}", expand_wildcards="all")
     except RefusedError as error:
         if error.status == 404:
             return {}
@@ -345,9 +441,13 @@ def _parse_generations(indices: Json, name: str) -> list[Generation]:
     result = []
     for physical, entry in indices.items():
         match = PHYSICAL.fullmatch(physical)
-        if match and match["name"] == name and "boc" in _meta_of(entry):
-            number = int(match["number"])
-            result.append(_generation(physical, entry, name, match["digest"], number))
+        if not match or "boc" not in _meta_of(entry):
+            continue
+        number = int(match["number"])
+        generation = _generation(physical, entry, name, match["digest"], number)
+        owned = f"{ATTACHED_NAME}{name}" if generation.state.attached else name
+        if match["name"] in (name, owned):
+            result.append(generation)
     return sorted(result, key=lambda generation: generation.number)
 
 
@@ -386,11 +486,10 @@ def _generation(
         name,
         digest,
         number,
-        live=(attached_alias(name) if state.attached else name) in aliases,
+        live=state.is_whole and (attached_alias(name) if state.attached else name) in aliases,
         manifest=Manifest.from_dict(own["boc"], where=physical),
         state=state,
-        # These settings of an alias have it show a part of the index.
-        narrowed=not {"filter", "search_routing"}.isdisjoint(aliases.get(name, ())),
+        narrowed=is_narrowed(entry, name),
         shadowed=tuple(
             sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}),
         ),
@@ -399,6 +498,12 @@ def _generation(
             for each in ("default_pipeline", "final_pipeline")
             if settings.get(each, "_none") != "_none"
         ),
+        blocks=tuple(
+            name
+            for name, value in settings.get("blocks", {}).items()
+            if name in ("write", "read_only") and str(value) == "true"
+        ),
+        created=(int(settings.get("creation_date", 0)), settings.get("uuid", "")),
     )
 
 

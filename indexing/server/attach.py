@@ -27,6 +27,8 @@ from boc.types import Item, TermMatrix
 
 from .address import Address
 from .aliases import (
+    ATTACHED_NAME,
+    THEIRS,
     AliasState,
     Generation,
     digest_of,
@@ -36,15 +38,18 @@ from .aliases import (
     meta,
     publish,
     remember,
+    theirs_of,
 )
 from .bulk import Bulk, Ledger
+from .claim import Claim, check_unclaimed, in_use
+from .creation import create_index
 from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
-from .score_check import EXACT, clear_of_templates, tried_field
-from .searches import batches, scan
+from .score_check import EXACT, tried_field
+from .searches import SCAN, batches, scan
 from .term_fields import STRATEGIES
-from .transport import Json, Transport
+from .transport import Json, RefusedError, Transport
 from .vector_fields import is_unit
 from .writer import counts, put_arrays
 
@@ -54,6 +59,34 @@ ROW = ATTACHED.own("row")
 # An alias may move to another index, whose mapping lacks the field.
 ORDER = {ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"}}
 WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ORDER], "_source": False}
+
+
+KEEP_THEIRS = (
+    f"def b = ctx._source.{OBJECT}; if (b != null && !(b instanceof Map && b.row instanceof String "
+    "&& b.row.length() == 24 && b.containsKey('modality'))) {ctx.op = 'none'; return}"
+)
+"""What a script begins with, so that it leaves an object of another program alone."""
+
+
+def is_ours(there: Any) -> bool:
+    """Return whether the object of a document is what an attachment wrote."""
+    return isinstance(there, dict) and "modality" in there and len(str(there.get("row"))) == 24
+
+
+def uncoded(transport: Transport, index: str) -> int:
+    """Return how many documents have no code."""
+    query = {"bool": {"must_not": {"exists": {"field": ROW}}}}
+    return int(transport.search(f"/{index}/_count", {"query": query})["count"])
+
+
+def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
+    """Return how many documents lost their code since it was attached, now that ``items`` have one;
+    those that were removed are none of them."""
+    missing = sum(generation.manifest.items.values()) - items
+    if not generation.state.attached or generation.is_part or missing <= 0:
+        return 0
+    fresh = uncoded(transport, generation.target) - (generation.state.uncoded or 0)
+    return max(0, min(missing, fresh))
 
 
 class ServerAttachment:
@@ -66,7 +99,7 @@ class ServerAttachment:
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
-        indices = indices_of(transport, name)
+        indices = theirs_of(indices_of(transport, name))
         if not indices:
             raise BackendError(
                 f"no index {name!r} at {transport.label}",
@@ -77,25 +110,39 @@ class ServerAttachment:
                 f"{name} is a data stream, whose documents stay as they are; attach to a _reindex "
                 "of it",
             )
-        if len(indices) > 1:
-            listed = ", ".join(sorted(indices)[:10])
-            raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {listed}")
-        ((self._physical, entry),) = indices.items()
+        self._transport = transport
+        self._address = address
+        self.name = name
+        self._indices = indices
+        self._physical, entry = next(iter(indices.items()))
         self._mapping: Json = entry.get("mappings", {})
         if "boc" in self._mapping.get("_meta", {}):
             raise BackendError(
                 f"{name} is an index of boc",
                 f"add to it with <boc add {name} FEATURES>",
             )
-        self._transport = transport
-        self._address = address
-        self.name = name
-        self._generation = next(reversed(self._attachments()), None)
-        self._bulk = Bulk(transport, name, patience=address.patience, max_rows=1000)
+        self._generation = next((g for g in self._attachments()[::-1] if g.state.blocks), None)
+        self._bulk = Bulk(transport, self._physical, patience=address.patience, max_rows=1000)
         self._ledger = Ledger()
+        self._claim = Claim(transport, name)
 
     def _attachments(self) -> list[Generation]:
         return [each for each in generations(self._transport, self.name) if each.state.attached]
+
+    def _check_single(self) -> None:
+        """Raise BackendError if the name stands for several indexes."""
+        if len(self._indices) > 1:
+            coded = self._generation.state.targets if self._generation is not None else ()
+            told = f"; {', '.join(coded)} has the code" if coded else ""
+            raise BackendError(
+                f"{self.name!r} stands for {len(self._indices)} indexes{told}",
+                f"name one: {', '.join(sorted(self._indices)[:10])}",
+            )
+
+    def _settings(self, name: str, default: int) -> int:
+        """Return a limit of the index, which is that of the server unless it was set."""
+        settings = self._indices[self._physical].get("settings", {}).get("index", {})
+        return int(settings.get(name, default))
 
     @property
     def index(self) -> ServerEngine | None:
@@ -104,6 +151,16 @@ class ServerAttachment:
     def change(self, manifest: Manifest) -> Json:
         """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError
         if the server can add no codes, or a field is in the way."""
+        self._check_single()
+        for limit in ("max_result_window", "max_rescore_window"):
+            if self._settings(limit, WINDOW) < WINDOW:
+                raise BackendError(
+                    f"{self._physical} has index.{limit} {self._settings(limit, WINDOW)}, and "
+                    f"searches rank up to {WINDOW} documents",
+                    f"raise it (PUT /{self._physical}/_settings), then repeat the command",
+                )
+        # What forbids searches is told before anything is changed.
+        self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
         present = self._mapping.get("properties", {}).get(OBJECT)
@@ -132,7 +189,7 @@ class ServerAttachment:
         # This script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}
         test = {"script": script, "scripted_upsert": True, "upsert": {}}
-        path = f"/{self.name}/_update/boc:test"
+        path = f"/{self._physical}/_update/boc:test"
         self._transport.request("POST", path, test, routing="boc")
         results = {
             field: tried_field(self._transport, field)
@@ -145,17 +202,34 @@ class ServerAttachment:
         raise BackendError(f"{self._transport.label} can add no codes to an index: {reasons}")
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
-        """Change the mapping, and store the code, unless it is there."""
+        """Store the code, and change the mapping, unless this is done."""
+        check_unclaimed(self._transport, self._attachments())
+        is_new = self._generation is None
+        if self._generation is None:
+            self._store(manifest, arrays)
+        else:
+            generation = self._generation
+            alias = generation.alias if generation.live else generation.loading_alias
+            self._claim.take(generation.physical, alias)
         if change:
-            self._transport.request("PUT", f"/{self.name}/_mapping", change)
-        refresh(self._transport, self.name)
-        if self._generation is not None:
-            state = self._generation.state
-            # The target is stored before the rows that ``detach`` removes from it.
-            if self._physical not in state.targets:
-                state = replace(state, targets=(*state.targets, self._physical))
-                self._remember(replace(self._generation, state=state))
-            return
+            try:
+                self._transport.request("PUT", f"/{self._physical}/_mapping", change)
+            except BackendError:
+                if is_new:
+                    drop(self._transport, self._attachments())
+                raise
+        refresh(self._transport, self._physical)
+        assert self._generation is not None
+        state = self._generation.state
+        # The target is stored before the rows that ``detach`` removes from it.
+        if self._physical not in state.targets:
+            state = replace(state, targets=(*state.targets, self._physical))
+            self._remember(replace(self._generation, state=state))
+
+    def _store(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Make the index of the code."""
+        # What a kill left has no code yet.
+        drop(self._transport, self._attachments())
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
             "loading",
@@ -163,13 +237,26 @@ class ServerAttachment:
             "binary",
             attached=True,
             targets=(self._physical,),
+            by=self._claim.key,
         )
-        physical = f"{self.name}-boc-{digest}-1"
+        physical = f"{ATTACHED_NAME}{self.name}-boc-{digest}-1"
         fresh = Generation(physical, self.name, digest, 1, False, manifest, state)
         alias = fresh.loading_alias
         body = code_body(meta(manifest, state), alias, self._address.replicas)
-        self._transport.request("PUT", f"/{physical}", body)
-        clear_of_templates(self._transport, physical, body["mappings"])
+        body["aliases"] = {alias: {"is_hidden": True}}
+        body["settings"]["hidden"] = True
+        try:
+            create_index(self._transport, physical, body)
+        except RefusedError as error:
+            if error.kind != "resource_already_exists_exception":
+                raise
+            raise in_use(self._transport, self.name) from None
+        self._claim.take(physical, alias)
+        made = self._attachments()
+        mine = next((g for g in made if g.physical == physical), fresh)
+        if any(g.created < mine.created for g in made):
+            drop(self._transport, [fresh])
+            raise in_use(self._transport, self.name)
         patience = self._address.patience
         with Bulk(self._transport, alias, require_alias=True, patience=patience) as bulk:
             blocks = put_arrays(bulk, arrays)
@@ -186,10 +273,12 @@ class ServerAttachment:
         places: dict[str, list[tuple[str, str | None, str]]] = {
             item.id: [] for item in items if item.id
         }
+        if key is not None:
+            self._check_key(key)
         path = f"/{self.name}/_search"
         params = {"allow_partial_search_results": "false"}
-        for part in batches(list(places), KEYS):
-            body: Json = {"size": WINDOW, "_source": False, "track_total_hits": True}
+        for part in batches(list(places), min(KEYS, self._settings("max_terms_count", KEYS))):
+            body: Json = {"size": WINDOW, "_source": [OBJECT], "track_total_hits": True}
             if key is None:
                 body["query"] = {"ids": {"values": part}}
                 body["docvalue_fields"] = [ROW]
@@ -203,11 +292,38 @@ class ServerAttachment:
                 )
             for hit in hits["hits"]:
                 fields = hit.get("fields", {})
+                there = hit.get("_source", {}).get(OBJECT)
+                if there is not None and not is_ours(there):
+                    raise BackendError(
+                        f"the document {hit['_id']!r} of {self.name} has a field {OBJECT!r} of its "
+                        "own, which the code would replace",
+                        "take another name for that field, in a _reindex",
+                    )
                 place = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
                 for value in [hit["_id"]] if key is None else fields.get(key, []):
                     if str(value) in places:
                         places[str(value)].append(place)
         return places
+
+    def _check_key(self, key: str) -> None:
+        """Raise BackendError unless ``key`` is a field whose values documents are found by."""
+        entry: Json = {}
+        properties = self._mapping.get("properties", {})
+        for part in key.split("."):
+            entry = properties.get(part, {})
+            properties = entry.get("properties", entry.get("fields", {}))
+        kind = entry.get("type", "object" if properties else "no field")
+        if THEIRS.get(kind) not in ("keyword", "integer") or entry.get("index") is False:
+            raise BackendError(
+                f"{key} of {self.name} is {kind}, by which no document is found",
+                "name a keyword or number field that is indexed: <--id-field>",
+            )
+        if int(entry.get("ignore_above", 1 << 15)) < 32:
+            raise BackendError(
+                f"{key} of {self.name} leaves out values of more than {entry['ignore_above']} "
+                "characters (ignore_above)",
+                "name another field: <--id-field>",
+            )
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
         """Read ``boc.row`` of an item."""
@@ -242,7 +358,7 @@ class ServerAttachment:
         ours = [replace(item, id=id) for (id, _), item in zip(places, items, strict=True)]
         stored = vectors.astype(self._generation.manifest.vector_dtype)
         contents = documents(strategy, self._generation.vectors, ours, terms, stored)
-        source = f"ctx._source.{OBJECT} = params.{OBJECT}"
+        source = f"{KEEP_THEIRS} ctx._source.{OBJECT} = params.{OBJECT}"
         for (id, routing), row, document in zip(places, rows, contents, strict=True):
             params = {OBJECT: {**document, "row": row}}
             script = {"source": source, "lang": "painless", "params": params}
@@ -260,8 +376,14 @@ class ServerAttachment:
         items, postings, _ = counts(self._transport, self.name, ATTACHED)
         gone = self._bulk.missing
         manifest = replace(self._generation.manifest, items=items, postings=postings, source=source)
-        state = replace(self._generation.state, state="complete")
+        state = replace(
+            self._generation.state,
+            state="complete",
+            uncoded=uncoded(self._transport, self.name),
+            by="",
+        )
         final = replace(self._generation, manifest=manifest, state=state)
+        self._claim.withdraw()
         self._remember(final)
         if not final.live:
             publish(self._transport, final, [])
@@ -277,32 +399,40 @@ class ServerAttachment:
             f"nothing is attached to {self.name} at {self._transport.label}",
             "<boc info> lists what is",
         )
-        indices = [self.name]
-        if self._generation is not None:
-            for each in self._generation.state.targets:
-                if each != self._physical and each in indices_of(self._transport, each):
-                    indices.append(each)
-        elif OBJECT not in self._mapping.get("properties", {}):
-            raise nothing
+        attached = self._attachments()
+        check_unclaimed(self._transport, attached)
+        if not attached:
+            self._check_single()
+            if OBJECT not in self._mapping.get("properties", {}):
+                raise nothing
+        indices = list(self._indices)
+        for each in attached:
+            for target in each.state.targets:
+                if target not in indices and target in indices_of(self._transport, target):
+                    indices.append(target)
         count = 0
         for index in indices:
             for _ in self._remove_codes(index):
                 count += 1
                 yield count
-        if self._generation is None and not count:
+        if not attached and not count:
             raise nothing
-        drop(self._transport, self._attachments())
+        drop(self._transport, attached)
 
     def _remove_codes(self, index: str) -> Iterator[None]:
-        source = f"ctx._source.remove('{OBJECT}')"
+        source = f"{KEEP_THEIRS} ctx._source.remove('{OBJECT}')"
         script = orjson.dumps({"script": {"source": source, "lang": "painless"}})
         patience = self._address.patience
+        entry = indices_of(self._transport, index).get(index, {})
+        if OBJECT not in entry.get("mappings", {}).get("properties", {}):
+            return
+        window = int(entry.get("settings", {}).get("index", {}).get("max_result_window", SCAN))
         # Other programs may write documents meanwhile.
         for _ in range(5):
             refresh(self._transport, index)
             left = False
             with Bulk(self._transport, index, patience=patience, max_rows=1000) as bulk:
-                for hit in scan(self._transport, index, WRITTEN):
+                for hit in scan(self._transport, index, WRITTEN, size=min(SCAN, window)):
                     bulk.update(hit["_id"], script, hit.get("_routing"))
                     left = True
                     yield
@@ -320,6 +450,7 @@ class ServerAttachment:
         try:
             self._bulk.__exit__(*raised)
         finally:
+            self._claim.release()
             self._ledger.close()
 
     def _remember(self, generation: Generation) -> None:

@@ -14,7 +14,7 @@ from boc.manifest import Manifest
 from . import term_fields
 from .address import Address
 from .aliases import check_own, drop, generations, live_generation, names, readable
-from .attach import ServerAttachment
+from .attach import ServerAttachment, lost_codes
 from .engine import ServerEngine
 from .force_merge import merge
 from .parts import Learned, PartWriter, forget, share_code
@@ -72,10 +72,17 @@ class ServerBackend:
             )
         if generation.state.attached or generation.narrowed:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
-            generation = replace(
-                generation,
-                manifest=replace(generation.manifest, items=items, postings=postings),
-            )
+            lost = lost_codes(self.transport, generation, sum(items.values()))
+            generation = replace(generation, lost=lost)
+            if lost:
+                note(
+                    f"{lost} documents of {name} lost their code: another program wrote them "
+                    "again as a whole",
+                    f"repeat <boc attach {name} FEATURES>",
+                )
+            else:
+                manifest = replace(generation.manifest, items=items, postings=postings)
+                generation = replace(generation, manifest=manifest)
         return ServerEngine(self.transport, generation)
 
     def attach(self, name: str) -> ServerAttachment:

@@ -21,7 +21,15 @@ import orjson
 from boc.errors import BackendError, note
 
 from .searches import batches
-from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
+from .transport import (
+    AWAY,
+    Json,
+    RefusedError,
+    Transport,
+    UnfinishedError,
+    UnreachableError,
+    next_step,
+)
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
@@ -270,7 +278,10 @@ class Bulk:
             status = result["status"]
             conflict = (operation, status) == ("update", 409)
             if not (conflict or status in LATER or kind in AWAY):
-                message = f"{self.transport.label}: item {id!r} was refused: {kind}: {reason}"
+                cause = f"{kind}: {reason}"
+                message = (
+                    f"{self.transport.label}: item {id!r} was refused: {cause}{next_step(cause)}"
+                )
                 raise RefusedError(message, status, kind, reason)
             again.append(id)
             trouble = f"{self.transport.label}: {kind}: {reason}"

@@ -13,7 +13,7 @@ from boc.types import Item, Modality, StoredConcepts, TermMatrix
 
 from .._validate import no_concepts
 from . import requests
-from .aliases import Generation
+from .aliases import WITH_CODE, Generation
 from .binary import from_base64
 from .searches import PAGE, Searches, batches, scan, stored_arrays
 from .term_fields import SAFE
@@ -38,7 +38,9 @@ class Contents:
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         physical = generation.physical if generation.narrowed else None
-        self._searches = Searches(transport, self._target, self._layout, physical)
+        # Items that lost their code are no hits.
+        only = WITH_CODE if generation.lost and not generation.state.attached else ()
+        self._searches = Searches(transport, self._target, self._layout, physical, only=only)
 
     @property
     def exact_vectors(self) -> bool:
@@ -103,7 +105,8 @@ class Contents:
             "sort": [self._layout.order],
             "_source": self._layout.source_fields,
         }
-        return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
+        hits = scan(self._transport, self._target, self._searches.narrow(body))
+        return (self._item(hit["_source"]) for hit in hits)
 
     def find(self, ids: Sequence[str]) -> list[Item]:
         hits = self._searches.hits_of(ids, {"_source": self._layout.source_fields})

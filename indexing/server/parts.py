@@ -24,10 +24,20 @@ from boc.manifest import describe
 
 from . import requests
 from .address import Address
-from .aliases import Generation, digest_of, drop, drop_index, generations, indices_of, remember
+from .aliases import (
+    Generation,
+    digest_of,
+    drop,
+    drop_index,
+    generations,
+    indices_of,
+    newest_whole,
+    remember,
+)
 from .bulk import Bulk, await_shards
+from .claim import check_unclaimed
+from .creation import create_index
 from .force_merge import refresh
-from .score_check import clear_of_templates
 from .searches import stored_arrays
 from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import ServerWriter, put_arrays
@@ -59,7 +69,8 @@ class PartWriter(ServerWriter):
 
     def __enter__(self) -> PartWriter:
         self._digest = digest_of(self.manifest, [*self.address.layout, "parts", self.count])
-        self._generations()
+        others = [g for g in self._generations() if g.digest != self._digest]
+        check_unclaimed(self.transport, others)
         generation = self._join()
         if generation is not None:
             self._begin(generation)
@@ -87,8 +98,9 @@ class PartWriter(ServerWriter):
             self._committed = True
             return
         present = generations(self.transport, self.name)
-        self._before = [g for g in present if g.live]
-        unwanted = [g for g in present if not g.live and g.physical != generation.physical]
+        keep = newest_whole(present)
+        unwanted = [g for g in present if g.number != keep and g.physical != generation.physical]
+        check_unclaimed(self.transport, unwanted)
         drop(self.transport, unwanted)
         dims = [part["concept_dim"] for part in complete if part["concept_dim"] is not None]
         state = replace(
@@ -231,12 +243,11 @@ def reserve(transport: Transport, physical: str) -> bool:
     """Make the index of a code, to learn it; False if another process did."""
     body = requests.code_body(_meta(), f"{physical}.load")
     try:
-        transport.request("PUT", f"/{physical}", body)
+        create_index(transport, physical, body)
     except RefusedError as error:
         if error.kind != "resource_already_exists_exception":
             raise
         return False
-    clear_of_templates(transport, physical, body["mappings"])
     return True
 
 

@@ -7,7 +7,6 @@ tells how a server can hold codes.
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import filter as matching
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
+from .creation import create_index
 from .requests import OWN_SETTINGS
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
@@ -80,58 +80,6 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     return None
 
 
-def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
-    """Take away what a template of the cluster added to a new index, if that can be taken away. If
-    it changes fields of boc and stays, the index is removed: BackendError. ``asked`` is the mapping
-    that the index was made with."""
-    (entry,) = transport.request("GET", f"/{index}").values()
-    mapping = entry["mappings"]
-    settings = entry["settings"]["index"]
-    if computed := mapping.get("runtime"):
-        transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
-    if "default_pipeline" in settings.get("search", {}):
-        transport.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": "_none"})
-    shown = {*asked["properties"]} - {*asked["_source"]["excludes"]}
-    excluded = mapping.get("_source", {}).get("excludes", ())
-    hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
-    added = []
-    if hidden:
-        added.append(f"hides {', '.join(sorted(hidden))} from _source")
-    if mapping.get("enabled", True) not in (True, "true"):
-        added.append("has no field read (enabled: false)")
-    added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
-    if added:
-        transport.request("DELETE", f"/{index}")
-        raise BackendError(
-            f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter "
-            "what is written; change it (GET /_index_template, GET /_template), then repeat the "
-            "command",
-        )
-
-
-def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
-    missing."""
-    for name, spec in asked["properties"].items():
-        shown = actual.get("properties", {}).get(name, {})
-        where = f"{path}{name}"
-        usual = dict(spec)
-        if "properties" in spec:
-            yield from _added(shown, spec, f"{where}.")
-            usual.setdefault("type", "object")
-        for key, value in shown.items():
-            if key != "properties" and not _same(value, usual.get(key)):
-                yield f"{where}.{key}", value
-
-
-def _same(there: Any, asked: Any) -> bool:
-    """Return whether a server shows what was asked: false as a word, one of a list alone, and no
-    parameters as {}."""
-    if isinstance(there, dict) and isinstance(asked, dict):
-        return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
-    return str(there).lower() in (str(asked).lower(), str([asked]).lower())
-
-
 def check_documents() -> TermMatrix:
     """Return the term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
@@ -167,7 +115,7 @@ def tried_field(transport: Transport, field: str) -> str:
         with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
             lack = self_test(transport, index, strategy)
     except RefusedError as error:
-        if error.status in (401, 403):
+        if error.status in (401, 403) and not error.kind.endswith("block_exception"):
             return "not known: this user may not make the index boc-probe-*"
         return f"no ({error.reason or error.kind})"
     except BackendError as error:
@@ -224,7 +172,7 @@ def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[s
         "settings": {"number_of_shards": 1, "number_of_replicas": 0, **OWN_SETTINGS, **settings},
         "mappings": {"dynamic": False, "properties": properties},
     }
-    transport.request("PUT", f"/{index}", body)
+    create_index(transport, index, body)
     try:
         yield index
     finally:

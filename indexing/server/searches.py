@@ -34,20 +34,29 @@ SEARCH = "_search?allow_partial_search_results=false"
 @dataclass
 class Searches:
     """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an
-    alias stands for. With ``physical``, hits of another index raise BackendError. Thread-safe."""
+    alias stands for. With ``physical``, hits of another index raise BackendError; ``only`` are
+    further conditions of all. Thread-safe."""
 
     transport: Transport
     target: str
     layout: Layout
     physical: str | None = None
     pauses: Sequence[float] = PAUSES
+    only: Sequence[Json] = ()
+
+    def narrow(self, body: Json) -> Json:
+        """Add the conditions ``only`` to a search: some items have lost their code."""
+        if not self.only or "knn" in body:
+            return body
+        query = {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [*self.only]}}
+        return {**body, "query": query}
 
     def ask(self, body: Json, **params: Any) -> Json:
         """Return the answer to one search; ``params`` are further parameters of its URL."""
         path = f"/{self.target}/{SEARCH}"
         for name, value in params.items():
             path += f"&{name}={value}"
-        return self._check(self.transport.search(path, body))
+        return self._check(self.transport.search(path, self.narrow(body)))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         """Return at most k hits for each body, and how many documents match, of more than
@@ -63,12 +72,13 @@ class Searches:
 
     def _pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         if k > WINDOW:
-            scans = [list(scan(self.transport, self.target, body, k)) for body in bodies]
+            narrow = map(self.narrow, bodies)
+            scans = [list(scan(self.transport, self.target, body, k)) for body in narrow]
             return [(hits, len(hits)) for hits in scans]
         if len(bodies) == 1:
             return [_page(self.ask(bodies[0], **params))]
         head = orjson.dumps({"allow_partial_search_results": False, **params})
-        lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
+        lines = b"".join(head + b"\n" + dumps(self.narrow(body)) + b"\n" for body in bodies)
         answer = self.transport.search(f"/{self.target}/_msearch", lines)
         return [_page(self._check(each)) for each in answer["responses"]]
 
@@ -141,20 +151,34 @@ def stored_arrays(
     return arrays
 
 
-def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
+def scan(
+    transport: Transport,
+    index: str,
+    body: Json,
+    k: int | None = None,
+    size: int = SCAN,
+) -> Iterator[Json]:
     """Return all hits of ``body``, or the first k, page by page at one point in time, in the order
-    of ``body``."""
+    of ``body``. A page has at most ``size`` hits."""
     left = sys.maxsize if k is None else k
-    pit = transport.open_pit(index, "2m")
+    keep = "2m"
+    try:
+        pit = transport.open_pit(index, keep)
+    except RefusedError as error:
+        # The cluster may allow less (search.max_keep_alive).
+        if "eep alive" not in error.reason:
+            raise
+        keep = "20s"
+        pit = transport.open_pit(index, keep)
     path = f"/{SEARCH}"
     page: Json = {
         **body,
         "track_total_hits": False,
-        "pit": {"id": pit, "keep_alive": "2m"},
+        "pit": {"id": pit, "keep_alive": keep},
     }
     try:
         while left > 0:
-            page["size"] = min(SCAN, left)
+            page["size"] = min(size, left)
             try:
                 answer = transport.request("POST", path, page)
             except RefusedError as error:
@@ -170,7 +194,7 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
                 return
             pit = answer.get("pit_id", pit)
             if "pit" in page:
-                page["pit"] = {"id": pit, "keep_alive": "2m"}
+                page["pit"] = {"id": pit, "keep_alive": keep}
             page["search_after"] = hits[-1]["sort"]
             left -= len(hits)
     finally:

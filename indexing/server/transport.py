@@ -37,6 +37,7 @@ ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that proxies, gateways and access control return too; they do not identify the product
 behind them."""
 NEXT = {
+    "index closed": "open the index (POST /NAME/_open)",
     "block_exception": "free disk space if it is short, have this block taken away",
     "cannot execute [inline] scripts": "allow scripts of updates "
     "(script.allowed_types, script.allowed_contexts)",
@@ -102,10 +103,16 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
-        for sign, step in NEXT.items():
-            if sign in cause:
-                message += f"; {step}, then repeat the command"
+        message += next_step(cause)
     return RefusedError(message, status, kind, reason)
+
+
+def next_step(cause: str) -> str:
+    """Return what ends a message about a cause: the first step that is known for it."""
+    for sign, step in NEXT.items():
+        if sign in cause:
+            return f"; {step}, then repeat the command"
+    return ""
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:

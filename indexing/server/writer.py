@@ -31,13 +31,16 @@ from .aliases import (
     indices_of,
     live_generation,
     meta,
+    newest_whole,
     publish,
     remember,
 )
 from .binary import to_base64
 from .bulk import Bulk, Ledger, await_shards
+from .claim import Claim, check_unclaimed, in_use
+from .creation import create_index
 from .force_merge import compact, refresh, reopen
-from .score_check import clear_of_templates, self_test, takes_vectors
+from .score_check import self_test, takes_vectors
 from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for, is_unit
@@ -68,27 +71,33 @@ class ServerWriter:
     arrays: Mapping[str, NDArray[Any]]
     generation: Generation = field(init=False, repr=False)
     first_state = "loading"
+    number = 1
+    count = 1
 
     def __post_init__(self) -> None:
         self._begun = False
         self._committed = False
         self._concept_dim: int | None = None
         self._ledger = Ledger()
+        self._hold = Claim(self.transport, self.name, self.number)
 
     def __enter__(self) -> ServerWriter:
         self._digest = digest_of(self.manifest, self.address.layout)
         present = self._generations()
-        self._before = [g for g in present if g.live]
-        live = max((g.number for g in self._before), default=0)
+        live = max((g.number for g in present if g.live), default=0)
+        kept = newest_whole(present)
         self._next = 1 + max((g.number for g in present), default=0)
         left = [
             g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
         ][-1:]
-        drop(self.transport, [g for g in present if g.number != live and g not in left])
+        unwanted = [g for g in present if g.number != kept and g not in left]
+        check_unclaimed(self.transport, [*unwanted, *left])
+        drop(self.transport, unwanted)
         for generation in left:
             self._begin(generation)
             # Without a row, the earlier load may have died during the score check.
             if next(self._ledger.strays(), None) is None:
+                self._hold.withdraw()
                 drop(self.transport, left)
                 self._begun = False
         return self
@@ -105,6 +114,10 @@ class ServerWriter:
         """Continue what is in ``generation``; an earlier load may have died while it was closed for
         merging."""
         reopen(self.transport, generation.physical)
+        # A load that was published has no such alias any more.
+        add = {"index": generation.physical, "alias": generation.loading_alias}
+        self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
+        self._hold.take(generation.physical, generation.loading_alias)
         refresh(self.transport, generation.physical)
         self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
         self._load_into(generation)
@@ -127,7 +140,10 @@ class ServerWriter:
         check_rows(self.manifest, rows, self._concept_dim)
         self._ledger.add([item.id for item in rows.items])
         if not self._begun:
-            self._load_into(self._create(int(rows.terms.data.max(initial=0))))
+            generation = self._create(int(rows.terms.data.max(initial=0)))
+            self._hold.take(generation.physical, generation.loading_alias)
+            self._check_first(generation)
+            self._load_into(generation)
         self.generation.vectors.check(rows.vectors)
         state = self.generation.state
         if rows.concepts is not None:
@@ -140,6 +156,16 @@ class ServerWriter:
             self.generation = replace(self.generation, state=state)
             remember(self.transport, self.generation)
         put_rows(self._bulk, self.generation, rows)
+
+    def _check_first(self, generation: Generation) -> None:
+        """Remove the generation, if another process has made one of the same name meanwhile:
+        BackendError."""
+        present = generations(self.transport, self.name)
+        mine = next((g for g in present if g.physical == generation.physical), generation)
+        for other in present:
+            if not other.state.is_whole and other.created < mine.created:
+                drop(self.transport, [generation])
+                raise in_use(self.transport, self.name)
 
     def commit(self) -> None:
         if not (self._begun and len(self._ledger)):
@@ -160,14 +186,21 @@ class ServerWriter:
         refresh(self.transport, physical)
         items, postings, digits = counts(self.transport, physical)
         self._audit(physical, sum(items.values()), expected)
+        self._hold.withdraw()
         compact(self.transport, physical, self.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self.address.replicas}
         self.transport.request("PUT", f"/{physical}/_settings", {"index": settings})
-        state = replace(self.generation.state, state="complete", digits=digits, blocks=blocks)
+        state = replace(
+            self.generation.state,
+            state="complete",
+            digits=digits,
+            blocks=blocks,
+            by="",
+        )
         manifest = replace(self.manifest, items=items, postings=postings)
         loaded = replace(self.generation, manifest=manifest, state=state)
         remember(self.transport, loaded)
-        publish(self.transport, loaded, self._before)
+        publish(self.transport, loaded, generations(self.transport, self.name))
         self._committed = True
 
     def __exit__(self, *raised: object) -> None:
@@ -183,6 +216,7 @@ class ServerWriter:
                     # Another load of the same contents may have published the generation meanwhile.
                     drop(self.transport, [g for g in present if g.physical == mine and not g.live])
         finally:
+            self._hold.release()
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
@@ -206,7 +240,13 @@ class ServerWriter:
                 self._next,
                 False,
                 self.manifest,
-                AliasState(self.first_state, kind, vectors),
+                AliasState(
+                    self.first_state,
+                    kind,
+                    vectors,
+                    by=self._hold.key,
+                    parts=self.count,
+                ),
             )
             body = requests.index_body(
                 generation.strategy,
@@ -219,11 +259,14 @@ class ServerWriter:
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:
-                created = self.transport.request("PUT", f"/{physical}", body)
+                created = create_index(self.transport, physical, body)
                 if not created.get("shards_acknowledged", True):
                     self._refuse_shards(generation)
             except RefusedError as error:
-                if error.status != 400 or error.kind == "resource_already_exists_exception":
+                exists = error.kind == "resource_already_exists_exception"
+                if exists and self.count == 1:
+                    raise in_use(self.transport, self.name) from None
+                if exists or error.status != 400:
                     raise
                 # A server that does not know the mapping of the field ``vector`` says so.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
@@ -231,7 +274,6 @@ class ServerWriter:
                 lacking[kind] = error.reason or error.kind
                 continue
             try:
-                clear_of_templates(self.transport, physical, body["mappings"])
                 lack = self_test(self.transport, physical, generation.strategy)
                 if lack is None and vectors != Binary.name:
                     dim = self.manifest.identity.dim
@@ -302,6 +344,12 @@ class ServerEditor:
         self._transport = transport
         self._generation = live_generation(transport, name)
         check_own(self._generation)
+        if blocks := self._generation.blocks:
+            raise BackendError(
+                f"{self._generation.physical} may not be written (index.blocks.{blocks[0]})",
+                "free disk space if it is short, have this block taken away, then repeat the "
+                "command",
+            )
         if names := self._generation.pipelines:
             raise BackendError(
                 f"{self._generation.physical} has a {' and a '.join(names)}, which may change "

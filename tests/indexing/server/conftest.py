@@ -13,5 +13,5 @@ def name(server: Any) -> Iterator[str]:
     removed afterwards."""
     found = f"boc-test-{uuid.uuid4().hex[:12]}"
     yield found
-    for each in server.request("GET", f"*{found}*"):
+    for each in server.request("GET", f"*{found}*?expand_wildcards=all"):
         server.request("DELETE", each)

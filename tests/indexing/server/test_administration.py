@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from boc.errors import BackendError
+from boc.errors import BackendError, BocWarning
 from boc.evaluate.verify import verify
 from boc.manage.attach import attach_index
 from boc.manage.build import add_items, build_index
@@ -174,7 +174,7 @@ class Place:
 
     def refuses_changes(self, name: str) -> None:
         """The index is read under this name, and no command changes or removes it."""
-        before = self.ask("GET", f"*{self.name}*")
+        before = self.ask("GET", f"*{self.name}*?expand_wildcards=all")
         for change in (
             lambda: self.backend.edit(name),
             lambda: self.backend.compact(name),
@@ -183,7 +183,7 @@ class Place:
         ):
             with refused(match="read under this name, not changed; change it under its own name"):
                 change()
-        assert self.ask("GET", f"*{self.name}*") == before
+        assert self.ask("GET", f"*{self.name}*?expand_wildcards=all") == before
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def place(
 ) -> Iterator[Place]:
     place = Place(server, f"admin-{uuid.uuid4().hex[:10]}", files)
     yield place
-    for each in place.ask("GET", f"*{place.name}*"):
+    for each in place.ask("GET", f"*{place.name}*?expand_wildcards=all"):
         place.ask("DELETE", each)
 
 
@@ -297,8 +297,12 @@ def test_reindex_is_refused(place: Place) -> None:
     # Some documents are written again from their _source, in the index itself.
     some = {"query": {"ids": {"values": ["image/3"]}}}
     place.ask("POST", f"{name}/_update_by_query?refresh=true", some)
-    with refused(match=f"such as 'image/3'.*{LOST[-30:]}"):
-        place.open()
+    with pytest.warns(BocWarning, match="has 1 items without a code, such as 'image/3'"):
+        index = place.open().index
+    assert len(list(index.items())) == 2 * N - 1
+    with pytest.warns(BocWarning):
+        add_items(name, place.files[0], at=place.at)
+    place.check(name, wanted)
 
 
 @pytest.fixture
@@ -573,7 +577,7 @@ def test_refusal_after_a_rollover_names_the_next_step(place: Place) -> None:
 def test_refusal_of_a_blocked_index_names_the_next_step(place: Place) -> None:
     place.build()
     place.set("blocks.read_only", True)
-    with refused(match=r"read-only.* have this block taken away, then repeat the command"):
+    with refused(match=r"index\.blocks\.read_only.* have this block taken away, then repeat"):
         place.add()
     place.check()
     place.set("blocks.read_only", None)
@@ -592,7 +596,7 @@ def test_shards_without_a_node_are_named(
     with refused(match=r"no node takes the shards of .* \(.*require.*then repeat the command"):
         place.build()
     place.ask("DELETE", lacking)
-    assert place.ask("GET", f"*{place.name}*") == {}
+    assert place.ask("GET", f"*{place.name}*?expand_wildcards=all") == {}
 
 
 def test_filtered_alias_shows_its_items_only(place: Place, tmp_path: Path) -> None:
@@ -657,7 +661,7 @@ def test_reindex_keeps_attached_codes(place: Place) -> None:
     place.check()
     assert place.search(modality="image") == hits
     place.move(name, third)
-    with refused(match="the index was made again; make it with the mapping of 'boc'"):
+    with refused(match="make it with the mapping of 'boc'"):
         place.open()
 
 

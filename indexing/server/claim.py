@@ -1,0 +1,170 @@
+"""The right to load an index, which one process has at a time.
+
+It is a document of the generation that is loaded, and only its owner rewrites it: the server
+compares its number. The owner has a file on its machine locked as long as it lives, so that another
+process there knows at once whether it does. Elsewhere one looks whether the document still changes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from boc.atomic_files import file_lock
+from boc.errors import BackendError, BocError
+
+from .aliases import Generation
+from .transport import Json, RefusedError, Transport
+
+BEAT = 3.0
+"""Seconds after which the owner writes the document again."""
+DEAD = 15.0
+"""Seconds without a change after which the owner is given up, if it is on another machine."""
+PAUSE = 0.5
+
+
+class Claim:
+    """The claim of this process on one load, or on one part of it. ``key`` stands for it."""
+
+    def __init__(self, transport: Transport, name: str, number: int = 1) -> None:
+        self.key = uuid4().hex
+        self._transport = transport
+        self._name = name
+        self._id = claim_id(number)
+        self._thread: threading.Thread | None = None
+        self._files = ExitStack()
+        self._files.enter_context(file_lock(_file(self.key), name))
+
+    def take(self, physical: str, alias: str, *, again: bool = True) -> None:
+        """Claim the index ``physical``, which is written by ``alias``. BackendError if another
+        process has it."""
+        there = _documents(self._transport, physical, [self._id])
+        if _lives(self._transport, physical, there):
+            raise in_use(self._transport, self._name)
+        self._path = f"/{alias}/_doc/{self._id}"
+        order: Json = {"op_type": "create"}
+        for each in there:
+            order = {"if_seq_no": each["_seq_no"], "if_primary_term": each["_primary_term"]}
+        try:
+            self._write(order)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            # The last request of a process that was killed may have come meanwhile.
+            if again:
+                self.take(physical, alias, again=False)
+                return
+            raise in_use(self._transport, self._name) from None
+        self._stop = threading.Event()
+        for each in there:
+            _file(each["_source"]["by"]).unlink(missing_ok=True)
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _write(self, order: Json) -> None:
+        answer = self._transport.request(
+            "PUT",
+            self._path,
+            {"by": self.key},
+            require_alias="true",
+            **order,
+        )
+        self._order = {
+            "if_seq_no": answer["_seq_no"],
+            "if_primary_term": answer["_primary_term"],
+        }
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT):
+            # The index may be closed for a moment, or a node away.
+            with suppress(BackendError):
+                self._write(self._order)
+
+    def withdraw(self) -> None:
+        """Remove the document, before the index is merged for good."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+            with suppress(BackendError):
+                self._transport.request("DELETE", self._path, **self._order)
+
+    def release(self) -> None:
+        """Give the claim back; without effect if it was not taken."""
+        self.withdraw()
+        self._files.close()
+
+
+def claim_id(number: int) -> str:
+    """Return the id of the document that claims the part ``number``."""
+    return f"boc:load:{number}"
+
+
+def in_use(transport: Transport, name: str) -> BackendError:
+    """Return the error for a name that another process writes."""
+    return BackendError(
+        f"{name} at {transport.label} is being written by another process",
+        "wait for it or stop it, then repeat the command",
+    )
+
+
+def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> None:
+    """Raise BackendError if a living process loads one of these generations, or a part of it. Who
+    made one may not have claimed it yet."""
+    for each in generations:
+        ids = [claim_id(number + 1) for number in range(each.state.parts)]
+        there = _documents(transport, each.physical, ids)
+        if _lives(transport, each.physical, there) or (not there and _holds(each.state.by)):
+            raise in_use(transport, each.name)
+
+
+def _documents(transport: Transport, physical: str, ids: Sequence[str]) -> list[Json]:
+    """Return the claims that are there; none of an index that is closed."""
+    try:
+        answer = transport.request("POST", f"/{physical}/_mget", {"ids": ids})
+    except RefusedError as error:
+        if error.status not in (400, 403, 404):
+            raise
+        return []
+    return [each for each in answer["docs"] if each.get("found")]
+
+
+def _lives(transport: Transport, physical: str, claims: Sequence[Json]) -> bool:
+    unknown = {}
+    for each in claims:
+        holds = _holds(each["_source"]["by"])
+        if holds:
+            return True
+        if holds is None:
+            unknown[each["_id"]] = each["_seq_no"]
+    deadline = time.monotonic() + DEAD
+    while unknown and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+        for each in _documents(transport, physical, list(unknown)):
+            if each["_seq_no"] != unknown[each["_id"]]:
+                return True
+    return False
+
+
+def _holds(key: str) -> bool | None:
+    """Return whether the owner of a key lives; None if it is on another machine, or of another
+    user."""
+    path = _file(key)
+    if not key or not path.exists():
+        return None
+    try:
+        with file_lock(path, key, keep=True):
+            return False
+    except BocError:
+        return True
+    except OSError:
+        return None
+
+
+def _file(key: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"boc-load-{key}.lock"

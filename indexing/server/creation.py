@@ -1,0 +1,121 @@
+"""Creating an index of boc's own, whatever the templates of a cluster add to it."""
+
+from collections.abc import Iterator
+from fnmatch import filter as matching
+from typing import Any
+
+import orjson
+
+from boc.errors import BackendError
+
+from .transport import Json, Transport
+
+MANAGED = (
+    "index.lifecycle.",
+    "index.plugins.index_state_management.",
+    "index.opendistro.index_state_management.",
+)
+"""Settings by which a cluster would move, shrink or delete an index by itself."""
+PIPELINES = (
+    "index.default_pipeline",
+    "index.final_pipeline",
+    "index.search.default_pipeline",
+)
+
+
+def create_index(transport: Transport, index: str, body: Json) -> Json:
+    """Create ``index``, and read it back: what templates added is taken away. Return the answer of
+    the server.
+
+    BackendError, and no index, if something stays that changes what is written, or who else reads
+    and writes it.
+    """
+    created = transport.request("PUT", f"/{index}", body)
+    try:
+        entry = _read(transport, index)
+        if _take_away(transport, index, entry, body):
+            entry = _read(transport, index)
+        added = list(_additions(entry, body))
+        if added:
+            raise BackendError(
+                f"a template of the cluster {', '.join(added)}, so that {index} would lack or "
+                "alter what is written; change it (GET /_index_template, GET /_template), then "
+                "repeat the command",
+            )
+    except BackendError:
+        transport.request("DELETE", f"/{index}")
+        raise
+    return created
+
+
+def _read(transport: Transport, index: str) -> Json:
+    (entry,) = transport.request("GET", f"/{index}", flat_settings="true").values()
+    result: Json = entry
+    return result
+
+
+def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
+    """Return the aliases of an index that were not asked for, and settings with other values."""
+    aliases = sorted({*entry["aliases"]} - {*body.get("aliases", ())})
+    settings: Json = {name: None for name in entry["settings"] if name.startswith(MANAGED)}
+    for name in PIPELINES:
+        if entry["settings"].get(name, "_none") != "_none":
+            settings[name] = "_none"
+    return aliases, settings
+
+
+def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> bool:
+    """Take away what can be taken away again; return whether something was."""
+    aliases, settings = _foreign(entry, body)
+    if aliases:
+        actions = [{"remove": {"index": index, "alias": alias}} for alias in aliases]
+        transport.request("POST", "/_aliases", {"actions": actions})
+    if settings:
+        transport.request("PUT", f"/{index}/_settings", settings)
+    computed = entry["mappings"].get("runtime", ())
+    if computed:
+        transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
+    return bool(aliases or settings or computed)
+
+
+def _additions(entry: Json, body: Json) -> Iterator[str]:
+    """Yield what an index has beyond ``body``, as words."""
+    aliases, settings = _foreign(entry, body)
+    if aliases:
+        yield f"gives it the aliases {', '.join(aliases)}"
+    for name in settings:
+        yield f"sets {name}"
+    mapping = entry["mappings"]
+    asked = body["mappings"]
+    shown = {*asked["properties"]} - {*asked.get("_source", {}).get("excludes", ())}
+    excluded = mapping.get("_source", {}).get("excludes", ())
+    hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
+    if hidden:
+        yield f"hides {', '.join(sorted(hidden))} from _source"
+    if mapping.get("enabled", True) not in (True, "true"):
+        yield "has no field read (enabled: false)"
+    for path, value in _other_fields(mapping, asked):
+        yield f"sets {path} to {orjson.dumps(value).decode()}"
+
+
+def _other_fields(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
+    missing."""
+    for name, spec in asked["properties"].items():
+        shown = actual.get("properties", {}).get(name, {})
+        where = f"{path}{name}"
+        usual = dict(spec)
+        if "properties" in spec:
+            yield from _other_fields(shown, spec, f"{where}.")
+            usual.setdefault("type", "object")
+        for key, value in shown.items():
+            if key != "properties" and not _same(value, usual.get(key)):
+                yield f"{where}.{key}", value
+
+
+def _same(there: Any, asked: Any) -> bool:
+    """Return whether a server shows what was asked: false as a word, one of a list alone, and no
+    parameters as {}."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
+    return str(there).lower() in (str(asked).lower(), str([asked]).lower())
