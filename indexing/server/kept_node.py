@@ -9,8 +9,10 @@ import time
 from collections import deque
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from string import punctuation
 from threading import Semaphore
 from typing import Any
+from urllib.parse import quote
 
 import certifi
 from elastic_transport import (
@@ -56,7 +58,8 @@ class KeptNode(BaseNode):
             connection = self._connection(request_timeout)
             data = None
             try:
-                path = f"{self.path_prefix}{target}"
+                # Other programs name indexes in any letters.
+                path = quote(f"{self.path_prefix}{target}", safe=punctuation)
                 connection.request(method, path, body, dict(headers or {}))
                 response = connection.getresponse()
                 data = response.read()

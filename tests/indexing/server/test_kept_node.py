@@ -25,6 +25,7 @@ class Host(Handler):
 
     def do_POST(self) -> None:  # noqa: N802
         body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.paths.append(self.path)
         self.answered += 1
         if b"late" in body:
             self.server.late.recv(1)
@@ -36,7 +37,7 @@ class Host(Handler):
 @pytest.fixture
 def host() -> Iterator[Any]:
     ours, theirs = socket.socketpair()
-    with ours, theirs, serving(Host, connections=[], most=1000, late=theirs) as server:
+    with ours, theirs, serving(Host, connections=[], paths=[], most=1000, late=theirs) as server:
         yield server
         ours.sendall(b"x" * 9)
 
@@ -53,6 +54,11 @@ def test_one_connection_for_all_requests(host: Any) -> None:
         answer = transport.search("/_search", {"n": number})
         assert answer == {"body": f'{{"n":{number}}}'}
     assert len(host.connections) == 1
+
+
+def test_names_in_any_letters(host: Any) -> None:
+    connect(host, "/es").search("/büro a,%2B*/_search?x=1&y=", {})
+    assert host.paths == ["/es/b%C3%BCro%20a,%2B*/_search?x=1&y="]
 
 
 def test_closed_connections_are_replaced(host: Any) -> None:
