@@ -179,8 +179,9 @@ def forge_array(file: h5py.File, rng: Random) -> str:
         at = tuple(rng.randrange(size) for size in data.shape)
         kind = data.dtype.kind
         value: Any = rng.choice(TEXTS if kind == "O" else REALS if kind == "f" else NUMBERS)
-        if kind in "iu":
-            value = np.array(value).astype(data.dtype)
+        if kind in "iuf":
+            with np.errstate(over="ignore"):
+                value = np.array(value).astype(data.dtype)
         if kind == "O":
             value = value.replace("\0", "\n")
         data[at] = value

@@ -24,7 +24,7 @@ NATIVE: Any = kernel._search
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built")
 
 CALLS = int(os.environ.get("BOC_CALLS", "100"))
-SIZES = (0, 1, 7, 63, 64, 65, 128, 200, 400)  # rows of a part
+SIZES = (0, 1, 7, 63, 64, 65, 128, 200, 1000)  # rows of a part
 BLOCKS = (64, 128, 65536)
 WIDTHS = (0, 1, 5, 16, 19)  # components of vectors
 TERMS = 6
@@ -230,6 +230,8 @@ def make_part(
     n = len(ids)
     part = Part(ids, block, {})
     shares = rng.choice([0, 0.02, 0.2, 1], (TERMS, len(part.lengths)))
+    # Blocks of few postings fill the buffer of keys before those of many.
+    shares[:, : rng.choice([0, rng.integers(len(part.lengths))])] = 0.03
     lists = [
         np.flatnonzero(rng.random(size) < share)
         for of in shares
