@@ -1,10 +1,9 @@
 """Alignment scores of concept sets: each word with its best region, or each region with its best
 word."""
 
-from itertools import pairwise
-
 import numpy as np
 
+from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.dot import products
 from boc.types import Modality, Ragged, Rescore, StoredConcepts
@@ -14,8 +13,6 @@ try:
     from boc.rerank import _rescore
 except ImportError:  # not built here: numpy stands in
     _rescore = None  # type: ignore[assignment]
-
-CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
 def align(
@@ -33,33 +30,36 @@ def align(
     the other way round. Native code reads the sets where they lie, also from a memory map.
     """
     check_metric(metric)
-    if _rescore is not None and candidates.values.flags.c_contiguous:
-        begins = candidates.offsets[:-1]
-        ends = candidates.offsets[1:]
-        if chosen is not None:
-            begins = begins[chosen]
-            ends = ends[chosen]
-        sums = np.empty((2, len(begins)), np.float32)
-        arrays = (unit_rows(query), candidates.values, begins, ends, sums, candidates.scales)
-        _rescore.align(*(array for array in arrays if array is not None))
-        by_words, by_regions = sums if asks_by_words else sums[::-1]
-        if metric == "mwsr":
-            return by_regions
-        if metric == "symm":
-            return by_words + by_regions
-        if metric == "mravgw":
-            words = len(query) if asks_by_words else ends - begins
-            return by_words / np.maximum(words, 1).astype(np.float32)
-        return by_words
+    begins = candidates.offsets[:-1]
+    ends = candidates.offsets[1:]
     if chosen is not None:
-        candidates = candidates.take(chosen)
-    cosines = products(unit_rows(query), candidates.values)
-    if candidates.scales is not None:
-        cosines *= candidates.scales
-    whole = np.array([0, len(query)])
-    columns = candidates.offsets
-    scores: Floats = _pool(cosines, whole, columns, metric, words_in_rows=asks_by_words)[0]
-    return scores
+        begins = begins[chosen]
+        ends = ends[chosen]
+    rows = unit_rows(query)
+    sums = np.zeros((2, len(begins)), np.float32)
+    values = candidates.values
+    scales = candidates.scales
+    if _rescore is not None and values.flags.c_contiguous:
+        some = [] if scales is None else [scales]
+        _rescore.align(rows, values, begins, ends, sums, *some)
+    else:
+        for i, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            cosines = products(rows, values[begin:end])
+            if scales is not None:
+                cosines *= scales[begin:end]
+            if cosines.size:
+                sums[:, i] = cosines.max(axis=1).sum(), cosines.max(axis=0).sum()
+    by_words, by_regions = sums if asks_by_words else sums[::-1]
+    if metric == "mwsr":
+        return by_regions
+    if metric == "symm":
+        return by_words + by_regions
+    if metric == "mravgw":
+        words = ends - begins
+        if asks_by_words:
+            words = np.full(len(words), len(query))
+        by_words /= np.maximum(words, 1)
+    return by_words
 
 
 def alignment_scores(
@@ -94,61 +94,12 @@ def alignment_scores(
 def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
     float32 (N, d).
-
-    Besides the normalised sets, about 16 MB of cosines are in memory at a time.
     """
     check_metric(metric)
-    n = len(words)
-    m = len(regions)
-    scores = np.empty((n, m), dtype=np.float32)
-    word_rows = unit_rows(words.values)
-    rows = unit_rows(regions.values)
-    cells = len(word_rows) * len(rows)
-    step = max(1, CELLS * m // max(1, cells))
-    for first in range(0, m, step):
-        part = regions.offsets[first : first + step + 1]
-        cosines = word_rows @ rows[part[0] : part[-1]].T
-        columns = part - part[0]
-        pooled = _pool(cosines, words.offsets, columns, metric, words_in_rows=True)
-        scores[:, first : first + step] = pooled
-    return scores
+    stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
 
+    def score(i: int) -> Floats:
+        return align(words[i], stored, metric, asks_by_words=True)
 
-def _pool(
-    cosines: Floats,
-    rows: Ints,
-    columns: Ints,
-    metric: str,
-    *,
-    words_in_rows: bool,
-) -> Floats:
-    """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and
-    ``columns`` (m + 1,)."""
-    tall = np.diff(rows) > 0
-    wide = np.diff(columns) > 0
-    scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
-    if not cosines.size:
-        return scores
-    tops = rows[:-1][tall]
-    lefts = columns[:-1][wide]
-
-    def sum_over(words: bool) -> Floats:
-        """Sum over words, or over regions, of the maximum over the others."""
-        if words == words_in_rows:
-            largest = np.maximum.reduceat(cosines, lefts, axis=1)
-            return np.add.reduceat(largest, tops, axis=0)
-        # reduceat along rows is ten times as slow as this loop.
-        bounds = pairwise([*tops.tolist(), len(cosines)])
-        largest = np.stack([cosines[a:b].max(axis=0) for a, b in bounds])
-        return np.add.reduceat(largest, lefts, axis=1)
-
-    sums = sum_over(words=metric != "mwsr")
-    if metric == "symm":
-        sums += sum_over(words=False)
-    elif metric == "mravgw":
-        if words_in_rows:
-            sums /= np.diff(tops, append=len(cosines))[:, None]
-        else:
-            sums /= np.diff(lefts, append=cosines.shape[1])
-    scores[np.ix_(tall, wide)] = sums
-    return scores
+    scores = np.array([*ahead(score, range(len(words)))], np.float32)
+    return scores.reshape(len(words), len(regions))

@@ -6,9 +6,7 @@ stored vectors.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,10 +23,7 @@ except ImportError:  # installed without a C compiler
     _search = None  # type: ignore[assignment]
 
 BLOCK = 65536  # rows of a block of posting lists
-SHARE = 1 << 19  # postings for which another thread pays
 CODES = 64  # that are cached: of each modality of queries and budget
-BATCH = 256  # queries per call; Ctrl-C works between calls
-ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
 """A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids,
@@ -84,7 +79,6 @@ class Kernel:
         signs: NDArray[Any] | None = None,
     ) -> None:
         self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs, BLOCK)
-        self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
         self._code = lru_cache(CODES)(
             lambda code: _search.code(
@@ -114,43 +108,15 @@ class Kernel:
         if _search is None or self._parts is None:
             return None
         k = max(1, min(k, plan.depth, self._rows))
+        terms: object
         if isinstance(queries, QueryCode):
-            *ranked, read, compared = _search.best(
-                self._parts,
-                plan,
-                k,
-                vectors,
-                self._code(queries),
-            )
-            return None if read < 0 else (TopRows(k, *ranked), read, compared)
-        if queries.data.dtype != np.int32 or (
+            terms = self._code(queries)
+        elif queries.data.dtype != np.int32 or (
             vectors is not None and not are_plain(vectors, vectors.shape[1])
         ):
             return None
-        n = queries.shape[0]
-        offsets = queries.indptr.astype(np.int64)
-        terms = queries.indices.astype(np.int32, copy=False)
-
-        def answer(first: int) -> tuple[Any, ...]:
-            rows = None if vectors is None else vectors[first : first + step]
-            lists = offsets[first : first + step + 1], terms, queries.data
-            return _search.best(self._parts, plan, k, rows, lists)
-
-        workers = 1
-        if n > 1:
-            lengths = (s[(terms + 1) * b] - s[terms * b] for s, b in self._starts)
-            postings = sum(int(each.sum(dtype=np.int64)) for each in lengths)
-            workers = max(1, min(postings // SHARE, os.cpu_count() or 1))
-        step = max(1, min(-(-n // workers), BATCH, ROOM // k))
-        firsts = range(0, n, step)
-        if workers == 1:
-            answers = list(map(answer, firsts))
         else:
-            with ThreadPoolExecutor(workers) as pool:
-                answers = list(pool.map(answer, firsts))
-        buffers = [b"".join(answer[i] for answer in answers) for i in range(4)]
-        counts = [answer[4:] for answer in answers]
-        if any(read < 0 for read, _ in counts):
-            return None
-        read = sum(each for each, _ in counts)
-        return TopRows(k, *buffers), read, sum(compared for _, compared in counts)
+            columns = queries.indices.astype(np.int32, copy=False)
+            terms = queries.indptr.astype(np.int64), columns, queries.data
+        *ranked, read, compared = _search.best(self._parts, plan, k, vectors, terms)
+        return None if read < 0 else (TopRows(k, *ranked), read, compared)
