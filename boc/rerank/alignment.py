@@ -49,11 +49,12 @@ def align(
                 cosines *= scales[begin:end]
             if cosines.size:
                 sums[:, i] = cosines.max(axis=1).sum(), cosines.max(axis=0).sum()
-    by_words, by_regions = sums if asks_by_words else sums[::-1]
+    by_words: Floats = sums[int(not asks_by_words)]
+    by_regions: Floats = sums[int(asks_by_words)]
     if metric == "mwsr":
         return by_regions
     if metric == "symm":
-        return by_words + by_regions
+        by_words += by_regions
     if metric == "mravgw":
         words = ends - begins
         if asks_by_words:
