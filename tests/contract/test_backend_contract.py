@@ -65,8 +65,21 @@ FIELDS: dict[str, FieldType] = {
     "title": "text",
 }
 VALUES: dict[str, list[Any]] = {
-    "year": [-3, 0, 2019, 2020, 2**53 + 1],
-    "tag": ["dog", "Dog", "two dogs", "été", "日本", "-1"],
+    "year": [
+        -3,
+        0,
+        2019,
+        2020,
+        2**53 + 1,
+    ],
+    "tag": [
+        "dog",
+        "Dog",
+        "two dogs",
+        "été",
+        "日本",
+        "-1",
+    ],
     "taken": ["1969-12-31T23:59:59", "2020-02-29T00:00:00", "2021-05-01T12:30:00"],
     "sharpness": [-0.5, 0.1, 0.30000000000000004, 1e20],
     "indoors": [True, False],
@@ -108,7 +121,14 @@ def build(
                 if concepts is None or concept_dtype is None
                 else store_rows(concepts[part], concept_dtype)
             )
-            writer.add(Rows(items[part], terms[part], vectors[part], sets))
+            writer.add(
+                Rows(
+                    items[part],
+                    terms[part],
+                    vectors[part],
+                    sets,
+                ),
+            )
         writer.commit()
     return backend.open(name)
 
@@ -157,9 +177,24 @@ def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[
 def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: str) -> None:
     rng = np.random.default_rng(0)
     items = mixed_items(50)
-    terms = random_terms(rng, (50, 30), 2**20, 0.3)
-    queries = random_terms(rng, (20, 30), 2**20, 0.3)
-    index = build(backend, name, items, terms)
+    terms = random_terms(
+        rng,
+        (50, 30),
+        2**20,
+        0.3,
+    )
+    queries = random_terms(
+        rng,
+        (20, 30),
+        2**20,
+        0.3,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+    )
     if EXACT[place] < 2**53:
         with pytest.raises(BackendError, match=r"2\^24"):
             index.search(SearchRequest(queries, 1000))
@@ -167,13 +202,28 @@ def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: s
     results = index.search(SearchRequest(queries, 1000))
     assert len(results) == 20
     for hits, query in zip(results, queries.toarray().tolist(), strict=True):
-        assert plain(hits) == slow_search(items, terms, query, 50)
+        assert plain(hits) == slow_search(
+            items,
+            terms,
+            query,
+            50,
+        )
     assert sum(map(len, results)) > 500
 
 
 def test_sizes_have_parts(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (40, 30), 9, 0.5)
-    sizes = build(backend, name, mixed_items(40), terms).sizes()
+    terms = random_terms(
+        np.random.default_rng(0),
+        (40, 30),
+        9,
+        0.5,
+    )
+    sizes = build(
+        backend,
+        name,
+        mixed_items(40),
+        terms,
+    ).sizes()
     assert set(sizes) == {"postings", "vectors", "concepts", "other"}
     assert sizes["postings"] >= terms.nnz
     assert sizes["vectors"] > 0
@@ -188,11 +238,28 @@ def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
     letters = list("aAb0~/\"' éß日\U0001f600")
     keys = {"".join(rng.choice(letters, size=int(rng.integers(1, 5)))) for _ in range(4 * n)}
     items = [
-        Item(key, MODALITIES[i % 2], key[::-1], key[:1]) for i, key in enumerate(sorted(keys)[:n])
+        Item(
+            key,
+            MODALITIES[i % 2],
+            key[::-1],
+            key[:1],
+        )
+        for i, key in enumerate(sorted(keys)[:n])
     ]
-    terms = random_terms(rng, (n, 4), 3, 0.5)
+    terms = random_terms(
+        rng,
+        (n, 4),
+        3,
+        0.5,
+    )
     terms.data[::5] = 1000
-    index = build(backend, name, items, terms, batch=4)
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        batch=4,
+    )
 
     @settings(max_examples=40)
     @given(
@@ -206,7 +273,13 @@ def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
             queries.toarray().tolist(),
             strict=True,
         ):
-            assert plain(hits) == slow_search(items, terms, query, k, modality)
+            assert plain(hits) == slow_search(
+                items,
+                terms,
+                query,
+                k,
+                modality,
+            )
             assert all(hit.item in items for hit in hits)
 
     check()
@@ -228,9 +301,25 @@ def with_fields(n: int) -> list[Item]:
 
 
 PERIODS = st.sampled_from(
-    ["1969", "2020", "2020-02", "2020-03", "2021-05-01", "2021-05-02"],
+    [
+        "1969",
+        "2020",
+        "2020-02",
+        "2020-03",
+        "2021-05-01",
+        "2021-05-02",
+    ],
 ).flatmap(
-    lambda period: st.sampled_from(["=", "!=", "<", "<=", ">", ">="]).map(
+    lambda period: st.sampled_from(
+        [
+            "=",
+            "!=",
+            "<",
+            "<=",
+            ">",
+            ">=",
+        ],
+    ).map(
         lambda op: parse_filter(f"taken{op}{period}", FIELDS),
     ),
 )
@@ -238,7 +327,18 @@ CONDITIONS = PERIODS | st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
     lambda name: st.builds(
         Filter,
         st.just(name),
-        st.sampled_from(["=", "!="] if name == "indoors" else ["=", "!=", "<", "<=", ">", ">="]),
+        st.sampled_from(
+            ["=", "!="]
+            if name == "indoors"
+            else [
+                "=",
+                "!=",
+                "<",
+                "<=",
+                ">",
+                ">=",
+            ],
+        ),
         st.sampled_from(
             [*VALUES[name], *{"year": [2018], "tag": ["cat"], "sharpness": [0.0]}.get(name, [])],
         ),
@@ -248,8 +348,19 @@ CONDITIONS = PERIODS | st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
 
 def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
     items = with_fields(40)
-    terms = random_terms(np.random.default_rng(0), (40, 3), 3, 0.8)
-    index = build(backend, name, items, terms, fields=FIELDS)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (40, 3),
+        3,
+        0.8,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        fields=FIELDS,
+    )
     assert index.manifest.fields == FIELDS
     assert index.used_fields() == set(FIELDS) - {"title"}
     assert list(index.items()) == sorted(items, key=lambda item: item.id)
@@ -263,10 +374,23 @@ def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
         kind=st.sampled_from([None, *MODALITIES]),
     )
     def check(filters: list[Filter], k: int, kind: Modality | None) -> None:
-        hits, nothing = index.search(SearchRequest(request_terms, k, kind, filters=filters))
+        hits, nothing = index.search(
+            SearchRequest(
+                request_terms,
+                k,
+                kind,
+                filters=filters,
+            ),
+        )
         is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
-        assert plain(hits) == slow_search(matches, terms[np.flatnonzero(is_match)], query, k, kind)
+        assert plain(hits) == slow_search(
+            matches,
+            terms[np.flatnonzero(is_match)],
+            query,
+            k,
+            kind,
+        )
         assert all(hit.item in matches for hit in hits)
         assert nothing == []
 
@@ -286,7 +410,14 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> No
     ]
     terms = sparse.csr_array(np.array([[1, 0], [3, 0], [2, 0]], np.int32))
     vectors = np.eye(3, dtype=np.float32)
-    index = build(backend, name, items, terms, vectors, fields=FIELDS)
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        vectors,
+        fields=FIELDS,
+    )
     rescore = (
         Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3)
         if rescored
@@ -303,7 +434,25 @@ def halves(n: int, seed: int) -> NDArray[np.float32]:
     """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and
     often equal."""
     rng = np.random.default_rng(seed)
-    places = rng.permuted(np.repeat([[1, 1, 1, 1, 0, 0, 0, 0]], n, axis=0), axis=1)
+    places = rng.permuted(
+        np.repeat(
+            [
+                [
+                    1,
+                    1,
+                    1,
+                    1,
+                    0,
+                    0,
+                    0,
+                    0,
+                ],
+            ],
+            n,
+            axis=0,
+        ),
+        axis=1,
+    )
     return (places * rng.choice([-0.5, 0.5], (n, 8))).astype(np.float32)
 
 
@@ -311,8 +460,21 @@ def halves(n: int, seed: int) -> NDArray[np.float32]:
 def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
     items = with_fields(40)
     vectors = halves(40, 0)
-    terms = random_terms(np.random.default_rng(0), (40, 4), 3, 0.6)
-    index = build(backend, name, items, terms, vectors, dtype=dtype, fields=FIELDS)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (40, 4),
+        3,
+        0.6,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        vectors,
+        dtype=dtype,
+        fields=FIELDS,
+    )
     vector_of = dict(zip([item.id for item in items], vectors.tolist(), strict=True))
 
     @settings(max_examples=40)
@@ -335,10 +497,24 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
         query_vectors = halves(3, seed)
         rescore = Rescore("dot", Embeddings("text", query_vectors), k)
         results = index.search(
-            SearchRequest(queries, depth, kind, filters=filters, rescore=rescore),
+            SearchRequest(
+                queries,
+                depth,
+                kind,
+                filters=filters,
+                rescore=rescore,
+            ),
         )
         assert pairs(
-            index.rank(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore)),
+            index.rank(
+                SearchRequest(
+                    queries,
+                    depth,
+                    kind,
+                    filters=filters,
+                    rescore=rescore,
+                ),
+            ),
         ) == [*map(plain, results)]
         is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
@@ -348,7 +524,13 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
             query_vectors.tolist(),
             strict=True,
         ):
-            candidates = slow_search(matches, terms[np.flatnonzero(is_match)], query, depth, kind)
+            candidates = slow_search(
+                matches,
+                terms[np.flatnonzero(is_match)],
+                query,
+                depth,
+                kind,
+            )
             scored = [
                 (key, sum(a * b for a, b in zip(vector_of[key], vector, strict=True)))
                 for key, _ in candidates
@@ -384,23 +566,54 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
 def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric) -> None:
     rng = np.random.default_rng(0)
     items = mixed_items(40)
-    terms = random_terms(rng, (40, 4), 3, 0.6)
+    terms = random_terms(
+        rng,
+        (40, 4),
+        3,
+        0.6,
+    )
     sets = [vectors_for(i % 5, 5, i) for i in range(40)]
-    index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        concepts=sets,
+        concept_dtype=dtype,
+    )
     set_of = dict(zip([item.id for item in items], sets, strict=True))
-    queries = random_terms(rng, (3, 4), 9, 0.8)
+    queries = random_terms(
+        rng,
+        (3, 4),
+        9,
+        0.8,
+    )
     query_sets = Ragged.from_sets([vectors_for(i + 1, 5, 100 + i) for i in range(3)], 5)
     for source in MODALITIES:
         rescore = Rescore(metric, Embeddings(source, vectors_for(3), query_sets), 6)
         for target in MODALITIES:
             stages = Stages()
-            results = index.search(SearchRequest(queries, 9, target, rescore=rescore), stages)
+            results = index.search(
+                SearchRequest(
+                    queries,
+                    9,
+                    target,
+                    rescore=rescore,
+                ),
+                stages,
+            )
             assert stages.candidates >= sum(map(len, results)) > 0
             for i, (hits, query) in enumerate(
                 zip(results, queries.toarray().tolist(), strict=True),
             ):
                 score_of = {}
-                for key, _ in slow_search(items, terms, query, 9, target):
+                for key, _ in slow_search(
+                    items,
+                    terms,
+                    query,
+                    9,
+                    target,
+                ):
                     pair = (query_sets[i], set_of[key])
                     words, regions = pair if (source, target) != ("image", "text") else pair[::-1]
                     score_of[key] = slow_alignment(words, regions, metric)
@@ -416,7 +629,12 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
 
 def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
     items = mixed_items(6)
-    terms = random_terms(np.random.default_rng(0), (6, 3), 3, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (6, 3),
+        3,
+        1,
+    )
     sets = Ragged.from_sets([np.ones((2, 5), np.float32)], 5)
     aligned = Embeddings("text", vectors_for(1), sets)
     bare = Embeddings("text", vectors_for(1))
@@ -433,23 +651,65 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
         (aligned, None, "modality"),
     ):
         with pytest.raises(BocError, match=message):
-            index.search(SearchRequest(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5)))
-    without = build(backend, f"{name}-bare", items, terms)
+            index.search(
+                SearchRequest(
+                    terms[:1],
+                    5,
+                    modality,
+                    rescore=Rescore("symm", queries, 5),
+                ),
+            )
+    without = build(
+        backend,
+        f"{name}-bare",
+        items,
+        terms,
+    )
     for ids in ([], [items[0].id]):
         with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
             without.concepts(ids)
     with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
-        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5)))
+        without.search(
+            SearchRequest(
+                terms[:1],
+                5,
+                "image",
+                rescore=Rescore("symm", aligned, 5),
+            ),
+        )
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
-        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5)))  # type: ignore[arg-type]
+        without.search(
+            SearchRequest(
+                terms[:1],
+                5,
+                "image",
+                rescore=Rescore("cosine", aligned, 5),
+            ),
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rescored", [False, True])
 def test_stages_are_timed(backend: Backend, name: str, rescored: bool) -> None:
     items = mixed_items(60)
-    terms = random_terms(np.random.default_rng(0), (60, 4), 3, 0.6)
-    index = build(backend, name, items, terms, halves(60, 0))
-    queries = random_terms(np.random.default_rng(1), (3, 4), 3, 0.9)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (60, 4),
+        3,
+        0.6,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        halves(60, 0),
+    )
+    queries = random_terms(
+        np.random.default_rng(1),
+        (3, 4),
+        3,
+        0.9,
+    )
     rescore = Rescore("dot", Embeddings("text", halves(3, 1)), 5) if rescored else None
     request = SearchRequest(queries, 20, rescore=rescore)
     stages = Stages()
@@ -461,7 +721,17 @@ def test_stages_are_timed(backend: Backend, name: str, rescored: bool) -> None:
     assert stages.rerank_ms is None or (stages.rerank_ms > 0) == rescored
     assert stages.postings_ms + stages.content_ms + (stages.rerank_ms or 0) <= total
     assert (stages.encode_ms, stages.code_ms, stages.codes) == (0, 0, None)
-    least = sum(len(slow_search(items, terms, query, 20)) for query in queries.toarray().tolist())
+    least = sum(
+        len(
+            slow_search(
+                items,
+                terms,
+                query,
+                20,
+            ),
+        )
+        for query in queries.toarray().tolist()
+    )
     assert (least <= stages.candidates <= 60) if rescored else stages.candidates == 0
     before = replace(stages)
     index.search(request, stages)
@@ -484,8 +754,19 @@ def test_a_search_by_words(backend: Backend, name: str) -> None:
         for i, title in enumerate(VALUES["title"])
     ]
     items = [replace(item, fields={**item.fields, "year": i}) for i, item in enumerate(items)]
-    terms = random_terms(rng, (len(items), 3), 9, 1)
-    index = build(backend, name, items, terms, fields=FIELDS)
+    terms = random_terms(
+        rng,
+        (len(items), 3),
+        9,
+        1,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        fields=FIELDS,
+    )
     assert {hit.item.id for hit in index.match(["a zebra"], 50, "image")[0]} == {"p0"}
     assert index.match(["unheard"], 5) == [[]]
     zebras = {item.id for item in items if "zebra" in item.content}
@@ -495,7 +776,12 @@ def test_a_search_by_words(backend: Backend, name: str) -> None:
     assert [hit.item.content for hit in others[:3]] == ["grass, grass and grass"] * 3
     assert plain(others) == sorted(plain(others), key=lambda pair: (-pair[1], pair[0]))
     assert index.match(["grass"], 2, "text") == [others[:2]]
-    recent_hits = index.match(["zebra"], 50, "text", recent)[0]
+    recent_hits = index.match(
+        ["zebra"],
+        50,
+        "text",
+        recent,
+    )[0]
     assert {hit.item.id for hit in recent_hits} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
 
 
@@ -525,11 +811,27 @@ def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
         "\\",
     ]
     items = [
-        Item(key, MODALITIES[i % 2], content, key if i % 3 else "")
+        Item(
+            key,
+            MODALITIES[i % 2],
+            content,
+            key if i % 3 else "",
+        )
         for i, (key, content) in enumerate(zip(keys, contents, strict=True))
     ]
-    terms = random_terms(np.random.default_rng(0), (10, 5), 9, 0.6)
-    index = build(backend, name, items, terms, batch=3)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (10, 5),
+        9,
+        0.6,
+    )
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        batch=3,
+    )
     assert list(index.items()) == sorted(items, key=lambda item: item.id)
     assert index.manifest.items == {"image": 5, "text": 5}
     assert index.manifest.postings == terms.nnz
@@ -551,14 +853,26 @@ def test_arrays_follow_the_order_of_ids(
     rng = np.random.default_rng(1)
     items = with_fields(20)
     vectors = vectors_for(20, 5)
-    terms = random_terms(rng, (20, 6), 300, 0.3)
+    terms = random_terms(
+        rng,
+        (20, 6),
+        300,
+        0.3,
+    )
     terms = sparse.csr_array(
         (terms.data, terms.indices, terms.indptr),
         shape=(20, 7),
     )  # a term that no item has
     sets = [
         vectors_for(int(m), 5, seed)
-        for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))
+        for seed, m in enumerate(
+            rng.integers(
+                0,
+                most,
+                20,
+                endpoint=True,
+            ),
+        )
     ]
     index = build(
         backend,
@@ -606,7 +920,12 @@ def test_arrays_follow_the_order_of_ids(
 
 
 def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (2, 3),
+        3,
+        1,
+    )
     with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
         writer.add(Rows([picture("a"), picture("b")], terms, vectors_for(2)))
         for keys in (["c", "a"], ["d", "d"]):
@@ -620,7 +939,17 @@ def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
 @pytest.mark.parametrize("count", [9, 1000])
 def test_sample_has_no_repeats(backend: Backend, name: str, count: int) -> None:
     items = mixed_items(40)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (40, 30), 9, 0.4))
+    index = build(
+        backend,
+        name,
+        items,
+        random_terms(
+            np.random.default_rng(0),
+            (40, 30),
+            9,
+            0.4,
+        ),
+    )
     for modality in MODALITIES:
         ids = {item.id for item in items if item.modality == modality}
         ids_of_sample = index.sample(count, modality)
@@ -643,19 +972,47 @@ def everything(index: Engine, queries: sparse.csr_array) -> list[object]:
     ]
     concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
     rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
-    return [items, answers, rows, arrays, index.manifest]
+    return [
+        items,
+        answers,
+        rows,
+        arrays,
+        index.manifest,
+    ]
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
 def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None) -> None:
     rng = np.random.default_rng(0)
-    queries = random_terms(rng, (4, 6), 9, 0.7)
+    queries = random_terms(
+        rng,
+        (4, 6),
+        9,
+        0.7,
+    )
     sets = [vectors_for(i % 4, 5, i) for i in range(30)]
-    terms = random_terms(rng, (30, 6), 9, 0.5)
-    old = build(backend, name, mixed_items(30), terms, concepts=sets, concept_dtype=dtype)
+    terms = random_terms(
+        rng,
+        (30, 6),
+        9,
+        0.5,
+    )
+    old = build(
+        backend,
+        name,
+        mixed_items(30),
+        terms,
+        concepts=sets,
+        concept_dtype=dtype,
+    )
     before = everything(old, queries)
     fresh = [picture("new"), sentence("also new")]
-    terms = random_terms(rng, (2, 6), 9, 1)
+    terms = random_terms(
+        rng,
+        (2, 6),
+        9,
+        1,
+    )
     asleep = backend.open(name)  # not touched before the replacement
     with backend.create(name, new_manifest(6, 3, ARRAYS), ARRAYS) as writer:
         writer.add(Rows(fresh, terms, vectors_for(2)))
@@ -672,7 +1029,12 @@ class GivingUpError(Exception):
 
 @pytest.mark.parametrize("ending", ["leaving", "failing"])
 def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (5, 3), 3, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (5, 3),
+        3,
+        1,
+    )
 
     def give_up() -> None:
         with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
@@ -692,7 +1054,12 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
     assert not backend.exists(name)
     with pytest.raises(BackendError):
         backend.open(name)
-    index = build(backend, name, [picture("kept")], terms[:1])
+    index = build(
+        backend,
+        name,
+        [picture("kept")],
+        terms[:1],
+    )
     attempt_over_an_existing_one = backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS)
     with attempt_over_an_existing_one as writer:
         writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
@@ -708,7 +1075,12 @@ def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
         backend,
         name,
         mixed_items(3),
-        random_terms(np.random.default_rng(0), (3, 3), 3, 1),
+        random_terms(
+            np.random.default_rng(0),
+            (3, 3),
+            3,
+            1,
+        ),
     )
     assert index.search(SearchRequest(sparse.csr_array((0, 3), dtype=np.int32), 5)) == []
     for width, k, words in (
@@ -732,7 +1104,12 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
     kind = Kind(concepts=dtype)
     keys = [f"key {i:02d}" for i in range(25)]
     model = Model(kind, {row.item.id: row for row in rows_for(kind, keys[:15], 0)})
-    load(backend, name, kind.manifest, columns(kind, list(model.rows.values())))
+    load(
+        backend,
+        name,
+        kind.manifest,
+        columns(kind, list(model.rows.values())),
+    )
     queries = sparse.csr_array(np.ones((2, 5), np.int32))
     by_vectors = Rescore("dot", Embeddings("text", np.eye(2, 4, dtype=np.float32)), 7)
     for number in range(1, 6):
@@ -776,7 +1153,12 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
     first, other = (columns(kind, rows_for(kind, keys, 0)) for keys in (["a", "b"], ["c", "d"]))
     writer: Any = backend.create(name, kind.manifest, ARRAYS)
     if edits:
-        load(backend, name, kind.manifest, first)
+        load(
+            backend,
+            name,
+            kind.manifest,
+            first,
+        )
         writer = backend.edit(name)
     items, terms, vectors, sets = other
     rounded = columns(replace(kind, concepts="int8"), rows_for(kind, ["c", "d"], 0))[3]
@@ -802,14 +1184,31 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
         ):
             with pytest.raises(BackendError, match=words):
                 put(Rows(*wrong))
-        put(Rows(items, terms, vectors, sets))
+        put(
+            Rows(
+                items,
+                terms,
+                vectors,
+                sets,
+            ),
+        )
         writer.commit(*["ef" * 32] * edits)
     assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
 
 
 def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
-    index = build(backend, name, [picture("a"), picture("b")], terms[:2])
+    terms = random_terms(
+        np.random.default_rng(0),
+        (4, 3),
+        3,
+        1,
+    )
+    index = build(
+        backend,
+        name,
+        [picture("a"), picture("b")],
+        terms[:2],
+    )
     query = sparse.csr_array(np.ones((1, 3), np.int32))
     assert len(index.search(SearchRequest(query, 9, "image"))[0]) == 2
     with backend.edit(name) as editor:
@@ -819,7 +1218,14 @@ def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> Non
         for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
             assert sorted(
                 hit.item.id
-                for hit in opened.search(SearchRequest(query, 9, "image", rescore=rescore))[0]
+                for hit in opened.search(
+                    SearchRequest(
+                        query,
+                        9,
+                        "image",
+                        rescore=rescore,
+                    ),
+                )[0]
             ) == ["a", "b"]
     assert sorted(
         hit.item.id for hit in backend.open(name).search(SearchRequest(query, 9, "text"))[0]
@@ -827,7 +1233,17 @@ def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> Non
 
 
 def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
-    build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
+    build(
+        backend,
+        name,
+        mixed_items(3),
+        random_terms(
+            np.random.default_rng(0),
+            (3, 3),
+            3,
+            1,
+        ),
+    )
 
     def empty() -> None:
         with backend.edit(name) as editor:
@@ -839,10 +1255,20 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
 
 
 def test_removal_ends_listing(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (3, 3), 3, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (3, 3),
+        3,
+        1,
+    )
     names = [f"{name}-{word}" for word in ("dogs", "cats")]
     for each in names:
-        build(backend, each, mixed_items(3), terms)
+        build(
+            backend,
+            each,
+            mixed_items(3),
+            terms,
+        )
     listed = backend.names()
     assert listed == sorted(listed)
     assert set(names) <= set(listed)
@@ -853,7 +1279,12 @@ def test_removal_ends_listing(backend: Backend, name: str) -> None:
     for gone in (backend.remove, backend.open, backend.edit, backend.compact):
         with pytest.raises(BackendError, match=f"no index '{names[0]}'.*{names[1]}"):
             gone(names[0])
-    build(backend, names[0], mixed_items(2), terms[:2])
+    build(
+        backend,
+        names[0],
+        mixed_items(2),
+        terms[:2],
+    )
     assert len(list(backend.open(names[0]).items())) == 2
 
 
@@ -868,7 +1299,12 @@ def test_copies_and_exports_equal_the_index(
 ) -> None:
     rng = np.random.default_rng(3)
     items = with_fields(30)
-    terms = random_terms(rng, (30, 9), 700, 0.5)
+    terms = random_terms(
+        rng,
+        (30, 9),
+        700,
+        0.5,
+    )
     sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
     here = f"file:{tmp_path / 'source'}"
     back = f"file:{tmp_path / 'back'}"
@@ -887,12 +1323,22 @@ def test_copies_and_exports_equal_the_index(
     report = copy_index(name, at=here, to=address)
     assert report.images + report.texts == 30
     assert copy_index(name, at=here, to=address).up_to_date
-    copy_index(name, f"{name}-2", at=address, to=back)
+    copy_index(
+        name,
+        f"{name}-2",
+        at=address,
+        to=back,
+    )
     report = copy_index(name, at=address, to=export)
     assert report.images + report.texts == 30
     for place in (address, back):
         assert build_index(f"{name}-3", export, at=place).images == report.images
-    queries = random_terms(rng, (8, 9), 9, 0.5)
+    queries = random_terms(
+        rng,
+        (8, 9),
+        9,
+        0.5,
+    )
     for place, copy in (
         (address, name),
         (back, f"{name}-2"),

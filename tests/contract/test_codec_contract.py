@@ -81,7 +81,12 @@ def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
 
 def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:
     """Vectors that are also sets of one concept each, for steps that read these."""
-    return Embeddings(modality, X, Ragged(X, np.arange(len(X) + 1)), words=[["ball"]] * len(X))
+    return Embeddings(
+        modality,
+        X,
+        Ragged(X, np.arange(len(X) + 1)),
+        words=[["ball"]] * len(X),
+    )
 
 
 EXAMPLES = [
@@ -119,7 +124,12 @@ def test_row_alone_equals_batch(step: Step) -> None:
             batch = dense(encode(kind(X), modality))
             for i in range(ROWS):
                 alone = dense(encode(kind(X[i : i + 1]), modality))[0]
-                np.testing.assert_allclose(alone, batch[i], rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    alone,
+                    batch[i],
+                    rtol=1e-5,
+                    atol=1e-6,
+                )
 
 
 @pytest.mark.parametrize("step", EXAMPLES)

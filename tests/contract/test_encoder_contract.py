@@ -40,14 +40,36 @@ def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if kind != "tern":  # which is asked in ONNX
             leave_to_torch(patch)
-        run("train", library / "regions.h5", "-o", folder, *recipe, *sets)
+        run(
+            "train",
+            library / "regions.h5",
+            "-o",
+            folder,
+            *recipe,
+            *sets,
+        )
 
 
 ENCODERS: dict[str, Callable[[Path, Path], object]] = {
     "tern": lambda library, folder: shutil.copytree(library / "model", folder),
-    "teran": lambda library, folder: train(library, folder, "teran", "objective=alignment"),
-    "vsrn": lambda library, folder: train(library, folder, "vsrn", "text=words"),
-    "vsrnpp": lambda library, folder: train(library, folder, "vsrnpp", "text=small"),
+    "teran": lambda library, folder: train(
+        library,
+        folder,
+        "teran",
+        "objective=alignment",
+    ),
+    "vsrn": lambda library, folder: train(
+        library,
+        folder,
+        "vsrn",
+        "text=words",
+    ),
+    "vsrnpp": lambda library, folder: train(
+        library,
+        folder,
+        "vsrnpp",
+        "text=small",
+    ),
     "clip": lambda _, folder: tiny_clip(folder),
 }
 """Kind of an encoder -> what makes a small one in a folder, from the library of ``conftest``."""

@@ -72,14 +72,38 @@ ODD: list[tuple[Options, str]] = [
     (filtered("kept", "<", True), "does not compare by '<'"),
     (filtered("kept", "=", 1), "true or false"),
     (filtered("taken", ">", "zzz"), "ISO 8601"),
-    (filtered("taken", "=", "2020-01-01", "zzz"), "ISO 8601"),
-    (filtered("tag", "=", "dog", "cat"), "has no last value"),
+    (
+        filtered(
+            "taken",
+            "=",
+            "2020-01-01",
+            "zzz",
+        ),
+        "ISO 8601",
+    ),
+    (
+        filtered(
+            "tag",
+            "=",
+            "dog",
+            "cat",
+        ),
+        "has no last value",
+    ),
 ]
 """Options of a search, and what its error says; nothing for those that are answered."""
 
 
 def features(folder: Path) -> Path:
-    items = [Item(f"{i:02}.jpg", "image", f"/p/{i:02}.jpg", f"{i:02}.jpg") for i in range(COUNT)]
+    items = [
+        Item(
+            f"{i:02}.jpg",
+            "image",
+            f"/p/{i:02}.jpg",
+            f"{i:02}.jpg",
+        )
+        for i in range(COUNT)
+    ]
     (folder / "m.csv").write_text("\n".join([COLUMNS, *ROWS]) + "\n", encoding="utf-8")
     return write_features(
         folder / "f.h5",
@@ -88,7 +112,12 @@ def features(folder: Path) -> Path:
 
 
 def outcome(searcher: Searcher, options: Options) -> object:
-    query = np.linspace(-1, 1, DIM, dtype=np.float64)[None]
+    query = np.linspace(
+        -1,
+        1,
+        DIM,
+        dtype=np.float64,
+    )[None]
     try:
         hits = searcher.search_vectors(Embeddings("text", query), **options)[0]
     except BocError as error:
@@ -101,7 +130,13 @@ def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Pa
     here = f"file:{tmp_path / 'here'}"
     searchers = []
     for at in (address, here):
-        build_index(name, path, at=at, metadata=tmp_path / "m.csv", code="scalar(plain=true)")
+        build_index(
+            name,
+            path,
+            at=at,
+            metadata=tmp_path / "m.csv",
+            code="scalar(plain=true)",
+        )
         searchers.append(Searcher.open(name, at))
     different = {}
     for options, said in ODD:
@@ -115,6 +150,11 @@ def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("like", [["nobody.jpg"], ["\ud800"], [""], ["a\0b"]])
 def test_unknown_items_are_named(address: str, name: str, tmp_path: Path, like: list[str]) -> None:
-    build_index(name, features(tmp_path), at=address, code="scalar(plain=true)")
+    build_index(
+        name,
+        features(tmp_path),
+        at=address,
+        code="scalar(plain=true)",
+    )
     with pytest.raises(BocError, match="the index has no item"):
         Searcher.open(name, address).search_query(Query.of(like=like))

@@ -19,7 +19,12 @@ from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import SHARED, kinds
 from tests.servers.fixtures import address as address_of
 
-pytestmark = pytest.mark.parametrize("server", kinds(*SHARED), indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize(
+    "server",
+    kinds(*SHARED),
+    indirect=True,
+    scope="session",
+)
 
 
 @pytest.fixture
@@ -43,8 +48,18 @@ def name(backend: Backend) -> Iterator[str]:
 
 
 def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
-    build(backend, name, [picture("a")], terms[:1])
+    terms = random_terms(
+        np.random.default_rng(0),
+        (2, 3),
+        3,
+        1,
+    )
+    build(
+        backend,
+        name,
+        [picture("a")],
+        terms[:1],
+    )
     for commits in (False, True):
         with backend.edit(name) as editor:
             editor.put(Rows([picture("b")], terms[1:], vectors_for(1)))
@@ -59,7 +74,12 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
 
 def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
     """What is published stays whole, and the second writer is refused."""
-    terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (4, 3),
+        3,
+        1,
+    )
     rows = [Rows([picture(id)], terms[i : i + 1], vectors_for(1)) for i, id in enumerate("abcd")]
 
     def create(source: str) -> Any:

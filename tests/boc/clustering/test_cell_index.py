@@ -119,7 +119,12 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     while sum(sizes[:cells]) < min(z, len(centroids)):
         cells += 1
     assert numbers.shape == cosines.shape == (n, min(z, len(centroids)))
-    for x, row, found in zip(X.tolist(), numbers.tolist(), cosines.tolist(), strict=True):
+    for x, row, found in zip(
+        X.tolist(),
+        numbers.tolist(),
+        cosines.tolist(),
+        strict=True,
+    ):
         query, length = slow_rounded(x)
         heads = slow_scores(query, centroids.heads.rows, centroids.heads.scales)
         asked = sorted(range(len(heads)), key=lambda i: (-heads[i], i))[:cells]
@@ -162,7 +167,16 @@ def test_a_row_with_what_is_no_number_has_no_direction(value: float) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str) -> None:
-    centroids = learned(clustered(0, 30, 500, 8), 100, 0)
+    centroids = learned(
+        clustered(
+            0,
+            30,
+            500,
+            8,
+        ),
+        100,
+        0,
+    )
     for value in (np.nan, np.inf, -np.inf):
         with computing_by(path), np.errstate(invalid="ignore"):
             numbers, _ = centroids.nearest(np.full((2, 8), value, np.float32), 10, 5)
@@ -215,7 +229,12 @@ def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str)
         cell_index._nearest.nearest(*given.values())
 
 
-@given(n=st.integers(0, 4), m=st.integers(1, 9), d=st.integers(1, 140), seed=st.integers(0, 99))
+@given(
+    n=st.integers(0, 4),
+    m=st.integers(1, 9),
+    d=st.integers(1, 140),
+    seed=st.integers(0, 99),
+)
 def test_cosines_are_those_of_the_chosen_with_one_of_them(
     n: int,
     m: int,
@@ -224,13 +243,24 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(
 ) -> None:
     rng = np.random.default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
-    centroids = Centroids.of_arrays(vectors[:1], scales[:1], np.array([0, 9]), vectors, scales)
+    centroids = Centroids.of_arrays(
+        vectors[:1],
+        scales[:1],
+        np.array([0, 9]),
+        vectors,
+        scales,
+    )
     numbers = rng.integers(9, size=(n, m))
     others = rng.integers(9, size=n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_index, "BATCH_NUMBERS", 2 * m * d)  # two rows at a time
         found = centroids.cosines(numbers, others)
-    for cosines, chosen, other in zip(found, numbers.tolist(), others.tolist(), strict=True):
+    for cosines, chosen, other in zip(
+        found,
+        numbers.tolist(),
+        others.tolist(),
+        strict=True,
+    ):
         expected = slow_scores(
             vectors[other].tolist(),
             vectors[chosen],
@@ -277,7 +307,12 @@ def test_means_are_those_of_a_loop_over_the_groups(
 
 @pytest.fixture(scope="module")
 def points() -> NDArray[np.float32]:
-    return clustered(0, 300, 12_000, 16)
+    return clustered(
+        0,
+        300,
+        12_000,
+        16,
+    )
 
 
 @pytest.fixture(scope="module")

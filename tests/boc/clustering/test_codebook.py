@@ -30,7 +30,11 @@ from boc.vectors import unit_rows
 from tests.oracles import write_features
 
 DIM = 2
-IDENTITY = Identity("tern:somewhere", "ab" * 32, DIM)
+IDENTITY = Identity(
+    "tern:somewhere",
+    "ab" * 32,
+    DIM,
+)
 
 
 def write(
@@ -49,13 +53,36 @@ def write(
     }
     batches = []
     for modality, values in sets.items():
-        items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
+        items = [
+            Item(
+                f"{modality}{i}",
+                modality,
+                "",
+                "image0",
+            )
+            for i in range(len(values))
+        ]
         ragged = {"concepts": Ragged.from_sets(values, DIM)} if concepts else {}
         pieces = [p for p, _ in captions] if modality == "text" and words and concepts else None
         vectors = np.ones((len(values), DIM), np.float32)
-        batches.append(Batch(items, Embeddings(modality, vectors, words=pieces, **ragged)))
+        batches.append(
+            Batch(
+                items,
+                Embeddings(
+                    modality,
+                    vectors,
+                    words=pieces,
+                    **ragged,
+                ),
+            ),
+        )
     filled = [rows for rows in batches if rows.items]
-    return write_features(path, *filled, spec=identity.spec, digest=identity.digest)
+    return write_features(
+        path,
+        *filled,
+        spec=identity.spec,
+        digest=identity.digest,
+    )
 
 
 def numbered(modality: Modality, count: int, start: int = 0) -> list[list[float]]:
@@ -69,13 +96,47 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     place = tmp_path_factory.mktemp("two")
     one = write(
         place / "one.h5",
-        [numbered("image", 4), [], numbered("image", 2, 4)],
-        [(["the", "dog", "is", "wet"], numbered("text", 4))],
+        [
+            numbered("image", 4),
+            [],
+            numbered(
+                "image",
+                2,
+                4,
+            ),
+        ],
+        [
+            (
+                [
+                    "the",
+                    "dog",
+                    "is",
+                    "wet",
+                ],
+                numbered("text", 4),
+            ),
+        ],
     )
     other = write(
         place / "other.h5",
-        [numbered("image", 3, 6)],
-        [([], []), (["snow", "##board"], numbered("text", 2, 4))],
+        [
+            numbered(
+                "image",
+                3,
+                6,
+            ),
+        ],
+        [
+            ([], []),
+            (
+                ["snow", "##board"],
+                numbered(
+                    "text",
+                    2,
+                    4,
+                ),
+            ),
+        ],
     )
     with ExitStack() as stack:
         yield [stack.enter_context(FeatureFile(path)) for path in (one, other)]
@@ -90,17 +151,35 @@ ALL = [(0, i) for i in range(9)] + [(1, i) for i in range(6)]
 
 
 @settings(max_examples=40)
-@given(size=st.integers(1, 20), seed=st.integers(0, 99), balanced=st.booleans())
+@given(
+    size=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    balanced=st.booleans(),
+)
 def test_sample_is_of_union_without_repetition(
     two: Any,
     size: int,
     seed: int,
     balanced: bool,
 ) -> None:
-    sample = names(sample_concepts(two, size, seed=seed, balanced=balanced))
+    sample = names(
+        sample_concepts(
+            two,
+            size,
+            seed=seed,
+            balanced=balanced,
+        ),
+    )
     assert len(sample) == len(set(sample)) == min(size, len(ALL))
     assert set(sample) <= set(ALL)
-    assert sample == names(sample_concepts(two, size, seed=seed, balanced=balanced))
+    assert sample == names(
+        sample_concepts(
+            two,
+            size,
+            seed=seed,
+            balanced=balanced,
+        ),
+    )
     if (
         balanced
     ):  # of 9 regions and 6 words; the larger group has the odd one, and what the smaller one lacks
@@ -110,7 +189,15 @@ def test_sample_is_of_union_without_repetition(
 def test_sample_is_uniform(two: Any) -> None:
     times = 200
     counts = Counter(
-        name for seed in range(times) for name in names(sample_concepts(two, 5, seed=seed))
+        name
+        for seed in range(times)
+        for name in names(
+            sample_concepts(
+                two,
+                5,
+                seed=seed,
+            ),
+        )
     )
     expected = times / 3
     deviation = np.sqrt(times / 3 * 2 / 3)
@@ -119,14 +206,22 @@ def test_sample_is_uniform(two: Any) -> None:
 
 
 def test_centered_codebook(two: Any) -> None:
-    made = cluster(two, 15, space="centered")
+    made = cluster(
+        two,
+        15,
+        space="centered",
+    )
     of = {
         m: np.array([row for row in ALL if row[0] == n], np.float32)
         for n, m in enumerate(MODALITIES)
     }
     assert made.means is not None
     assert np.allclose(made.means, [of[m].mean(axis=0) for m in MODALITIES])
-    sample = sample_concepts(two, balanced=True, means=made.means)
+    sample = sample_concepts(
+        two,
+        balanced=True,
+        means=made.means,
+    )
     centred = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
     assert np.allclose(sorted(map(tuple, sample)), sorted(map(tuple, centred)))
     expected = unit_rows(sample)
@@ -138,19 +233,54 @@ def test_centered_codebook(two: Any) -> None:
 def test_rescaled_codebook(two: Any) -> None:
     rng = np.random.default_rng(0)
     turned = np.linalg.qr(rng.standard_normal((5, 5)))[0]
-    points = (rng.standard_normal((5000, 5)) * [1, 1, 0.5, 0.2, 0.1] @ turned).astype(np.float32)
+    points = (
+        rng.standard_normal((5000, 5))
+        * [
+            1,
+            1,
+            0.5,
+            0.2,
+            0.1,
+        ]
+        @ turned
+    ).astype(np.float32)
     axes = rescaling(points)
-    assert np.allclose(axes, axes.T, atol=1e-5)
-    rows = points / np.linalg.norm(points, axis=1, keepdims=True)
+    assert np.allclose(
+        axes,
+        axes.T,
+        atol=1e-5,
+    )
+    rows = points / np.linalg.norm(
+        points,
+        axis=1,
+        keepdims=True,
+    )
     before, after = (np.linalg.eigvalsh(each.T @ each / len(each)) for each in (rows, rows @ axes))
-    assert np.allclose(np.sort(after), np.sort(before**0.3 * before.max() ** 0.7), rtol=1e-3)
+    assert np.allclose(
+        np.sort(after),
+        np.sort(before**0.3 * before.max() ** 0.7),
+        rtol=1e-3,
+    )
     assert np.isfinite(rescaling(np.zeros((3, 2), np.float32))).all()
 
-    made = cluster(two, 15, space="rescaled")
+    made = cluster(
+        two,
+        15,
+        space="rescaled",
+    )
     assert made.means is not None
     assert made.axes is not None
-    sample = sample_concepts(two, 99, balanced=True, means=made.means)
-    assert np.allclose(made.axes, rescaling(sample), atol=1e-4)
+    sample = sample_concepts(
+        two,
+        99,
+        balanced=True,
+        means=made.means,
+    )
+    assert np.allclose(
+        made.axes,
+        rescaling(sample),
+        atol=1e-4,
+    )
     assert np.allclose(
         np.sort(made.centroids, axis=0),
         np.sort(unit_rows(sample @ made.axes), axis=0),
@@ -175,16 +305,65 @@ def test_empty_sample(tmp_path: Path, two: Any) -> None:
     with pytest.raises(BocError, match="at least 1 concept, got 0"):
         sample_concepts(two, 0)
     with (
-        FeatureFile(write(tmp_path / "none.h5", [[]], [])) as file,
+        FeatureFile(
+            write(
+                tmp_path / "none.h5",
+                [[]],
+                [],
+            ),
+        ) as file,
         pytest.raises(FeatureFileError, match="to choose"),
     ):
         sample_concepts([file])
 
 
 CAPTIONS = [
-    (["the", "dog", "jump", "##s"], [[9, 9], [1, 0], [2, 2], [4, 4]]),
-    (["dog", "dog", "xq", "##zv", "is"], [[3, 0], [2, 0], [7, 7], [7, 7], [9, 9]]),
-    (["jump", "a", "jump", "##s", "cat"], [[5, 5], [9, 9], [0, 0], [2, 2], [6, 1]]),
+    (
+        [
+            "the",
+            "dog",
+            "jump",
+            "##s",
+        ],
+        [
+            [9, 9],
+            [1, 0],
+            [2, 2],
+            [4, 4],
+        ],
+    ),
+    (
+        [
+            "dog",
+            "dog",
+            "xq",
+            "##zv",
+            "is",
+        ],
+        [
+            [3, 0],
+            [2, 0],
+            [7, 7],
+            [7, 7],
+            [9, 9],
+        ],
+    ),
+    (
+        [
+            "jump",
+            "a",
+            "jump",
+            "##s",
+            "cat",
+        ],
+        [
+            [5, 5],
+            [9, 9],
+            [0, 0],
+            [2, 2],
+            [6, 1],
+        ],
+    ),
 ]
 
 
@@ -192,31 +371,64 @@ CAPTIONS = [
 def test_dictionary_of_frequent_english_words(tmp_path: Path) -> None:
     pytest.importorskip("spellchecker")
     captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]
-    with FeatureFile(write(tmp_path / "a.h5", [], captions)) as file:
+    with FeatureFile(
+        write(
+            tmp_path / "a.h5",
+            [],
+            captions,
+        ),
+    ) as file:
         book = dictionary(file, 10)
         assert book.words == ("dog", "jumps", "cat", "jump")
-        assert book.centroids.tolist() == [[2, 0], [2, 2], [6, 1], [5, 5]]
+        assert book.centroids.tolist() == [
+            [2, 0],
+            [2, 2],
+            [6, 1],
+            [5, 5],
+        ]
         assert book.concepts == 3 + 4 + 1 + 1
         assert dictionary(file, 2).words == ("dog", "jumps")
-    odd = write(tmp_path / "odd.h5", [], [(["xqq", "the"], numbered("text", 2))])
+    odd = write(
+        tmp_path / "odd.h5",
+        [],
+        [(["xqq", "the"], numbered("text", 2))],
+    )
     with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="no English words"):
         dictionary(file)
 
 
 def test_captions_without_words(tmp_path: Path) -> None:
-    odd = write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)
+    odd = write(
+        tmp_path / "b.h5",
+        [],
+        [(["dog"], numbered("text", 1))],
+        words=False,
+    )
     with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="which words"):
         list(sentences(file))
 
 
 def test_check_files(tmp_path: Path, library: Path) -> None:
-    bare = write(tmp_path / "bare.h5", [[]], [], concepts=False)
-    mine = write(tmp_path / "mine.h5", [numbered("image", 1)], [])
+    bare = write(
+        tmp_path / "bare.h5",
+        [[]],
+        [],
+        concepts=False,
+    )
+    mine = write(
+        tmp_path / "mine.h5",
+        [numbered("image", 1)],
+        [],
+    )
     other = write(
         tmp_path / "other.h5",
         [numbered("image", 1)],
         [],
-        replace(IDENTITY, spec="tern:b", digest="cd" * 32),
+        replace(
+            IDENTITY,
+            spec="tern:b",
+            digest="cd" * 32,
+        ),
     )
     with (
         pytest.raises(FeatureFileError, match="holds regions"),
@@ -238,7 +450,14 @@ def test_check_files(tmp_path: Path, library: Path) -> None:
 
 def made(words: tuple[str, ...] | None = None) -> Codebook:
     centroids = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
-    return Codebook(centroids, IDENTITY, ("cd", "ef"), {"seed": 3, "spherical": True}, 17, words)
+    return Codebook(
+        centroids,
+        IDENTITY,
+        ("cd", "ef"),
+        {"seed": 3, "spherical": True},
+        17,
+        words,
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,12 +521,28 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "pickle": {"centroids": np.array([object()], dtype=object)},
     "another-width": {"centroids": np.ones((3, DIM + 1), np.float32)},
     "empty": {"centroids": np.ones((0, DIM), np.float32), "words": MISSING},
-    "not-finite": {"centroids": np.full((3, DIM), np.nan, np.float32)},
+    "not-finite": {
+        "centroids": np.full(
+            (3, DIM),
+            np.nan,
+            np.float32,
+        ),
+    },
     "unknown-array": {"more": np.zeros(3)},
-    "huge": {"centroids": np.full((3, DIM), 3e38, np.float32)},
+    "huge": {
+        "centroids": np.full(
+            (3, DIM),
+            3e38,
+            np.float32,
+        ),
+    },
     "infinite-axes": {
         "means": np.zeros((2, DIM), np.float32),
-        "axes": np.full((DIM, DIM), np.inf, np.float32),
+        "axes": np.full(
+            (DIM, DIM),
+            np.inf,
+            np.float32,
+        ),
     },
     "nested": {"about": np.frombuffer(b"[" * 100_000, np.uint8)},
     "nested-options": {"about": about(options={"a": json.loads("[" * 200 + "]" * 200)})},
@@ -335,7 +570,11 @@ def test_load_damaged_file(tmp_path: Path) -> None:
     flipped = bytearray(data)
     flipped[stored] ^= 1
     array = io.BytesIO()
-    np.save(array, np.ones(3), allow_pickle=False)
+    np.save(
+        array,
+        np.ones(3),
+        allow_pickle=False,
+    )
     for content in (
         b"",
         b"PK\x03\x04",
@@ -367,13 +606,23 @@ def test_check_accepts_variants_of_encoder() -> None:
     plain = made()
     alone = replace(
         plain,
-        identity=Identity("tern:somewhere?alone", f"alone:{IDENTITY.digest}", DIM),
+        identity=Identity(
+            "tern:somewhere?alone",
+            f"alone:{IDENTITY.digest}",
+            DIM,
+        ),
     )
     for book in (plain, alone):
         for identity in (plain.identity, alone.identity):
             book.check(identity)
         with pytest.raises(BocError, match=r"for concepts of tern:b, which has other weights"):
-            book.check(Identity("tern:b", "cd" * 32, DIM))
+            book.check(
+                Identity(
+                    "tern:b",
+                    "cd" * 32,
+                    DIM,
+                ),
+            )
 
 
 def run(*arguments: object) -> Result:
@@ -387,18 +636,38 @@ def run(*arguments: object) -> Result:
 def test_build_codebook_command(library: Path, tmp_path: Path, kind: str) -> None:
     features = library / "photos.h5"
     output = tmp_path / "book.npz"
-    result = run(features, "-o", output, "--clusters", 12, "--kind", kind)
+    result = run(
+        features,
+        "-o",
+        output,
+        "--clusters",
+        12,
+        "--kind",
+        kind,
+    )
     assert result.exit_code == 0, result.output
     book = Codebook.load(output)
     assert f"12 centroids of {book.concepts} concepts" in result.stdout
     assert "clustering" in result.stderr
     again = tmp_path / "again.npz"
-    run(features, "-o", again, "--clusters", 12, "--kind", kind)
+    run(
+        features,
+        "-o",
+        again,
+        "--clusters",
+        12,
+        "--kind",
+        kind,
+    )
     assert again.read_bytes() == output.read_bytes()
     with FeatureFile(features) as file:
         book.check(file.header.identity)
         assert book.sources == (file.header.source,)
-        items = file.batch("text", 0, 5).embeddings
+        items = file.batch(
+            "text",
+            0,
+            5,
+        ).embeddings
         terms = concept_code(book, z=3).fit(items).encode_documents(items)
     assert terms.shape == (5, 12)
     assert (np.diff(terms.indptr) > 0).all()

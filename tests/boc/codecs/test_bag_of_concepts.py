@@ -23,7 +23,11 @@ from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from tests.oracles import assert_canonical, same_matrix
 
 WIDTH = 4
-SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
+SIZES = st.lists(
+    st.integers(0, 5),
+    min_size=1,
+    max_size=6,
+)
 SEEDS = st.integers(0, 2**16)
 
 
@@ -34,12 +38,31 @@ def random_sets(sizes: list[int], seed: int, scale: float = 1.0) -> Ragged:
 
 def book(p: int, seed: int = 0) -> Codebook:
     centroids = np.random.default_rng(seed).standard_normal((p, WIDTH)).astype(np.float32)
-    identity = Identity("tern:somewhere", "ab" * 32, WIDTH)
-    return Codebook(centroids, identity, ("cd",), {}, 10)
+    identity = Identity(
+        "tern:somewhere",
+        "ab" * 32,
+        WIDTH,
+    )
+    return Codebook(
+        centroids,
+        identity,
+        ("cd",),
+        {},
+        10,
+    )
 
 
 def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
-    return math.sqrt(math.fsum((float(a) - float(b)) ** 2 for a, b in zip(v, c, strict=True)))
+    return math.sqrt(
+        math.fsum(
+            (float(a) - float(b)) ** 2
+            for a, b in zip(
+                v,
+                c,
+                strict=True,
+            )
+        ),
+    )
 
 
 def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
@@ -119,13 +142,33 @@ def test_soft_assignment_aggregates_similarities(
     aggregate: str,
     z: int | None,
 ) -> None:
-    sets = random_sets(sizes, seed, 2.0)
+    sets = random_sets(
+        sizes,
+        seed,
+        2.0,
+    )
     codebook = book(p, seed + 1)
-    step = SoftAssignment.from_codebook(codebook, similarity=kind, aggregate=aggregate, z=z)
+    step = SoftAssignment.from_codebook(
+        codebook,
+        similarity=kind,
+        aggregate=aggregate,
+        z=z,
+    )
     terms = step.transform(sets)
     assert terms.dtype == np.float32
-    expected = slow_soft(sets, codebook.centroids, kind, aggregate, z)
-    np.testing.assert_allclose(terms.toarray(), expected, rtol=1e-4, atol=1e-6)
+    expected = slow_soft(
+        sets,
+        codebook.centroids,
+        kind,
+        aggregate,
+        z,
+    )
+    np.testing.assert_allclose(
+        terms.toarray(),
+        expected,
+        rtol=1e-4,
+        atol=1e-6,
+    )
     assert terms.has_sorted_indices
 
 
@@ -151,7 +194,13 @@ def test_means_and_axes_move_concepts(
         moved = sets.values - means[MODALITIES.index(modality)]
         shifted = Ragged(moved if scaled is None else moved @ scaled, sets.offsets)
         for kind in (HardAssignment, SoftAssignment):
-            step = kind.from_codebook(replace(codebook, means=means, axes=scaled))
+            step = kind.from_codebook(
+                replace(
+                    codebook,
+                    means=means,
+                    axes=scaled,
+                ),
+            )
             terms = getattr(step, f"encode_{side}")(sets, modality)
             assert (
                 terms.toarray().tolist()
@@ -162,7 +211,11 @@ def test_means_and_axes_move_concepts(
 def test_soft_query_budget() -> None:
     sets = random_sets([3, 2], 0)
     codebook = book(8)
-    step = SoftAssignment.from_codebook(codebook, z=2, query_z=5)
+    step = SoftAssignment.from_codebook(
+        codebook,
+        z=2,
+        query_z=5,
+    )
     assert same_matrix(step.encode_documents(sets, "image"), step.transform(sets))
     assert same_matrix(
         step.encode_queries(sets, "text"),
@@ -176,17 +229,36 @@ def test_soft_query_budget() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"z": 3}, {"z": 3, "aggregate": "max"}])
 def test_blocks_equal_whole(options: dict[str, Any]) -> None:
-    sets = random_sets([0, 3, 9, 0, *[1, 2, 40] * 500, 0], 0)
+    sets = random_sets(
+        [
+            0,
+            3,
+            9,
+            0,
+            *[1, 2, 40] * 500,
+            0,
+        ],
+        0,
+    )
     codebook = book(8)
     assert len(sets.values) > kmeans.ROWS
     soft = SoftAssignment.from_codebook(codebook, **options)
     hard = HardAssignment.from_codebook(codebook)
     parts = [
-        sets.take(range(start, min(start + 100, len(sets)))) for start in range(0, len(sets), 100)
+        sets.take(range(start, min(start + 100, len(sets))))
+        for start in range(
+            0,
+            len(sets),
+            100,
+        )
     ]
     for step, exact in ((soft, 1e-5), (hard, 0)):
         whole = np.concatenate([step.transform(part).toarray() for part in parts])
-        np.testing.assert_allclose(step.transform(sets).toarray(), whole, rtol=exact)
+        np.testing.assert_allclose(
+            step.transform(sets).toarray(),
+            whole,
+            rtol=exact,
+        )
 
 
 @given(seed=SEEDS, z=st.integers(1, 5))
@@ -197,12 +269,25 @@ def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
     X, C = (
         rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6)
     )
-    few = nearest(X[:30], C, z)
-    many = nearest(X, C, z)
+    few = nearest(
+        X[:30],
+        C,
+        z,
+    )
+    many = nearest(
+        X,
+        C,
+        z,
+    )
     for (columns, squared), (others, _) in ((few, many), (many, few)):
         assert np.array_equal(np.sort(columns[:30], axis=1), np.sort(others[:30], axis=1))
         exact = ((X[:30, None, :] - C[columns[:30]]) ** 2).sum(axis=2)
-        np.testing.assert_allclose(squared[:30], exact, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            squared[:30],
+            exact,
+            rtol=1e-4,
+            atol=1e-4,
+        )
 
 
 def test_spherical_ignores_length() -> None:
@@ -221,16 +306,43 @@ def test_spherical_ignores_length() -> None:
 def test_kmeans_finds_clusters() -> None:
     rng = np.random.default_rng(0)
     centres = 10 * np.eye(WIDTH, dtype=np.float32)
-    X = (np.repeat(centres, 50, axis=0) + rng.standard_normal((200, WIDTH)) / 10).astype(np.float32)
-    centroids = kmeans.kmeans(X, WIDTH, seed=3)
+    X = (
+        np.repeat(
+            centres,
+            50,
+            axis=0,
+        )
+        + rng.standard_normal((200, WIDTH)) / 10
+    ).astype(np.float32)
+    centroids = kmeans.kmeans(
+        X,
+        WIDTH,
+        seed=3,
+    )
     order = centroids.argmax(axis=1)
-    assert sorted(order.tolist()) == [0, 1, 2, 3]
+    assert sorted(order.tolist()) == [
+        0,
+        1,
+        2,
+        3,
+    ]
     np.testing.assert_allclose(
         centroids,
-        X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order],
+        X.reshape(
+            WIDTH,
+            50,
+            WIDTH,
+        ).mean(axis=1)[order],
         atol=1e-4,
     )
-    assert np.array_equal(centroids, kmeans.kmeans(X, WIDTH, seed=3))
+    assert np.array_equal(
+        centroids,
+        kmeans.kmeans(
+            X,
+            WIDTH,
+            seed=3,
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,25 +362,43 @@ def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
 def test_chain_fit_keeps_codebook(assignment: str) -> None:
     codebook = book(6)
-    items = embedded("image", [3, 0, 2], 0)
+    items = embedded(
+        "image",
+        [3, 0, 2],
+        0,
+    )
     codec = concept_code(codebook, assignment).fit(items)
     assert np.array_equal(codec.arrays()["0.centroids_"], codebook.centroids)
     assert_canonical(codec.encode_documents(items), (3, 6))
 
 
 def embedded(modality: Any, sizes: list[int], seed: int) -> Embeddings:
-    return Embeddings(modality, np.ones((len(sizes), WIDTH), np.float32), random_sets(sizes, seed))
+    return Embeddings(
+        modality,
+        np.ones((len(sizes), WIDTH), np.float32),
+        random_sets(sizes, seed),
+    )
 
 
 def test_unknown_assignment_or_option() -> None:
     with pytest.raises(BocError, match="'fuzzy'; known: hard, soft"):
         concept_code(book(3), "fuzzy")
     with pytest.raises(BocError, match="leave out z and query_z"):
-        concept_code(book(3), "hard", z=3)
+        concept_code(
+            book(3),
+            "hard",
+            z=3,
+        )
 
 
 def test_items_without_concepts() -> None:
-    codec = concept_code(book(3)).fit(embedded("image", [2], 0))
+    codec = concept_code(book(3)).fit(
+        embedded(
+            "image",
+            [2],
+            0,
+        ),
+    )
     with pytest.raises(
         BocError,
         match=r"no concept vectors here; .*boc extract --set concepts=true",
@@ -277,23 +407,52 @@ def test_items_without_concepts() -> None:
 
 
 def test_bench_drops_stopwords() -> None:
-    words = [["a", "dog", "is", "in", "##side"], ["the"], []]
+    words = [
+        [
+            "a",
+            "dog",
+            "is",
+            "in",
+            "##side",
+        ],
+        ["the"],
+        [],
+    ]
     texts = Embeddings(
         "text",
         np.ones((3, WIDTH), np.float32),
         random_sets([5, 1, 0], 0),
         words=words,
     )
-    pictures = embedded("image", [2], 1)
+    pictures = embedded(
+        "image",
+        [2],
+        1,
+    )
     step = variants.WithoutStopwords.from_codebook(book(4))
     concepts = step.read(texts)
-    assert concepts.offsets.tolist() == [0, 3, 3, 3]
+    assert concepts.offsets.tolist() == [
+        0,
+        3,
+        3,
+        3,
+    ]
     assert np.array_equal(concepts.values, texts.concepts.values[[1, 3, 4]])  # type: ignore[union-attr]
     assert step.read(pictures) is pictures.concepts
 
 
 def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -> None:
-    codebook = Codebook(3 * np.eye(3, dtype=np.float32), Identity("", "", 3), (), {}, 0)
+    codebook = Codebook(
+        3 * np.eye(3, dtype=np.float32),
+        Identity(
+            "",
+            "",
+            3,
+        ),
+        (),
+        {},
+        0,
+    )
     sets = Ragged(
         np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2,
         np.array([0, 4]),

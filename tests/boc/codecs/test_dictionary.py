@@ -56,9 +56,19 @@ def slow_document(
         chosen.append(rest[0])
         if len(rest) > 1:
             lead = min(lead, float((centroids[rest[0]] - centroids[rest[1]]) @ remainder))
-        weights = np.linalg.lstsq(centroids[chosen].T, x, rcond=None)[0]
+        weights = np.linalg.lstsq(
+            centroids[chosen].T,
+            x,
+            rcond=None,
+        )[0]
         remainder = x - weights @ centroids[chosen]
-    return dict(zip(chosen, weights.tolist(), strict=True)), lead
+    return dict(
+        zip(
+            chosen,
+            weights.tolist(),
+            strict=True,
+        ),
+    ), lead
 
 
 @pytest.mark.slow
@@ -71,11 +81,19 @@ def slow_document(
 )
 def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, seed: int) -> None:
     X = gaussian(seed, n)
-    step = Dictionary(terms, z=z, bits=bits).fit(gaussian(seed + 1, 40))
+    step = Dictionary(
+        terms,
+        z=z,
+        bits=bits,
+    ).fit(gaussian(seed + 1, 40))
     terms_of = step.transform(X)
     assert_canonical(terms_of, (n, len(step.centroids_)))
     top = 2**bits - 1
-    for row, x in zip(terms_of.toarray(), as_held(X), strict=True):
+    for row, x in zip(
+        terms_of.toarray(),
+        as_held(X),
+        strict=True,
+    ):
         expected, lead = slow_document(
             x,
             step.centroids_ * step.scales_[:, None].astype(np.float64),
@@ -88,9 +106,23 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
 
 
 @pytest.mark.slow
-@given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
+@given(
+    n=st.integers(0, 4),
+    z=st.integers(1, 40),
+    top=st.integers(1, 300),
+    seed=st.integers(0, 99),
+)
 def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> None:
-    values = [0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]
+    values = [
+        0,
+        -1,
+        0.5 / top,
+        1.5 / top,
+        0.3,
+        1,
+        2,
+        1e9,
+    ]
     weights = np.random.default_rng(seed).choice(np.float32(values), (n, z))
     found = quantized(weights, top)
     assert found.dtype == np.int32
@@ -107,10 +139,22 @@ def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> No
     seed=st.integers(0, 99),
 )
 def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: int) -> None:
-    cosines = np.random.default_rng(seed).uniform(-1, 1, (n, z)).astype(np.float32)
+    cosines = (
+        np.random.default_rng(seed)
+        .uniform(
+            -1,
+            1,
+            (n, z),
+        )
+        .astype(np.float32)
+    )
     for row, frequencies in zip(
         cosines.tolist(),
-        quantized(cosines, top, heat).tolist(),
+        quantized(
+            cosines,
+            top,
+            heat,
+        ).tolist(),
         strict=True,
     ):
         products = [math.exp((cosine - max(row)) / heat) * top for cosine in row]
@@ -133,7 +177,12 @@ def test_terms_of_a_query_are_its_nearest_centroids(
     heat: float,
     seed: int,
 ) -> None:
-    step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
+    step = Dictionary(
+        terms,
+        query_z=z,
+        bits=bits,
+        temperature=heat,
+    ).fit(gaussian(seed, 40))
     code = step.query_code(gaussian(seed + 1, 1)[0])
     top = 2**bits - 1
     X = np.concatenate(
@@ -157,18 +206,44 @@ def pursued(
     candidates: NDArray[np.float32],
     z: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    gram = candidates @ candidates.transpose(0, 2, 1)
+    gram = candidates @ candidates.transpose(
+        0,
+        2,
+        1,
+    )
     rows = np.arange(len(X))
-    return pursuit(np.einsum("nmd,nd->nm", candidates, X), lambda one: gram[rows, one], z)
+    return pursuit(
+        np.einsum(
+            "nmd,nd->nm",
+            candidates,
+            X,
+        ),
+        lambda one: gram[rows, one],
+        z,
+    )
 
 
 def test_two_equal_candidates_do_not_break_it() -> None:
     candidates = unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))
-    _, weights = pursued(unit_rows(np.array([[1.0, 0.0]])), candidates[None], 2)
+    _, weights = pursued(
+        unit_rows(np.array([[1.0, 0.0]])),
+        candidates[None],
+        2,
+    )
     assert np.isfinite(weights).all()
 
 
-@pytest.mark.parametrize("factor", [1e-100, 1e-30, 0.03, 70, 1e30, 1e100])
+@pytest.mark.parametrize(
+    "factor",
+    [
+        1e-100,
+        1e-30,
+        0.03,
+        70,
+        1e30,
+        1e100,
+    ],
+)
 def test_only_directions_count(factor: float) -> None:
     """Also of rows beyond float32."""
     X = gaussian(3, 8).astype(np.float64)
@@ -188,12 +263,24 @@ def test_a_vector_without_direction_has_no_terms() -> None:
 
 def test_vocabularies_grow_with_the_collection() -> None:
     sizes = [vocabulary_size(n) for n in (1, 12, 1000, 10_000, 100_000, 10**6, 10**9)]
-    assert sizes == [1, 4, 256, 2048, 8192, 65_536, 262_144]
+    assert sizes == [
+        1,
+        4,
+        256,
+        2048,
+        8192,
+        65_536,
+        262_144,
+    ]
     assert len(Dictionary().fit(gaussian(0, 1000)).centroids_) == 256
 
 
 def test_never_more_terms_than_distinct_directions() -> None:
-    X = np.repeat(gaussian(0, 7), 5, axis=0)
+    X = np.repeat(
+        gaussian(0, 7),
+        5,
+        axis=0,
+    )
     assert len(Dictionary(1000).fit(X).centroids_) == 7
 
 
@@ -236,6 +323,10 @@ def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.Monke
     monkeypatch.setattr("boc.types.BLOCK", 7)
     assert sum(len(block) for block in samples[0].blocks()) == 90
     parts = global_code("dictionary", terms=16).fit(*samples)
-    for step, other in zip(whole.steps, parts.steps, strict=True):
+    for step, other in zip(
+        whole.steps,
+        parts.steps,
+        strict=True,
+    ):
         for name in step.learned:
             assert same_matrix(getattr(step, name), getattr(other, name))

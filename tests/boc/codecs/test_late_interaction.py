@@ -37,14 +37,31 @@ def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
+COUNTS = st.lists(
+    st.integers(0, 4),
+    min_size=1,
+    max_size=6,
+)
 
 
-@given(counts=COUNTS, terms=st.integers(1, 9), density=st.integers(1, 100), seed=st.integers(0, 99))
+@given(
+    counts=COUNTS,
+    terms=st.integers(1, 9),
+    density=st.integers(1, 100),
+    seed=st.integers(0, 99),
+)
 def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
     step = fitted(
         sets([2, 3, 4], seed),
-        sets([3, 1, 2, 2], seed + 100),
+        sets(
+            [
+                3,
+                1,
+                2,
+                2,
+            ],
+            seed + 100,
+        ),
         terms=terms,
         density=density,
     )
@@ -65,7 +82,11 @@ def test_codes_follow_definition(counts: list[int], terms: int, density: int, se
             )
 
 
-@given(words=COUNTS, pictures=COUNTS, seed=st.integers(0, 99))
+@given(
+    words=COUNTS,
+    pictures=COUNTS,
+    seed=st.integers(0, 99),
+)
 def test_scores_are_mrsw_without_thresholds(
     words: list[int],
     pictures: list[int],
@@ -75,22 +96,38 @@ def test_scores_are_mrsw_without_thresholds(
     sentence and rounding."""
     sentences = sets([count + 1 for count in words], seed)
     gallery = sets([count + 1 for count in pictures], seed + 100)
-    step = fitted(sentences, gallery, density=100)
+    step = fitted(
+        sentences,
+        gallery,
+        density=100,
+    )
     assert np.allclose(step.centroids_, unit_rows(sentences.values))
     scores = (
         step.encode_queries(sentences, "text") @ step.encode_documents(gallery, "image").T
     ).toarray() / TOP
     constants = step.encode_queries(sentences, "text") @ step.thresholds_
-    exact = alignments(sentences, gallery, "mrsw")
+    exact = alignments(
+        sentences,
+        gallery,
+        "mrsw",
+    )
     error = 0.501 / TOP * np.diff(sentences.offsets)[:, None]
     assert (np.abs(scores + constants[:, None] - exact) <= error + 1e-5).all()
 
 
 def test_fit_without_sentences() -> None:
     codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
-        Embeddings("image", np.zeros((30, WIDTH), np.float32), sets([4] * 30, 0)),
+        Embeddings(
+            "image",
+            np.zeros((30, WIDTH), np.float32),
+            sets([4] * 30, 0),
+        ),
     )
-    query = Embeddings("text", np.zeros((1, WIDTH), np.float32), sets([6], 1))
+    query = Embeddings(
+        "text",
+        np.zeros((1, WIDTH), np.float32),
+        sets([6], 1),
+    )
     assert codec.encode_queries(query).sum() == 6
 
 
@@ -119,15 +156,34 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
         at=f"file:{tmp_path}",
         rerank="mrsw",
     )
-    searcher = Searcher.open("late", f"file:{tmp_path}", device="cpu")
+    searcher = Searcher.open(
+        "late",
+        f"file:{tmp_path}",
+        device="cpu",
+    )
     assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
-    ranking = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
+    ranking = searcher.index.search(
+        SearchRequest(
+            codes,
+            5,
+            "image",
+        ),
+    )[0]
     terms = searcher.index.terms([hit.item.id for hit in ranking])
     assert [hit.score for hit in ranking] == (terms @ codes.T).toarray()[:, 0].tolist()
     hits = searcher.search("a red box", k=3)
     assert len(hits) == 3
-    explained = explain(searcher, hits[0].item.id, text="a red box")
+    explained = explain(
+        searcher,
+        hits[0].item.id,
+        text="a red box",
+    )
     assert sum(match.product for match in explained.matches) > 0
     with pytest.raises(BocError, match="reads the concept sets of the encoder"):
-        copy_index("late", "other", code="late", at=f"file:{tmp_path}")
+        copy_index(
+            "late",
+            "other",
+            code="late",
+            at=f"file:{tmp_path}",
+        )

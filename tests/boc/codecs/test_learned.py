@@ -29,18 +29,48 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
 def items(counts: list[int], modality: Modality, seed: int) -> Embeddings:
     """Items with a vector and so many concepts each."""
     sets = Ragged.from_sets(
-        [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
+        [
+            gaussian(
+                count,
+                WIDTH,
+                seed=seed + i,
+            )
+            for i, count in enumerate(counts)
+        ],
         WIDTH,
     )
-    return Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
+    return Embeddings(
+        modality,
+        unit_rows(
+            gaussian(
+                len(counts),
+                WIDTH,
+                seed=seed + 99,
+            ),
+        ),
+        sets,
+    )
 
 
 def book(terms: int, seed: int) -> Codebook:
-    thresholds = 0.3 * gaussian(2, 2, terms, seed=seed + 1)
-    centroids = gaussian(terms, WIDTH, seed=seed)
+    thresholds = 0.3 * gaussian(
+        2,
+        2,
+        terms,
+        seed=seed + 1,
+    )
+    centroids = gaussian(
+        terms,
+        WIDTH,
+        seed=seed,
+    )
     return Codebook(
         centroids,
-        Identity("t:x", "0" * 64, WIDTH),
+        Identity(
+            "t:x",
+            "0" * 64,
+            WIDTH,
+        ),
         (),
         {"z": 3, "query_z": 2},
         9,
@@ -64,27 +94,52 @@ def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
 
 
 @given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.lists(
+        st.integers(0, 4),
+        min_size=1,
+        max_size=6,
+    ),
     st.sampled_from(MODALITIES),
     st.integers(0, 999),
 )
 def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int) -> None:
     codebook = book(7, seed)
-    some = items(counts, modality, seed + 10)
+    some = items(
+        counts,
+        modality,
+        seed + 10,
+    )
     step = LearnedTerms.from_codebook(codebook, z=7)
     terms = step.encode_documents(step.read(some), modality).toarray()
     for i in range(len(counts)):
-        assert terms[i].tolist() == pytest.approx(slow(codebook, some, i), abs=1e-4)
+        assert terms[i].tolist() == pytest.approx(
+            slow(
+                codebook,
+                some,
+                i,
+            ),
+            abs=1e-4,
+        )
 
 
 @given(st.integers(0, 999), st.sampled_from(["documents", "queries"]))
 def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
     codebook = book(7, seed)
-    some = items([3, 0, 2], "text", seed + 10)
+    some = items(
+        [3, 0, 2],
+        "text",
+        seed + 10,
+    )
     codec = book_code(codebook, "learned").fit(some)
     rows = getattr(codec, f"encode_{side}")(some).toarray()
     for i, row in enumerate(rows):
-        exact = np.array(slow(codebook, some, i))
+        exact = np.array(
+            slow(
+                codebook,
+                some,
+                i,
+            ),
+        )
         exact[np.argsort(-exact, kind="stable")[3 if side == "documents" else 2 :]] = 0
         norm = np.linalg.norm(exact)
         assert row.tolist() == pytest.approx((255 * exact / max(norm, 1e-9)).tolist(), abs=1.01)
@@ -108,12 +163,34 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     assert "epoch 1 of " in result.output
     at = f"file:{tmp_path}"
     code = f"learned(codebook='{made}', z=4, query_z=3)"
-    build_index("learned", library / "photos.h5", code=code, at=at)
-    searcher = Searcher.open("learned", at, device="cpu")
+    build_index(
+        "learned",
+        library / "photos.h5",
+        code=code,
+        at=at,
+    )
+    searcher = Searcher.open(
+        "learned",
+        at,
+        device="cpu",
+    )
     assert str(code_of(searcher.index.manifest.codec)) == "learned:4/3"
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
     assert 0 < codes.nnz <= 3
-    hits = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
+    hits = searcher.index.search(
+        SearchRequest(
+            codes,
+            5,
+            "image",
+        ),
+    )[0]
     terms = searcher.index.terms([hit.item.id for hit in hits])
     assert [hit.score for hit in hits] == (terms @ codes.T).toarray()[:, 0].tolist()
-    assert explain(searcher, hits[0].item.id, "a red box").score == hits[0].score
+    assert (
+        explain(
+            searcher,
+            hits[0].item.id,
+            "a red box",
+        ).score
+        == hits[0].score
+    )

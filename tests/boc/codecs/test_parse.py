@@ -31,8 +31,26 @@ from boc.errors import BocError
 from boc.names import CONCEPT_CODES, GLOBAL_CODES, LEARNED_CODES, WORD_CODES
 from boc.types import Embeddings, Identity
 
-BOOK = Codebook(np.eye(5, 8, dtype=np.float32), Identity("t:x", "0" * 64, 8), (), {}, 9)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+BOOK = Codebook(
+    np.eye(
+        5,
+        8,
+        dtype=np.float32,
+    ),
+    Identity(
+        "t:x",
+        "0" * 64,
+        8,
+    ),
+    (),
+    {},
+    9,
+)
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"]),
+    min_size=1,
+    max_size=12,
+)
 
 
 def values(rule: Rule) -> st.SearchStrategy[Any]:
@@ -76,14 +94,35 @@ def test_any_text_parses_or_names_next_step(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("dictionary:2/64", Code("dictionary", z=2, query_z=64)),
+        (
+            "dictionary:2/64",
+            Code(
+                "dictionary",
+                z=2,
+                query_z=64,
+            ),
+        ),
         ("dictionary/64", Code("dictionary", query_z=64)),
-        ("bits:32(bits=2)", Code("bits", z=32, bits=2)),
+        (
+            "bits:32(bits=2)",
+            Code(
+                "bits",
+                z=32,
+                bits=2,
+            ),
+        ),
         ("scalar(plain=false)", Code("scalar")),
         ("hard(codebook='my book, (2).npz')", Code("hard", codebook="my book, (2).npz")),
         ('hard(codebook="it\'s ""mine"".npz")', Code("hard", codebook='it\'s "mine".npz')),
         (r"hard(codebook=C:\books\b.npz)", Code("hard", codebook=r"C:\books\b.npz")),
-        ("  dictionary ( terms = 9 , z=1 )  ", Code("dictionary", z=1, terms=9)),
+        (
+            "  dictionary ( terms = 9 , z=1 )  ",
+            Code(
+                "dictionary",
+                z=1,
+                terms=9,
+            ),
+        ),
         ("permutation()", Code("permutation")),
     ],
 )
@@ -94,9 +133,23 @@ def test_parse_forms(text: str, code: Code) -> None:
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        (Code("dictionary", z=2, query_z=64), "dictionary:2/64"),
+        (
+            Code(
+                "dictionary",
+                z=2,
+                query_z=64,
+            ),
+            "dictionary:2/64",
+        ),
         (Code("bits", bits=4), "bits"),
-        (Code("dictionary", z=2, terms=16), "dictionary(z=2, terms=16)"),
+        (
+            Code(
+                "dictionary",
+                z=2,
+                terms=16,
+            ),
+            "dictionary(z=2, terms=16)",
+        ),
         (Code("scalar", plain=True), "scalar(plain=true)"),
         (Code("hard", codebook="a b"), "hard(codebook='a b')"),
     ],
@@ -168,7 +221,11 @@ def test_arguments_are_fields() -> None:
 def test_reference_page_lists_arguments() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "codes.md"
     text = page.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([a-z, ]+) \|",
+        text,
+        re.MULTILINE,
+    )
     listed = {
         (argument, code)
         for argument, of in rows
@@ -176,12 +233,21 @@ def test_reference_page_lists_arguments() -> None:
         if argument in ARGUMENTS and code in CODES
     }
     assert listed == {(argument, code) for code, kind in CODES.items() for argument in kind.rules}
-    for line in re.findall(r'^boc index photos photos.h5 --code "?([^"#\n]+)', text, re.MULTILINE):
+    for line in re.findall(
+        r'^boc index photos photos.h5 --code "?([^"#\n]+)',
+        text,
+        re.MULTILINE,
+    ):
         parse_code(line)
 
 
 def test_limits_match_steps() -> None:
-    assert set(CODES) == {*GLOBAL_CODES, *WORD_CODES, *LEARNED_CODES, *CONCEPT_CODES}
+    assert set(CODES) == {
+        *GLOBAL_CODES,
+        *WORD_CODES,
+        *LEARNED_CODES,
+        *CONCEPT_CODES,
+    }
     assert {name for name in CODES if Code(name).reads_concepts} == {*LEARNED_CODES, *CONCEPT_CODES}
     dictionary = CODES["dictionary"].rules
     soft = CODES["soft"].rules
@@ -226,20 +292,40 @@ def test_code_of_other_steps() -> None:
 
 def test_code_of_older_configuration() -> None:
     """Parameters that were added since, and one that went."""
-    code = Code("permutation", z=4, query_z=4)
+    code = Code(
+        "permutation",
+        z=4,
+        query_z=4,
+    )
     config = code.codec(8).config()
     config["steps"][-1]["params"] = {}
     assert code_of(config) == code
-    soft = Code("soft", z=4, query_z=4)
+    soft = Code(
+        "soft",
+        z=4,
+        query_z=4,
+    )
     config = soft.codec(8, BOOK).config()
     config["steps"][0]["params"]["sigma"] = None
     assert code_of(config) == soft
 
 
 def test_default_budgets() -> None:
-    assert code_of(Code("scalar").codec(8).config()) == Code("scalar", z=16, query_z=16)
-    assert code_of(Code("bits").codec(384).config()) == Code("bits", z=64, query_z=128)
-    assert code_of(Code("bits", z=200).codec(384).config()) == Code("bits", z=200, query_z=200)
+    assert code_of(Code("scalar").codec(8).config()) == Code(
+        "scalar",
+        z=16,
+        query_z=16,
+    )
+    assert code_of(Code("bits").codec(384).config()) == Code(
+        "bits",
+        z=64,
+        query_z=128,
+    )
+    assert code_of(Code("bits", z=200).codec(384).config()) == Code(
+        "bits",
+        z=200,
+        query_z=200,
+    )
     with pytest.raises(BocError, match=r"z must be between 1 and 16 \(2 x 8 components\), got 17"):
         Code("scalar", z=17).codec(8)
 

@@ -56,14 +56,32 @@ def test_center_subtracts_mean_of_modality(
     labels = ["image"] * len(images) + ["text"] * len(texts)
     step = Center().fit(np.concatenate([images, texts]), labels)
     means = {"image": slow_mean(images), "text": slow_mean(texts)}
-    means["neither"] = [(a + b) / 2 for a, b in zip(means["image"], means["text"], strict=True)]
+    means["neither"] = [
+        (a + b) / 2
+        for a, b in zip(
+            means["image"],
+            means["text"],
+            strict=True,
+        )
+    ]
     for modality, mean in means.items():
         centred = step.transform(images, modality)
         assert centred.dtype == np.float32
-        for row, x in zip(centred, images, strict=True):
+        for row, x in zip(
+            centred,
+            images,
+            strict=True,
+        ):
             np.testing.assert_allclose(
                 row,
-                [float(a) - b for a, b in zip(x, mean, strict=True)],
+                [
+                    float(a) - b
+                    for a, b in zip(
+                        x,
+                        mean,
+                        strict=True,
+                    )
+                ],
                 atol=1e-6,
             )
 
@@ -80,8 +98,16 @@ def test_rotation_is_orthogonal(width: int, seed: int) -> None:
     X = np.random.default_rng(seed).standard_normal((3, width)).astype(np.float32)
     step = RandomRotation(seed).fit(X)
     R = step.rotation_
-    np.testing.assert_allclose(R @ R.T, np.eye(width), atol=1e-5)
-    np.testing.assert_allclose(step.transform(X), X @ R, atol=1e-5)
+    np.testing.assert_allclose(
+        R @ R.T,
+        np.eye(width),
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        step.transform(X),
+        X @ R,
+        atol=1e-5,
+    )
     assert np.array_equal(R, RandomRotation(seed).fit(X + 1).rotation_)
     if width > 1:
         assert not np.allclose(R, RandomRotation(seed + 1).fit(X).rotation_)
@@ -109,16 +135,35 @@ def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None
                 expected = {j: x[j] for j in largest(x, budget)}
                 row = slice(terms.indptr[i], terms.indptr[i + 1])
                 assert (
-                    dict(zip(terms.indices[row].tolist(), terms.data[row].tolist(), strict=True))
+                    dict(
+                        zip(
+                            terms.indices[row].tolist(),
+                            terms.data[row].tolist(),
+                            strict=True,
+                        ),
+                    )
                     == expected
                 )
         assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
 
 
 def test_topz_across_blocks() -> None:
-    X = np.random.default_rng(0).integers(-3, 4, (BLOCK + 5, 4)).astype(np.float32)
+    X = (
+        np.random.default_rng(0)
+        .integers(
+            -3,
+            4,
+            (BLOCK + 5, 4),
+        )
+        .astype(np.float32)
+    )
     terms = TopZ(2).fit(X).transform(X).toarray()
-    for i in [0, BLOCK - 1, BLOCK, BLOCK + 4]:
+    for i in [
+        0,
+        BLOCK - 1,
+        BLOCK,
+        BLOCK + 4,
+    ]:
         assert np.flatnonzero(terms[i]).tolist() == sorted(largest(X[i].tolist(), 2))
     assert terms.shape == X.shape
 
@@ -149,14 +194,35 @@ def test_parameters_out_of_range(step: Step, message: str) -> None:
 @given(X=VECTORS)
 def test_unit_norm_divides_by_length(X: NDArray[np.float32]) -> None:
     for rows in (X, sparse.csr_array(X)):
-        for row, x in zip(UnitNorm().fit_transform(rows).toarray(), X.tolist(), strict=True):
+        for row, x in zip(
+            UnitNorm().fit_transform(rows).toarray(),
+            X.tolist(),
+            strict=True,
+        ):
             length = math.sqrt(sum(c * c for c in x)) or 1.0
-            np.testing.assert_allclose(row, [c / length for c in x], rtol=1e-6)
+            np.testing.assert_allclose(
+                row,
+                [c / length for c in x],
+                rtol=1e-6,
+            )
 
 
 @pytest.mark.slow
 @given(X=VECTORS, scale=st.integers(1, 5000) | st.floats(0.25, 5000))
-@example(X=np.array([[0.29, 1.0, -0.5, 0.0]], np.float32), scale=100)
+@example(
+    X=np.array(
+        [
+            [
+                0.29,
+                1.0,
+                -0.5,
+                0.0,
+            ],
+        ],
+        np.float32,
+    ),
+    scale=100,
+)
 def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> None:
     for rows in (X, sparse.csr_array(X)):
         terms = ScalarQuantizer(scale).fit_transform(rows)
@@ -175,7 +241,11 @@ def test_frequency_beyond_int32() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(X=VECTORS, later=VECTORS, bits=st.integers(1, 15))
+@given(
+    X=VECTORS,
+    later=VECTORS,
+    bits=st.integers(1, 15),
+)
 def test_bit_frequencies_are_shares_of_peak(
     X: NDArray[np.float32],
     later: NDArray[np.float32],
@@ -187,7 +257,11 @@ def test_bit_frequencies_are_shares_of_peak(
         peak = max(float(X.max()), 0.0)
         terms = step.transform(rows)
         assert_canonical(terms, X.shape)
-        for tf, v in zip(terms.toarray().ravel().tolist(), X.ravel().tolist(), strict=True):
+        for tf, v in zip(
+            terms.toarray().ravel().tolist(),
+            X.ravel().tolist(),
+            strict=True,
+        ):
             if v <= 0:
                 assert tf == 0
             else:
@@ -207,7 +281,11 @@ def test_permutation_frequencies_are_ranks(X: NDArray[np.float32]) -> None:
     m = X.shape[1]
     terms = DeepPermutation().fit_transform(X)
     assert_canonical(terms, X.shape)
-    for row, x in zip(terms.toarray(), X.tolist(), strict=True):
+    for row, x in zip(
+        terms.toarray(),
+        X.tolist(),
+        strict=True,
+    ):
         order = sorted(range(m), key=lambda j: (-x[j], j))
         for rank, j in enumerate(order):
             assert row[j] == m - rank
@@ -221,16 +299,29 @@ def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataO
     width = 2 * X.shape[1]
     z = data.draw(st.integers(1, width))
     readings = {
-        "kept": global_code("permutation", z=z, query_z=z, plain=True),
+        "kept": global_code(
+            "permutation",
+            z=z,
+            query_z=z,
+            plain=True,
+        ),
         "offset": variants.offset_ranks(z, z),
-        "printed": variants.printed_order("permutation", z, z),
+        "printed": variants.printed_order(
+            "permutation",
+            z,
+            z,
+        ),
     }
     for reading, codec in readings.items():
         codec.fit(Embeddings("image", X))
         terms = codec.encode_documents(Embeddings("image", X))
         assert_canonical(terms, (len(X), width))
         assert same_matrix(terms, codec.encode_queries(Embeddings("text", X)))
-        for row, x in zip(terms.toarray().tolist(), X, strict=True):
+        for row, x in zip(
+            terms.toarray().tolist(),
+            X,
+            strict=True,
+        ):
             v = rectified(x)
             order = sorted(range(width), key=lambda j: (-v[j], j))[:z]  # BoC, eq. 1
             ranked = order if reading == "printed" else [j for j in order if v[j] > 0]
@@ -246,7 +337,11 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
     X = unit(seed, 5)
     width = 2 * X.shape[1]
     z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
-    codec = variants.printed_order("scalar", z, query_z).fit(Embeddings("image", X))
+    codec = variants.printed_order(
+        "scalar",
+        z,
+        query_z,
+    ).fit(Embeddings("image", X))
     scores = (
         codec.encode_queries(Embeddings("text", X))
         @ codec.encode_documents(Embeddings("image", X)).T
@@ -257,11 +352,30 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
         top = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
         return [floors[j] if j in top else 0 for j in range(width)]
 
-    for q, row in zip(X, scores.tolist(), strict=True):
-        for d, score in zip(X, row, strict=True):
+    for q, row in zip(
+        X,
+        scores.tolist(),
+        strict=True,
+    ):
+        for d, score in zip(
+            X,
+            row,
+            strict=True,
+        ):
             a = printed(q, query_z)
             b = printed(d, z)
-            cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+            cosine = (
+                sum(
+                    x * y
+                    for x, y in zip(
+                        a,
+                        b,
+                        strict=True,
+                    )
+                )
+                / math.hypot(*a)
+                / math.hypot(*b)
+            )
             assert score / 10_000**2 == pytest.approx(cosine, abs=width * 1e-4)
 
 
@@ -270,7 +384,11 @@ SIGNED = ("scalar", "bits", "permutation")  # codes whose terms are signed compo
 
 def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
     X = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
+    return X / np.linalg.norm(
+        X,
+        axis=1,
+        keepdims=True,
+    )
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -285,7 +403,13 @@ def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
 def test_code_is_its_chain(code: str, last: list[Step], plain: bool) -> None:
     chain: list[Step] = [] if plain else [Center(), RandomRotation()]
     chain += [CReLU(), TopZ(5, 9), *last]
-    codec = global_code(code, z=5, query_z=9, plain=plain, bits=3)
+    codec = global_code(
+        code,
+        z=5,
+        query_z=9,
+        plain=plain,
+        bits=3,
+    )
     assert codec.config() == SurrogateCodec(chain).config()
 
 
@@ -297,16 +421,35 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
     shift = max(abs(float(x)) for x in X.ravel())
     for i, q in enumerate(Q):
         for j, x in enumerate(X):
-            wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(
-                abs(float(a)) for a in q
-            )
+            wanted = sum(
+                float(a) * float(b)
+                for a, b in zip(
+                    q,
+                    x,
+                    strict=True,
+                )
+            ) + shift * sum(abs(float(a)) for a in q)
             assert scores[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_restore_of_older_index() -> None:
-    book = Codebook(unit(4, 3), Identity("", "", 8), (), {}, 3)
+    book = Codebook(
+        unit(4, 3),
+        Identity(
+            "",
+            "",
+            8,
+        ),
+        (),
+        {},
+        3,
+    )
     codec = concept_code(book).fit(
-        Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))),
+        Embeddings(
+            "image",
+            unit(0, 5),
+            Ragged(unit(1, 5), np.arange(6)),
+        ),
     )
     config = codec.config()
     arrays = codec.arrays()
@@ -316,7 +459,21 @@ def test_restore_of_older_index() -> None:
         {**config, "chains": [3]},
         {**older, "0.sigma_": np.ones(1, np.float32)},
     )
-    some = Embeddings("text", unit(2, 3), Ragged(unit(3, 4), np.array([0, 1, 1, 4])))
+    some = Embeddings(
+        "text",
+        unit(2, 3),
+        Ragged(
+            unit(3, 4),
+            np.array(
+                [
+                    0,
+                    1,
+                    1,
+                    4,
+                ],
+            ),
+        ),
+    )
     assert same_matrix(again.encode_documents(some), codec.encode_documents(some))
 
 
@@ -324,10 +481,18 @@ def test_restore_of_older_index() -> None:
 def test_no_rows(code: str) -> None:
     nothing = Embeddings("text", np.empty((0, 8), np.float32))
     images = Embeddings("image", unit(3, 9))
-    codec = global_code(code, z=4, query_z=6).fit(nothing, images)
+    codec = global_code(
+        code,
+        z=4,
+        query_z=6,
+    ).fit(nothing, images)
     for terms in (codec.encode_documents(nothing), codec.encode_queries(nothing)):
         assert_canonical(terms, (0, 16))
-    alone = global_code(code, z=4, query_z=6).fit(images)
+    alone = global_code(
+        code,
+        z=4,
+        query_z=6,
+    ).fit(images)
     assert same_matrix(codec.encode_documents(images), alone.encode_documents(images))
 
 

@@ -40,7 +40,11 @@ def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook
     labels = pack_labels([Label((name,)) for name in names])
     return Codebook(
         words,
-        Identity("t:x", "0" * 64, WIDTH),
+        Identity(
+            "t:x",
+            "0" * 64,
+            WIDTH,
+        ),
         (),
         {},
         len(words),
@@ -56,7 +60,11 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
     origin = gaussian(1, seed + 1)[0]
     pictures = gaussian(7, seed + 2)
     sentences = gaussian(3, 5)
-    step = WordTerms.from_codebook(book_of(words, origin), z=4, query_z=query_z)
+    step = WordTerms.from_codebook(
+        book_of(words, origin),
+        z=4,
+        query_z=query_z,
+    )
     step.fit(pictures, ["image"] * len(pictures))
     for row, x in zip(
         step.encode_documents(pictures, "image").toarray(),
@@ -74,14 +82,31 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
         )
     queries = step.encode_queries(sentences, "text").toarray()
     cosines = unit_rows(sentences - origin) @ words.T  # no sentence was seen in fit
-    for row, all_of in zip(queries, cosines, strict=True):
+    for row, all_of in zip(
+        queries,
+        cosines,
+        strict=True,
+    ):
         nearest = sorted(range(9), key=lambda j: -all_of[j])[:query_z]
         expected = [all_of[j] if j in nearest and all_of[j] > LEAST else 0 for j in range(9)]
-        np.testing.assert_allclose(row, expected, atol=1e-5)
+        np.testing.assert_allclose(
+            row,
+            expected,
+            atol=1e-5,
+        )
     assert list(step.words) == [f"word{letter}" for letter in "abcdefghi"]
 
 
-@given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 7), max_size=6), max_size=4))
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 5),
+            st.integers(1, 7),
+            max_size=6,
+        ),
+        max_size=4,
+    ),
+)
 def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
     words = {1: "rocket", 2: "red", 4: "desert"}
     terms = sparse.csr_array(
@@ -121,30 +146,56 @@ def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
     counts = Counter(word for caption in captions for word in set(content_words(caption)))
     assert made.words == tuple(sorted(counts, key=lambda word: (-counts[word], word))[:7])
     assert made.origin is not None
-    np.testing.assert_allclose(made.origin, vectors.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(
+        made.origin,
+        vectors.mean(axis=0),
+        atol=1e-5,
+    )
     present = np.array(
         [[word in content_words(caption) for word in made.words] for caption in captions],
         float,
     )
     added = Ridge(alpha=RIDGE).fit(present, vectors).coef_.T
-    for word, vector, expected in zip(made.words, made.centroids, added, strict=True):
+    for word, vector, expected in zip(
+        made.words,
+        made.centroids,
+        added,
+        strict=True,
+    ):
         length = (counts[word] / counts[made.words[0]]) ** FREQUENT
-        np.testing.assert_allclose(vector, length * expected / np.linalg.norm(expected), atol=1e-4)
+        np.testing.assert_allclose(
+            vector,
+            length * expected / np.linalg.norm(expected),
+            atol=1e-4,
+        )
 
 
 def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     code = f"words(z=5, codebook='{book}')"
-    build_index("words", library / "photos.h5", code=code, at=at)
+    build_index(
+        "words",
+        library / "photos.h5",
+        code=code,
+        at=at,
+    )
     searcher = Searcher.open("words", at)
     searcher._load = lambda spec: pytest.fail("the encoder is not needed")
     assert str(code_of(searcher.index.manifest.codec)) == "words:5/32"
     items = {item.id: item for item in searcher.index.items()}
     names = searcher.codec.words
-    for id, row in zip(items, searcher.index.terms([*items]), strict=True):
+    for id, row in zip(
+        items,
+        searcher.index.terms([*items]),
+        strict=True,
+    ):
         expected = {
             names[term]: int(f)
-            for term, f in zip(row.indices.tolist(), row.data.tolist(), strict=True)
+            for term, f in zip(
+                row.indices.tolist(),
+                row.data.tolist(),
+                strict=True,
+            )
         }
         own = Counter(str(items[id].fields.get("words", "")).split())
         assert own == (Counter(expected) if items[id].modality == "image" else Counter())
@@ -156,22 +207,62 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
         id for id, item in items.items() if rarest in str(item.fields.get("words", "")).split()
     }
     assert {hit.item.id for hit in searcher.search_words([rarest], k=40)[0]} == holders
-    printed = boc("search", "words", rarest, "--hybrid", "words", "-k", 40, "--at", at).stdout
+    printed = boc(
+        "search",
+        "words",
+        rarest,
+        "--hybrid",
+        "words",
+        "-k",
+        40,
+        "--at",
+        at,
+    ).stdout
     assert {line.split()[2] for line in printed.splitlines()} == holders
 
 
 def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     code = f"words(codebook='{book}')"
-    build_index("words", library / "photos.h5", code=code, at=at)
+    build_index(
+        "words",
+        library / "photos.h5",
+        code=code,
+        at=at,
+    )
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
     gone = [id for id in before if id.startswith("007")]
-    delete_items("words", gone, at=at)
-    add_items("words", library / "photos.h5", at=at)
-    build_index("plain", library / "photos.h5", at=at)
-    copy_index("plain", "copied", code=code, at=at)
-    copy_index("words", at=at, to=tmp_path / "words.boc.zip")
-    build_index("again", tmp_path / "words.boc.zip", at=at)
+    delete_items(
+        "words",
+        gone,
+        at=at,
+    )
+    add_items(
+        "words",
+        library / "photos.h5",
+        at=at,
+    )
+    build_index(
+        "plain",
+        library / "photos.h5",
+        at=at,
+    )
+    copy_index(
+        "plain",
+        "copied",
+        code=code,
+        at=at,
+    )
+    copy_index(
+        "words",
+        at=at,
+        to=tmp_path / "words.boc.zip",
+    )
+    build_index(
+        "again",
+        tmp_path / "words.boc.zip",
+        at=at,
+    )
     for name in ("words", "copied", "again"):
         assert {
             item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()
@@ -192,10 +283,24 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     at = f"file:{library / 'index'}"
     searcher = Searcher.open("photos", at)
     with pytest.raises(BocError, match="leave out rerank, collapse"):
-        searcher.search_words(["box"], rerank="dot", collapse=True)
+        searcher.search_words(
+            ["box"],
+            rerank="dot",
+            collapse=True,
+        )
     with pytest.raises(BocError, match="the sentence is empty"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(3, z=0).fit(gaussian(4, 0))
-    result = boc("search", "photos", "box", "--hybrid", "words", "--image", "a.jpg", "--at", at)
+    result = boc(
+        "search",
+        "photos",
+        "box",
+        "--hybrid",
+        "words",
+        "--image",
+        "a.jpg",
+        "--at",
+        at,
+    )
     assert "leave pictures, items out" in result.output

@@ -22,7 +22,14 @@ def rows_of(n: int, d: int, seed: int) -> NDArray[np.float32]:
 
 
 def code_of(d: int) -> CompactCode:
-    return CompactCode(rows_of(2, d, d) * np.float32(0.3))
+    return CompactCode(
+        rows_of(
+            2,
+            d,
+            d,
+        )
+        * np.float32(0.3),
+    )
 
 
 def hadamard(values: NDArray[Any]) -> NDArray[Any]:
@@ -56,7 +63,19 @@ def rounded(values: NDArray[np.float32], largest: int) -> tuple[NDArray[np.float
 
 def levels_of(codes: NDArray[np.uint8], d: int) -> NDArray[np.int64]:
     """The levels -3, -1, 1, 3 of the components of a row."""
-    parts = codes[None, :] >> np.array([[0], [2], [4], [6]], np.uint8) & 3
+    parts = (
+        codes[None, :]
+        >> np.array(
+            [
+                [0],
+                [2],
+                [4],
+                [6],
+            ],
+            np.uint8,
+        )
+        & 3
+    )
     return 2 * parts.ravel()[:d].astype(np.int64) - 3
 
 
@@ -79,7 +98,11 @@ def estimates(
 )
 def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
     code = code_of(d)
-    rows = rows_of(n, d, seed)
+    rows = rows_of(
+        n,
+        d,
+        seed,
+    )
     if n > 2:
         rows[1] = 0
         rows[2, 0] = np.inf
@@ -89,7 +112,12 @@ def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
     with np.errstate(invalid="ignore"):
         centred = restore_rows(vectors).astype(np.float32) - code.means[modality]
         turned = [rotated(code, row) for row in centred]
-    for row, codes, scale in zip(turned, stored.codes, stored.scales, strict=True):
+    for row, codes, scale in zip(
+        turned,
+        stored.codes,
+        stored.scales,
+        strict=True,
+    ):
         whole, unit = rounded(row, 32767)
         width = 0.996 * np.sqrt(whole @ whole / d)
         expected = 2 * (whole >= 0) - 1 + 2 * (whole >= width) - 2 * (whole < -width)
@@ -100,7 +128,11 @@ def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
 
 @given(d=st.integers(1, 300), seed=st.integers(0, 99))
 def test_rotations_keep_products(d: int, seed: int) -> None:
-    rows = rows_of(3, d, seed).astype(np.float64)
+    rows = rows_of(
+        3,
+        d,
+        seed,
+    ).astype(np.float64)
     turned = np.array([rotated(code_of(d), row) for row in rows])
     assert turned @ turned.T == pytest.approx(rows @ rows.T, abs=1e-5)
 
@@ -109,20 +141,43 @@ def test_estimates_are_near_products() -> None:
     d = 384
     n = 500
     code = code_of(d)
-    vectors = rows_of(n, d, 1)
+    vectors = rows_of(
+        n,
+        d,
+        1,
+    )
     vectors[:, :40] *= 6  # of other sizes, which the rotation evens
-    query = rows_of(1, d, 2)[0]
+    query = rows_of(
+        1,
+        d,
+        2,
+    )[0]
     centred = vectors - code.means[1]
     scale = 127 / np.abs(rotated(code, query)).max()
     stored = code.encode(vectors, np.ones(n, np.uint8))
-    errors = estimates(code, query, stored) / scale - centred @ query
+    errors = (
+        estimates(
+            code,
+            query,
+            stored,
+        )
+        / scale
+        - centred @ query
+    )
     lengths = np.linalg.norm(centred, axis=1) * np.linalg.norm(query)
     expected = (0.1175 / 0.8825 / d) ** 0.5
     assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx(expected, rel=0.15)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
-    stored = code_of(8).encode(rows_of(3, 8, 1), np.zeros(3, np.uint8))
+    stored = code_of(8).encode(
+        rows_of(
+            3,
+            8,
+            1,
+        ),
+        np.zeros(3, np.uint8),
+    )
     with pytest.raises(ValueError, match="2 compact codes"):
         CompactRows(stored.codes[:2], stored.scales)
     with pytest.raises(ValueError, match="compact codes are int8"):
@@ -130,14 +185,40 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 def test_means_are_those_of_the_index() -> None:
-    means = rows_of(2, 6, 1)
+    means = rows_of(
+        2,
+        6,
+        1,
+    )
     arrays = {"1.labels_": np.array(["image", "text"]), "1.means_": means}
     config = {"steps": [{"name": "RandomRotation"}, {"name": "Center"}]}
-    code = CompactCode.of(config, arrays, 6)
+    code = CompactCode.of(
+        config,
+        arrays,
+        6,
+    )
     assert code is not None
     assert np.array_equal(code.means, means)
-    one = CompactCode.of(config, {"1.labels_": np.array(["text"]), "1.means_": means[:1]}, 6)
+    one = CompactCode.of(
+        config,
+        {"1.labels_": np.array(["text"]), "1.means_": means[:1]},
+        6,
+    )
     assert one is not None
     assert np.array_equal(one.means, means[[0, 0]])
-    assert CompactCode.of(config, arrays, 7) is None
-    assert CompactCode.of({"steps": [{"name": "CReLU"}]}, {}, 6) is None
+    assert (
+        CompactCode.of(
+            config,
+            arrays,
+            7,
+        )
+        is None
+    )
+    assert (
+        CompactCode.of(
+            {"steps": [{"name": "CReLU"}]},
+            {},
+            6,
+        )
+        is None
+    )

@@ -29,19 +29,41 @@ from tests.oracles import picture
 ALIGNMENTS = METRICS[1:]
 PATHS = ["numpy"] if dot_module._rescore is None else ["compiled", "numpy"]
 VECTORS = ["float32", *VECTOR_DTYPES]
-FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
+FINE = st.floats(
+    -1,
+    1,
+    width=32,
+).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
 def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDArray[np.float32]]]:
     """A few concept sets, empty ones and zero rows among them."""
-    one = st.integers(0, 4).flatmap(lambda m: arrays(np.float32, (m, width), elements=FINE))
-    return st.lists(one, min_size=least, max_size=most)
+    one = st.integers(0, 4).flatmap(
+        lambda m: arrays(
+            np.float32,
+            (m, width),
+            elements=FINE,
+        ),
+    )
+    return st.lists(
+        one,
+        min_size=least,
+        max_size=most,
+    )
 
 
 def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
     return (
-        sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)) / lengths
+        sum(
+            x * y
+            for x, y in zip(
+                a.tolist(),
+                b.tolist(),
+                strict=True,
+            )
+        )
+        / lengths
         if lengths
         else 0.0
     )
@@ -53,7 +75,12 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
         return 0.0
     mrsw = sum(max(cosine(region, word) for region in regions) for word in words)
     mwsr = sum(max(cosine(region, word) for word in words) for region in regions)
-    return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
+    return {
+        "mrsw": mrsw,
+        "mwsr": mwsr,
+        "symm": mrsw + mwsr,
+        "mravgw": mrsw / len(words),
+    }[metric]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -74,13 +101,39 @@ def test_alignments_equal_the_slow_loops(
 ) -> None:
     some = np.array([i for i in chosen if i < len(sets)], np.int64)
     pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
-    expected = [slow_alignment(regions, words, metric) for regions, words in pairs]
-    largest = max(len(query[0]), *map(len, sets), 1) if sets else 1
+    expected = [
+        slow_alignment(
+            regions,
+            words,
+            metric,
+        )
+        for regions, words in pairs
+    ]
+    largest = (
+        max(
+            len(query[0]),
+            *map(len, sets),
+            1,
+        )
+        if sets
+        else 1
+    )
     for dtype, error in (("float16", 1e-3), ("int8", 1e-2)):
         stored = store(Ragged.from_sets(sets, 5), dtype)
         with computing_by(path):
-            scores = align(query[0], stored, metric, asks_by_words=by_words)
-            few = align(query[0], stored, metric, asks_by_words=by_words, chosen=some)
+            scores = align(
+                query[0],
+                stored,
+                metric,
+                asks_by_words=by_words,
+            )
+            few = align(
+                query[0],
+                stored,
+                metric,
+                asks_by_words=by_words,
+                chosen=some,
+            )
         assert scores.dtype == np.float32
         assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
         assert few.tolist() == pytest.approx(scores[some].tolist(), abs=1e-6)
@@ -105,7 +158,11 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
         metric,
         asks_by_words=by_words,
     )
-    for one, score in zip(sets, together.tolist(), strict=True):
+    for one, score in zip(
+        sets,
+        together.tolist(),
+        strict=True,
+    ):
         alone = align(
             query[0],
             store(Ragged.from_sets([one], 5), "float16"),
@@ -128,42 +185,118 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
 ) -> None:
     texts = Ragged.from_sets(words, 5)
     pictures = Ragged.from_sets(regions, 5)
-    scores = alignments(texts, pictures, metric)
+    scores = alignments(
+        texts,
+        pictures,
+        metric,
+    )
     assert (scores.shape, scores.dtype) == ((len(words), len(regions)), np.float32)
-    expected = [[slow_alignment(picture, text, metric) for picture in regions] for text in words]
-    for row, right in zip(scores.tolist(), expected, strict=True):
+    expected = [
+        [
+            slow_alignment(
+                picture,
+                text,
+                metric,
+            )
+            for picture in regions
+        ]
+        for text in words
+    ]
+    for row, right in zip(
+        scores.tolist(),
+        expected,
+        strict=True,
+    ):
         assert row == pytest.approx(right, abs=1e-5)
     by_words = StoredConcepts(unit_rows(pictures.values), pictures.offsets)
-    for row, text in zip(scores, words, strict=True):
+    for row, text in zip(
+        scores,
+        words,
+        strict=True,
+    ):
         assert row.tolist() == pytest.approx(
-            align(text, by_words, metric, asks_by_words=True).tolist(),
+            align(
+                text,
+                by_words,
+                metric,
+                asks_by_words=True,
+            ).tolist(),
             abs=1e-5,
         )
     by_regions = StoredConcepts(unit_rows(texts.values), texts.offsets)
-    for column, sets in zip(scores.T, regions, strict=True):
-        scores = align(sets, by_regions, metric, asks_by_words=False)
+    for column, sets in zip(
+        scores.T,
+        regions,
+        strict=True,
+    ):
+        scores = align(
+            sets,
+            by_regions,
+            metric,
+            asks_by_words=False,
+        )
         assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
 
 
 def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> None:
     one, other = (Ragged.from_sets([np.ones((2, width), np.float32)], width) for width in (2, 3))
     with pytest.raises(ValueError, match="width"):
-        alignments(one, other, "mrsw")
+        alignments(
+            one,
+            other,
+            "mrsw",
+        )
     with pytest.raises(BocError, match="no re-rank metric 'scan'"):
-        alignments(one, one, "scan")
+        alignments(
+            one,
+            one,
+            "scan",
+        )
 
 
-@given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+@given(
+    rows=arrays(
+        np.float32,
+        (4, 9),
+        elements=st.floats(
+            -(2.0**100),
+            2.0**100,
+            width=32,
+        ),
+    ),
+)
 def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(
     rows: NDArray[np.float32],
 ) -> None:
     unit = unit_rows(rows)
-    for row, length in zip(rows, np.linalg.norm(unit.astype(np.float64), axis=1), strict=True):
+    for row, length in zip(
+        rows,
+        np.linalg.norm(unit.astype(np.float64), axis=1),
+        strict=True,
+    ):
         assert length == pytest.approx(1 if row.any() else 0, abs=1e-5)
-    sets = Ragged(rows, np.array([0, 3, 3, 4]))
+    sets = Ragged(
+        rows,
+        np.array(
+            [
+                0,
+                3,
+                3,
+                4,
+            ],
+        ),
+    )
     for dtype in CONCEPT_DTYPES:
         stored = store(sets, dtype)
-        assert (stored.values.dtype, stored.offsets.tolist()) == (dtype, [0, 3, 3, 4])
+        assert (stored.values.dtype, stored.offsets.tolist()) == (
+            dtype,
+            [
+                0,
+                3,
+                3,
+                4,
+            ],
+        )
         error = np.abs(stored.to_ragged().values - unit)
         if stored.scales is not None:
             assert (error <= 0.5001 * stored.scales[:, None] + 1e-7).all()
@@ -183,8 +316,16 @@ def computing_by(path: str) -> Iterator[None]:
     """By ``boc.rerank._rescore``, or "numpy", without it."""
     with pytest.MonkeyPatch.context() as patch:
         if path == "numpy":
-            patch.setattr(dot_module, "_rescore", None)
-            patch.setattr(alignment, "_rescore", None)
+            patch.setattr(
+                dot_module,
+                "_rescore",
+                None,
+            )
+            patch.setattr(
+                alignment,
+                "_rescore",
+                None,
+            )
         yield
 
 
@@ -209,9 +350,28 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
     with computing_by(path):
         every = dot(query, vectors)
-        some = dot(query, vectors, chosen)
-        strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
-        alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
+        some = dot(
+            query,
+            vectors,
+            chosen,
+        )
+        strided = dot(
+            query,
+            np.repeat(
+                vectors,
+                2,
+                axis=0,
+            )[::2],
+            chosen,
+        )
+        alone = [
+            dot(
+                query,
+                vectors,
+                np.array([i]),
+            )[0]
+            for i in chosen
+        ]
     numbers = restore_rows(vectors).astype(np.float64)
     exact = numbers @ query.astype(np.float64)
     sums = np.abs(numbers) @ np.abs(query.astype(np.float64))
@@ -220,11 +380,27 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     assert (np.abs(every - exact) <= tolerance * sums).all()
     if path != "numpy":
         assert some.tolist() == every[chosen].tolist() == alone
-    np.testing.assert_allclose(some, every[chosen], atol=2e-6 * sums.max())
-    np.testing.assert_allclose(strided, some, atol=2e-6 * sums.max())
+    np.testing.assert_allclose(
+        some,
+        every[chosen],
+        atol=2e-6 * sums.max(),
+    )
+    np.testing.assert_allclose(
+        strided,
+        some,
+        atol=2e-6 * sums.max(),
+    )
 
 
-@pytest.mark.parametrize("width", [1, 5, 64, 83])
+@pytest.mark.parametrize(
+    "width",
+    [
+        1,
+        5,
+        64,
+        83,
+    ],
+)
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "numpy"])
 def test_every_half_is_widened_exactly(path: str, width: int) -> None:
     """Subnormals, infinities and NaN too, in whichever lane they lie."""
@@ -237,11 +413,28 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         np.testing.assert_array_equal(column, halves.astype(np.float32))
 
 
-@pytest.mark.parametrize("width", [1, 5, 64, 83])
+@pytest.mark.parametrize(
+    "width",
+    [
+        1,
+        5,
+        64,
+        83,
+    ],
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
     whole = np.arange(-128, 128)
-    scales = np.float32([1, 0.5, 0, 3, np.nan, 2.0**-120])
+    scales = np.float32(
+        [
+            1,
+            0.5,
+            0,
+            3,
+            np.nan,
+            2.0**-120,
+        ],
+    )
     for place in {0, width // 2, width - 1}:
         rows = np.zeros((len(whole) * len(scales), width + 4), np.uint8)
         rows[:, place] = np.tile(whole, len(scales)).astype(np.uint8)
@@ -252,11 +445,27 @@ def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
 
 
 FLOATS = (
-    st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(width=32)
+    st.floats(
+        -1,
+        1,
+        width=32,
+    )
+    | st.floats(
+        -(2.0**100),
+        2.0**100,
+        width=32,
+    )
+    | st.floats(width=32)
 )
 
 
-@given(rows=arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 9)), elements=FLOATS))
+@given(
+    rows=arrays(
+        np.float32,
+        st.tuples(st.integers(0, 4), st.integers(1, 9)),
+        elements=FLOATS,
+    ),
+)
 def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
     whole, scales = round_rows(rows)
     values = round_trip(rows, "int8")
@@ -276,13 +485,24 @@ def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
             assert (scale, again) == (0, [0] * len(row)) or most > 2.0**-119 * 127 / 128
         else:
             assert scale == pytest.approx(most / 127, rel=2e-7)
-            for x, number, back in zip(row, numbers, again, strict=True):
+            for x, number, back in zip(
+                row,
+                numbers,
+                again,
+                strict=True,
+            ):
                 assert abs(number) <= 127
                 assert back == np.float32(number) * np.float32(scale)
                 assert abs(x - number * scale) <= scale / 2 * (1 + 1e-5)
 
 
-@given(rows=arrays(np.float32, (3, 5), elements=FLOATS.filter(lambda x: abs(x) < 1e38)))
+@given(
+    rows=arrays(
+        np.float32,
+        (3, 5),
+        elements=FLOATS.filter(lambda x: abs(x) < 1e38),
+    ),
+)
 def test_rows_of_8_bits_are_stored_as_they_were_again(rows: NDArray[np.float32]) -> None:
     once = store_rows(rows, "int8")
     assert once.shape == (3, 5 + 4)
@@ -296,7 +516,15 @@ def test_what_is_stored_whole_is_not_copied() -> None:
 
 @pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
+@pytest.mark.parametrize(
+    "row",
+    [
+        -1,
+        4,
+        2**62,
+        -(2**63),
+    ],
+)
 def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> None:
     with computing_by(path), pytest.raises(IndexError):
         dot(
@@ -349,7 +577,12 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
     out: Any,
 ) -> None:
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
-        dot_module._rescore.dot(query, rows, out, *([] if chosen is None else [chosen]))
+        dot_module._rescore.dot(
+            query,
+            rows,
+            out,
+            *([] if chosen is None else [chosen]),
+        )
     assert (out == 1).all()
 
 
@@ -394,28 +627,54 @@ def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str)
     named = [array.view(array.dtype.newbyteorder(order)) for array in (query, vectors, chosen)]
     assert memoryview(named[1]).format == order + vectors.dtype.char
     with computing_by(path):
-        assert dot(*named).tolist() == dot(query, vectors, chosen).tolist()
+        assert (
+            dot(*named).tolist()
+            == dot(
+                query,
+                vectors,
+                chosen,
+            ).tolist()
+        )
 
 
 @given(
     data=st.data(),
     k=st.integers(1, 9),
-    keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True),
+    keys=st.lists(
+        st.text("abé", min_size=1),
+        max_size=7,
+        unique=True,
+    ),
 )
 def test_hits_are_sorted_by_their_new_score_then_id(
     data: st.DataObject,
     k: int,
     keys: list[str],
 ) -> None:
-    scores = data.draw(arrays(np.float32, len(keys), elements=st.integers(-2, 2).map(np.float32)))
+    scores = data.draw(
+        arrays(
+            np.float32,
+            len(keys),
+            elements=st.integers(-2, 2).map(np.float32),
+        ),
+    )
     hits = [Hit(picture(key), float(i)) for i, key in enumerate(keys)]
     expected = sorted(
-        zip(scores.tolist(), keys, strict=True),
+        zip(
+            scores.tolist(),
+            keys,
+            strict=True,
+        ),
         key=lambda pair: (-pair[0], pair[1]),
     )[:k]
-    assert [(hit.score, hit.item) for hit in reorder(hits, scores, k)] == [
-        (s, picture(key)) for s, key in expected
-    ]
+    assert [
+        (hit.score, hit.item)
+        for hit in reorder(
+            hits,
+            scores,
+            k,
+        )
+    ] == [(s, picture(key)) for s, key in expected]
     assert [hit.score for hit in hits] == list(range(len(keys)))
 
 
@@ -423,7 +682,11 @@ def test_hits_are_sorted_by_their_new_score_then_id(
 def test_scores_of_another_number_are_refused(rows: int) -> None:
     hits = [Hit(picture("a"), 1.0), Hit(picture("b"), 1.0)]
     with pytest.raises(ValueError, match="argument"):
-        reorder(hits, np.ones(rows, np.float32), 5)
+        reorder(
+            hits,
+            np.ones(rows, np.float32),
+            5,
+        )
 
 
 def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:

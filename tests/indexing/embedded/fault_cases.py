@@ -60,7 +60,18 @@ def commands(inputs: Path) -> dict[str, tuple[list[list[str]], list[str]]]:
         "delete": ([made], gone),
         "compact": ([made, more, gone], ["compact", "x"]),
         "copy": ([made], ["copy", "x", "y"]),
-        "sync": ([["index", "x", before, "--encoder", "test:counting"]], ["sync", "x", after]),
+        "sync": (
+            [
+                [
+                    "index",
+                    "x",
+                    before,
+                    "--encoder",
+                    "test:counting",
+                ],
+            ],
+            ["sync", "x", after],
+        ),
         "delete --all": ([made], ["delete", "x", "--all"]),
     }
 
@@ -104,9 +115,13 @@ def strays(at: Path) -> list[str]:
     for home in at.iterdir():
         if (home / "CURRENT").is_file():
             name, commit = commits.read_current(home)
-            kept = {".lock", ".checked", "CURRENT", name, commit.codec} | {
-                file.partition("/")[0] for file in commit.files
-            }
+            kept = {
+                ".lock",
+                ".checked",
+                "CURRENT",
+                name,
+                commit.codec,
+            } | {file.partition("/")[0] for file in commit.files}
             found += [
                 f"{home.name}/{path.name}" for path in home.iterdir() if path.name not in kept
             ]
@@ -140,17 +155,37 @@ class Trial:
 
     def calls(self, mask: int) -> int:
         self.fresh()
-        SHIM.faults_arm(ctypes.c_long(-1), 0, mask, 0)
+        SHIM.faults_arm(
+            ctypes.c_long(-1),
+            0,
+            mask,
+            0,
+        )
         said = run(self.at, self.words)[1]
-        SHIM.faults_arm(ctypes.c_long(-1), 0, 0, 0)
+        SHIM.faults_arm(
+            ctypes.c_long(-1),
+            0,
+            0,
+            0,
+        )
         return int(said.rpartition("\0")[2].split()[0])
 
     def meets(self, call: int, number: int, mask: int, sticky: bool) -> tuple[str, str]:
         """What came of a fault at a call, and what was wrong with that, if anything was."""
         self.fresh()
-        SHIM.faults_arm(ctypes.c_long(call), number, mask, int(sticky))
+        SHIM.faults_arm(
+            ctypes.c_long(call),
+            number,
+            mask,
+            int(sticky),
+        )
         status, said = run(self.at, self.words)
-        SHIM.faults_arm(ctypes.c_long(-1), 0, 0, 0)
+        SHIM.faults_arm(
+            ctypes.c_long(-1),
+            0,
+            0,
+            0,
+        )
         said, _, told = said.rpartition("\0")
         removing = bool(int(told.split()[1]) & REMOVE) if told else False
         lines = [line for line in said.splitlines() if line.startswith("Error: ")]
@@ -197,7 +232,12 @@ def tried(home: Path, inputs: Path, count: int, names: Sequence[str]) -> dict[st
             calls = trial.calls(mask)
             step = max(1, calls // count) if count else 1
             for call in range(0, calls, step):
-                outcome, why = trial.meets(call, number, mask, sticky)
+                outcome, why = trial.meets(
+                    call,
+                    number,
+                    mask,
+                    sticky,
+                )
                 outcomes[f"{name}, {fault}: {outcome}"] += 1
                 if why:
                     wrong.append(f"{name}, {fault} at call {call} of {calls}: {outcome}: {why}")
@@ -206,5 +246,10 @@ def tried(home: Path, inputs: Path, count: int, names: Sequence[str]) -> dict[st
 
 if __name__ == "__main__":
     plugins.encoder = lambda *spec: Counting()
-    found = tried(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    found = tried(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        int(sys.argv[3]),
+        sys.argv[4:],
+    )
     sys.stdout.write(json.dumps(found, indent=1))

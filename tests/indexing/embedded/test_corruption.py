@@ -42,7 +42,12 @@ DAMAGES = (*SAME_SIZE, "flip", "cut", "longer", "gone", "another")
 def make(folder: Path) -> Model:
     """An index of several segments with deleted rows, and with all that an index can hold."""
     first, model = make_load(Kind("float16", "int8"), KEYS, 0)
-    second, model = make_edit(model, KEYS[3:9], KEYS[20:27], 1)
+    second, model = make_edit(
+        model,
+        KEYS[3:9],
+        KEYS[20:27],
+        1,
+    )
     for step in (first, second):
         step(EmbeddedBackend(folder))
     EmbeddedBackend(folder).open(NAME)
@@ -83,10 +88,28 @@ def assert_all_answers(index: EmbeddedEngine, model: Model) -> None:
         assert_answers(
             index,
             model,
-            Question([1, 2, 500, 0, 1], 7, None, filters, [0.5, 1.0, -0.5, 0.0]),
+            Question(
+                [
+                    1,
+                    2,
+                    500,
+                    0,
+                    1,
+                ],
+                7,
+                None,
+                filters,
+                [0.5, 1.0, -0.5, 0.0],
+            ),
         )
     for words in ("zebra", "red car", "unheard"):
-        assert_matches(index, model, words, None, [])
+        assert_matches(
+            index,
+            model,
+            words,
+            None,
+            [],
+        )
 
 
 def ask_all(index: EmbeddedEngine, model: Model) -> None:
@@ -114,7 +137,12 @@ def judge(folder: str, first: str, last: str) -> None:
     for number in range(int(first), int(last)):
         rng = random.Random(number)
         path = rng.choice(files_of(home))
-        with temporary_damage(path, rng.choice(DAMAGES), rng, number):
+        with temporary_damage(
+            path,
+            rng.choice(DAMAGES),
+            rng,
+            number,
+        ):
             refusal = refusal_of(home, path, lambda index: assert_all_answers(index, model))
             tell(refusal or "harmless")
 
@@ -151,7 +179,12 @@ def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedEngine], None]) 
 def verdicts(function: Callable[..., None], folder: Path) -> Iterator[tuple[str, str]]:
     """(damage, what came of it) of all damages; the processes that try them must not die."""
     for first in range(0, FLIPS, BATCH):
-        process = start(function, folder / str(first), first, min(FLIPS, first + BATCH))
+        process = start(
+            function,
+            folder / str(first),
+            first,
+            min(FLIPS, first + BATCH),
+        )
         lines = process.communicate()[0].splitlines()
         assert process.returncode == 0, f"ended by {process.returncode} after {lines[-1]}"
         yield from zip(lines[::2], lines[1::2], strict=True)
@@ -190,7 +223,12 @@ def test_boc_verify_names_the_damaged_file(
     stamps: str,
 ) -> None:
     build(connect(f"file:{tmp_path}"), "photos", fitted())
-    report = run("verify", "photos", "--at", f"file:{tmp_path}")
+    report = run(
+        "verify",
+        "photos",
+        "--at",
+        f"file:{tmp_path}",
+    )
     if stamps == "unchanged":
         known = {path: commits.stamp(path) for path in files_of(tmp_path)}
         monkeypatch.setattr(commits, "stamp", known.__getitem__)
@@ -199,11 +237,24 @@ def test_boc_verify_names_the_damaged_file(
             continue
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        report = boc("verify", "photos", "--at", f"file:{tmp_path}")
+        report = boc(
+            "verify",
+            "photos",
+            "--at",
+            f"file:{tmp_path}",
+        )
         assert report.exit_code == 1
         assert str(path) in report.output
         path.write_bytes(whole)
-    assert boc("verify", "photos", "--at", f"file:{tmp_path}").exit_code == 0
+    assert (
+        boc(
+            "verify",
+            "photos",
+            "--at",
+            f"file:{tmp_path}",
+        ).exit_code
+        == 0
+    )
 
 
 def test_only_changed_files_are_called_damaged(

@@ -339,7 +339,18 @@ class Scenario:
 
 def make_load(kind: Kind, keys: Sequence[str], seed: int) -> tuple[Step, Model]:
     """A load, and what it leaves."""
-    model = Model(kind, {row.item.id: row for row in rows_for(kind, keys, seed, 300)})
+    model = Model(
+        kind,
+        {
+            row.item.id: row
+            for row in rows_for(
+                kind,
+                keys,
+                seed,
+                300,
+            )
+        },
+    )
     return lambda backend: load(backend, model), model
 
 
@@ -377,8 +388,18 @@ KEYS = [f"key {i:02d}" for i in range(40)]
 def make_scenario(name: str) -> tuple[Scenario, Scenario]:
     """What is done before the recording, and what is recorded."""
     first, a = make_load(Kind("float16", "int8"), KEYS[:30], 0)
-    change, b = make_edit(a, KEYS[3:12], [*KEYS[8:20], *KEYS[30:38]], 1)
-    again, c = make_edit(b, KEYS[15:30:2], [*KEYS[0:6], *KEYS[38:]], 2)
+    change, b = make_edit(
+        a,
+        KEYS[3:12],
+        [*KEYS[8:20], *KEYS[30:38]],
+        1,
+    )
+    again, c = make_edit(
+        b,
+        KEYS[15:30:2],
+        [*KEYS[0:6], *KEYS[38:]],
+        2,
+    )
     other, d = make_load(Kind("int8", None, fields=False), KEYS[20:], 3)
     return {
         "load": (Scenario([], [None]), Scenario([first], [None, a])),
@@ -405,13 +426,21 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
         recorder = Recorder(patch)
         scenario.play(top / "indexes", recorder.note)
     log = recorder.log
-    assert replay_log(before, top, log, len(log)).whole() == contents(top), (
-        "files were changed past the layer"
-    )
+    assert replay_log(
+        before,
+        top,
+        log,
+        len(log),
+    ).whole() == contents(top), "files were changed past the layer"
     for number in range(CRASHES):
         rng = random.Random(number)
         stop = moment(log, rng)
-        disk = replay_log(before, top, log, stop)
+        disk = replay_log(
+            before,
+            top,
+            log,
+            stop,
+        )
         lay_out(disk.cut(rng), tmp_path / "after")
         try:
             recover(tmp_path / "after" / "indexes", scenario, log[:stop])
@@ -441,7 +470,18 @@ def moment(log: Sequence[Event], rng: random.Random) -> int:
     return rng.choice(
         [
             rng.randint(0, len(log)),
-            rng.choice(turns) + rng.choice([-2, -1, 0, 1, 1, 1, 2]),
+            rng.choice(turns)
+            + rng.choice(
+                [
+                    -2,
+                    -1,
+                    0,
+                    1,
+                    1,
+                    1,
+                    2,
+                ],
+            ),
             rng.choice(ends),
         ],
     )

@@ -45,15 +45,32 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
         picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg")
         for i in range(n)
     ]
-    terms = random_terms(np.random.default_rng(0), (n, 4), largest, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (n, 4),
+        largest,
+        1,
+    )
     vectors = np.eye(n, 3, dtype=np.float32)
     concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
     with EmbeddedBackend(folder).create(
         name,
-        new_manifest(4, 3, ARRAYS, concepts="int8"),
+        new_manifest(
+            4,
+            3,
+            ARRAYS,
+            concepts="int8",
+        ),
         ARRAYS,
     ) as writer:
-        writer.add(Rows(items, terms, vectors, concepts))
+        writer.add(
+            Rows(
+                items,
+                terms,
+                vectors,
+                concepts,
+            ),
+        )
         writer.commit()
 
 
@@ -142,9 +159,14 @@ def test_older_format_is_refused(home: Path, number: int) -> None:
 
 def test_damaged_file_is_named(home: Path) -> None:
     files = files_of(home)
-    assert {"rows.npy", "starts.npy", "ids.bin", "words.sqlite", "widths.npy", "CURRENT"} <= {
-        path.name for path in files
-    }
+    assert {
+        "rows.npy",
+        "starts.npy",
+        "ids.bin",
+        "words.sqlite",
+        "widths.npy",
+        "CURRENT",
+    } <= {path.name for path in files}
     assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {
         path.name for path in files
     }
@@ -222,7 +244,12 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
         writer.add(
             Rows(
                 [picture("a")],
-                random_terms(np.random.default_rng(0), (1, 4), 3, 1),
+                random_terms(
+                    np.random.default_rng(0),
+                    (1, 4),
+                    3,
+                    1,
+                ),
                 np.ones((1, 3), np.float32),
             ),
         )
@@ -253,7 +280,12 @@ def test_small_segments_are_merged_by_the_next_edit(
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
-    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (1, 6),
+        5,
+        1,
+    )
     for i in range(20):
         with backend.edit("dogs") as editor:
             editor.put(Rows([picture(f"new{i}")], terms, np.ones((1, 3), np.float32)))
@@ -301,7 +333,14 @@ def test_leftovers_of_killed_writers(home: Path) -> None:
     for name in ("pets", "new"):
         build(home, name, n=2)
         kinds = sorted(path.name.partition("-")[0] for path in (home / name).iterdir())
-        assert kinds == [".checked", ".lock", "CURRENT", "codec", "commit", "segment"]
+        assert kinds == [
+            ".checked",
+            ".lock",
+            "CURRENT",
+            "codec",
+            "commit",
+            "segment",
+        ]
 
 
 @pytest.mark.parametrize("adds", [1, 2])
@@ -323,7 +362,12 @@ def test_failed_segment_changes_nothing(
 
         def load() -> None:
             for key in range(adds):
-                terms = random_terms(np.random.default_rng(0), (1, 4), 3, 1)
+                terms = random_terms(
+                    np.random.default_rng(0),
+                    (1, 4),
+                    3,
+                    1,
+                )
                 writer.add(Rows([picture(str(key))], terms, np.ones((1, 3), np.float32)))
             writer.commit()
 
@@ -347,7 +391,12 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
     """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be
     added."""
     items = items_of(n)
-    terms = random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
+    terms = random_terms(
+        np.random.default_rng(n),
+        (n, 6),
+        5,
+        0.6,
+    )
     vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
     added: list[str] = []
     manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
@@ -447,7 +496,12 @@ def test_edits_spare_a_broken_load(tmp_path: Path) -> None:
 def test_small_edits_are_merged(tmp_path: Path) -> None:
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
-    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    terms = random_terms(
+        np.random.default_rng(0),
+        (1, 6),
+        5,
+        1,
+    )
     for i in range(30):
         with backend.edit("dogs") as editor:
             editor.put(Rows([picture(f"new {i}")], terms, np.ones((1, 3), np.float32)))

@@ -50,12 +50,27 @@ def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
     shim = tmp_path / "faults.so"
     home = tmp_path / "home"
     subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "faults.c", "-ldl"],
+        [
+            compiler,
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-o",
+            shim,
+            HERE / "faults.c",
+            "-ldl",
+        ],
         check=True,
     )
     write_inputs(tmp_path)
     draw_pictures(tmp_path)
-    command = [sys.executable, HERE / "fault_cases.py", home, tmp_path, COUNT]
+    command = [
+        sys.executable,
+        HERE / "fault_cases.py",
+        home,
+        tmp_path,
+        COUNT,
+    ]
     environment = {
         "LD_PRELOAD": str(shim),
         "FAULTS_ROOT": str(home),

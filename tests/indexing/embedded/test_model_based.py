@@ -73,7 +73,13 @@ ARRAYS = {
 }
 FIELDS: dict[str, FieldType] = {"year": "integer", "tag": "keyword", "title": "text"}
 YEARS = [-3, 0, 2020, 2**53 + 1]
-TAGS = ["dog", "Dog", "été", "-1", "it's"]
+TAGS = [
+    "dog",
+    "Dog",
+    "été",
+    "-1",
+    "it's",
+]
 VOCABULARY = ["zebra", "grass", "red", "car"]
 SMALL = [
     (writer_module, "WAITING", 300),
@@ -100,7 +106,13 @@ class Kind:
 
     @property
     def manifest(self) -> Manifest:
-        made = new_manifest(TERMS, DIM, ARRAYS, dtype=self.dtype, concepts=self.concepts)
+        made = new_manifest(
+            TERMS,
+            DIM,
+            ARRAYS,
+            dtype=self.dtype,
+            concepts=self.concepts,
+        )
         return replace(made, fields=FIELDS if self.fields else {})
 
 
@@ -181,7 +193,15 @@ def words_of(item: Item) -> set[str]:
 
 def rows_for(kind: Kind, keys: Sequence[str], seed: int, largest: int = 3) -> list[Row]:
     """Rows of these ids; the same of the same arguments."""
-    return [_row(kind, key, random.Random(f"{key} {seed}"), largest) for key in keys]
+    return [
+        _row(
+            kind,
+            key,
+            random.Random(f"{key} {seed}"),
+            largest,
+        )
+        for key in keys
+    ]
 
 
 def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
@@ -198,8 +218,25 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
         fields["tag"] = rng.choice([*TAGS, rng.sample(TAGS, 2)])
     if kind.fields and rng.random() < 0.3:
         fields["title"] = rng.choice(VOCABULARY)
-    item = Item(key, modality, content, rng.choice(["", "a", key]), fields)
-    terms = [rng.choice([0, 0, 1, min(2, largest), largest]) for _ in range(TERMS)]
+    item = Item(
+        key,
+        modality,
+        content,
+        rng.choice(["", "a", key]),
+        fields,
+    )
+    terms = [
+        rng.choice(
+            [
+                0,
+                0,
+                1,
+                min(2, largest),
+                largest,
+            ],
+        )
+        for _ in range(TERMS)
+    ]
     concepts = [_halves(rng, WIDTH) for _ in range(rng.randint(0, 2))]
     return Row(
         item,
@@ -210,7 +247,16 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
 
 
 def _halves(rng: random.Random, width: int) -> list[float]:
-    return rng.choices([-1.0, -0.5, 0.0, 0.5, 1.0], k=width)
+    return rng.choices(
+        [
+            -1.0,
+            -0.5,
+            0.0,
+            0.5,
+            1.0,
+        ],
+        k=width,
+    )
 
 
 def _signs(rng: random.Random, width: int) -> list[float]:
@@ -243,7 +289,13 @@ def assert_answers(index: Engine, model: Model, query: Question) -> None:
         )
     terms = sparse.csr_array(np.array([query.terms], np.int32))
     hits = index.search(
-        SearchRequest(terms, query.k, query.modality, filters=query.filters, rescore=rescore),
+        SearchRequest(
+            terms,
+            query.k,
+            query.modality,
+            filters=query.filters,
+            rescore=rescore,
+        ),
     )[0]
     assert [(hit.item.id, hit.score) for hit in hits] == model.answer(query)
     assert [hit.item for hit in hits] == [model.rows[hit.item.id].item for hit in hits]
@@ -257,7 +309,12 @@ def assert_matches(
     filters: Sequence[Filter],
 ) -> None:
     """That a search by words finds the items that have one."""
-    hits = index.match([text], 1000, modality, filters)[0]
+    hits = index.match(
+        [text],
+        1000,
+        modality,
+        filters,
+    )[0]
     scores = {hit.item.id: hit.score for hit in hits}
     assert set(scores) == model.matching(text, modality, filters)
     assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
@@ -276,7 +333,18 @@ def assert_holds(index: Engine, model: Model) -> None:
     assert same_matrix(index.terms(keys), terms)
     assert same_matrix(
         index.terms(keys, [3, 1]),
-        sparse.csr_array(terms.toarray() * np.int32([0, 1, 0, 1, 0])),
+        sparse.csr_array(
+            terms.toarray()
+            * np.int32(
+                [
+                    0,
+                    1,
+                    0,
+                    1,
+                    0,
+                ],
+            ),
+        ),
     )
     assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
     stored = index.vectors(keys)
@@ -289,7 +357,21 @@ def assert_holds(index: Engine, model: Model) -> None:
     if sets is not None:
         assert same_sets(index.concepts(keys), sets)
     for modality in (None, *MODALITIES):
-        assert_answers(index, model, Question([1, 2, 3, 2, 1], 1000, modality))
+        assert_answers(
+            index,
+            model,
+            Question(
+                [
+                    1,
+                    2,
+                    3,
+                    2,
+                    1,
+                ],
+                1000,
+                modality,
+            ),
+        )
 
 
 def same_sets(a: StoredConcepts, b: StoredConcepts) -> bool:
@@ -359,11 +441,28 @@ ROWS = st.tuples(KEYS, st.integers(0, 99), st.sampled_from([1, 3, 300, 70_000]))
 GONE = st.lists(st.integers(0, 99) | st.sampled_from(POOL), max_size=9)
 """Ids to delete: any, or by their number among those that are there."""
 BATCHES = st.lists(ROWS, min_size=1, max_size=6)
-ENDINGS = st.sampled_from(["commit", "commit", "commit", "leaving", "failure"])
+ENDINGS = st.sampled_from(
+    [
+        "commit",
+        "commit",
+        "commit",
+        "leaving",
+        "failure",
+    ],
+)
 CONDITIONS = st.builds(
     Filter,
     st.just("year"),
-    st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+    st.sampled_from(
+        [
+            "=",
+            "!=",
+            "<",
+            "<=",
+            ">",
+            ">=",
+        ],
+    ),
     st.sampled_from([*YEARS, 2018]),
 ) | st.builds(
     Filter,
@@ -553,7 +652,13 @@ class Machine(RuleBasedStateMachine):
         filters: list[Filter],
     ) -> None:
         filters = filters if reader.model.kind.fields else []
-        assert_matches(reader.index, reader.model, " ".join(words), modality, filters)
+        assert_matches(
+            reader.index,
+            reader.model,
+            " ".join(words),
+            modality,
+            filters,
+        )
 
     @rule(reader=consumes(readers), others=KEYS)
     def look_and_close(self, reader: Reader, others: list[str]) -> None:

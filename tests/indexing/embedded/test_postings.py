@@ -39,7 +39,13 @@ def top(
     k: int,
     mask: NDArray[np.uint8] | None = None,
 ) -> list[RowScores]:
-    return top_rows(postings, queries, k, mask, native=engine is not None)
+    return top_rows(
+        postings,
+        queries,
+        k,
+        mask,
+        native=engine is not None,
+    )
 
 
 def slow_top(
@@ -63,7 +69,13 @@ def assert_equal_to_slow(
     mask: NDArray[np.uint8] | None = None,
 ) -> None:
     postings = Postings.from_matrix(terms)
-    answers = top(engine, postings, queries, k, mask)
+    answers = top(
+        engine,
+        postings,
+        queries,
+        k,
+        mask,
+    )
     assert len(answers) == queries.shape[0]
     for i, (rows, scores) in enumerate(answers):
         assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
@@ -86,7 +98,18 @@ def scatter(terms: Any, places: list[int], n: int) -> Any:
 @st.composite
 def spread_terms(draw: st.DrawFn, largest: int = 3) -> Any:
     """At most 8 rows that are not empty, somewhere in up to three blocks, over 5 terms."""
-    n = draw(st.sampled_from([1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 70]))
+    n = draw(
+        st.sampled_from(
+            [
+                1,
+                5,
+                BLOCK - 1,
+                BLOCK,
+                BLOCK + 1,
+                2 * BLOCK + 70,
+            ],
+        ),
+    )
     places = sorted(draw(st.sets(st.integers(0, n - 1) | st.just(n - 1), max_size=8)))
     return scatter(draw(term_matrices((len(places), 5), largest)), places, n)
 
@@ -116,17 +139,42 @@ def test_best_rows_are_those_of_the_slow_loop(
                 st.lists(st.sampled_from([*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0])),
             )
         ] = 1
-    assert_equal_to_slow(engine, terms, queries, k, mask)
+    assert_equal_to_slow(
+        engine,
+        terms,
+        queries,
+        k,
+        mask,
+    )
 
 
 @pytest.mark.slow
 @both
-@pytest.mark.parametrize("largest", [1, 15, 255, 256, 65535, 65536, 2**31 - 1])
+@pytest.mark.parametrize(
+    "largest",
+    [
+        1,
+        15,
+        255,
+        256,
+        65535,
+        65536,
+        2**31 - 1,
+    ],
+)
 @pytest.mark.parametrize("weight", [1, 15, 70_000])
 def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
     rng = np.random.default_rng(largest + weight)
     terms = sparse.vstack(
-        [random_terms(rng, (size, 4), largest, 0.8) for size in (FEW, 2000)],
+        [
+            random_terms(
+                rng,
+                (size, 4),
+                largest,
+                0.8,
+            )
+            for size in (FEW, 2000)
+        ],
         format="csr",
     )
     terms = scatter(
@@ -134,9 +182,19 @@ def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: 
         [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)],
         BLOCK + 3000,
     )  # a long block and a short one
-    queries = random_terms(rng, (3, 4), weight, 0.9)
+    queries = random_terms(
+        rng,
+        (3, 4),
+        weight,
+        0.9,
+    )
     for k in (1, 700, 20_000):
-        assert_equal_to_slow(engine, terms, queries, k)
+        assert_equal_to_slow(
+            engine,
+            terms,
+            queries,
+            k,
+        )
     assert_equal_to_slow(
         engine,
         terms,
@@ -148,7 +206,16 @@ def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: 
 
 @both
 @pytest.mark.parametrize("k", [10, 50, 300])
-@pytest.mark.parametrize("spare", [0, 1, 2, 8, 15])
+@pytest.mark.parametrize(
+    "spare",
+    [
+        0,
+        1,
+        2,
+        8,
+        15,
+    ],
+)
 def test_block_of_few_postings_leaves_room_for_a_block_of_many(
     engine: Engine,
     k: int,
@@ -161,14 +228,26 @@ def test_block_of_few_postings_leaves_room_for_a_block_of_many(
     second = np.ones(BLOCK, np.int32)
     second.reshape(-1, 64)[:600, :16] = 200
     terms = sparse.csr_array(np.concatenate([first, second])[:, None])
-    assert_equal_to_slow(engine, terms, sparse.csr_array(np.array([[1]], np.int32)), k)
+    assert_equal_to_slow(
+        engine,
+        terms,
+        sparse.csr_array(np.array([[1]], np.int32)),
+        k,
+    )
 
 
 @both
 @pytest.mark.parametrize("n", [FEW - 1, FEW, FEW + 1])
 @pytest.mark.parametrize(
     ("largest", "weight"),
-    [(255, 257), (256, 256), (65535, 65537), (65536, 65536), (2**23, 2**30), (1, 2**31 - 1)],
+    [
+        (255, 257),
+        (256, 256),
+        (65535, 65537),
+        (65536, 65536),
+        (2**23, 2**30),
+        (1, 2**31 - 1),
+    ],
 )
 def test_scores_are_exact_up_to_2_to_the_53(
     engine: Engine,
@@ -181,20 +260,49 @@ def test_scores_are_exact_up_to_2_to_the_53(
     frequencies[::3] -= largest > 1
     terms = sparse.csr_array(frequencies[:, None])
     query = sparse.csr_array(np.array([[weight]], np.int32))
-    assert_equal_to_slow(engine, terms, query, 7)
-    assert top(engine, Postings.from_matrix(terms), query, 1)[0][1] == [largest * weight]
+    assert_equal_to_slow(
+        engine,
+        terms,
+        query,
+        7,
+    )
+    assert top(
+        engine,
+        Postings.from_matrix(terms),
+        query,
+        1,
+    )[0][1] == [largest * weight]
 
 
 @both
-@pytest.mark.parametrize("steps", [[1], [-1], [0], [3, -5, 0], [1, -1]])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [1],
+        [-1],
+        [0],
+        [3, -5, 0],
+        [1, -1],
+    ],
+)
 def test_selection_bears_every_order_of_scores(engine: Engine, steps: list[int]) -> None:
     """Rising, falling, equal scores: whatever arrives after the threshold is known."""
     rows = np.arange(FEW + 500)
     frequencies = (20_000 + np.resize(steps, len(rows)) * (rows % 4000)).astype(np.int32)
     terms = sparse.csr_array(np.maximum(frequencies, 1)[:, None])
     for k in (1, 31, 32, 33, 3000):
-        assert_equal_to_slow(engine, terms, sparse.csr_array(np.array([[2]], np.int32)), k)
-        assert_equal_to_slow(engine, terms[:3100], sparse.csr_array(np.array([[2]], np.int32)), k)
+        assert_equal_to_slow(
+            engine,
+            terms,
+            sparse.csr_array(np.array([[2]], np.int32)),
+            k,
+        )
+        assert_equal_to_slow(
+            engine,
+            terms[:3100],
+            sparse.csr_array(np.array([[2]], np.int32)),
+            k,
+        )
 
 
 @both
@@ -203,31 +311,87 @@ def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
     for n in (0, 1, BLOCK + 1):
         postings = Postings.from_matrix(sparse.csr_array((n, 4), dtype=np.int32))
         for queries in (empty, sparse.csr_array(np.ones((3, 4), np.int32)), empty[:0]):
-            answers = top(engine, postings, queries, 5)
+            answers = top(
+                engine,
+                postings,
+                queries,
+                5,
+            )
             assert [len(part) for best in answers for part in best] == [0, 0] * queries.shape[0]
 
 
 @both
 def test_a_batch_is_its_queries(engine: Engine) -> None:
     rng = np.random.default_rng(0)
-    terms = random_terms(rng, (900, 30), 9, 0.2)
-    queries = random_terms(rng, (23, 30), 9, 0.3)
+    terms = random_terms(
+        rng,
+        (900, 30),
+        9,
+        0.2,
+    )
+    queries = random_terms(
+        rng,
+        (23, 30),
+        9,
+        0.3,
+    )
     postings = Postings.from_matrix(terms)
-    single = [top(engine, postings, queries[[i]], 10)[0] for i in range(23)]
-    np.testing.assert_equal(top(engine, postings, queries, 10), single)
+    single = [
+        top(
+            engine,
+            postings,
+            queries[[i]],
+            10,
+        )[0]
+        for i in range(23)
+    ]
+    np.testing.assert_equal(
+        top(
+            engine,
+            postings,
+            queries,
+            10,
+        ),
+        single,
+    )
 
 
 @both
 def test_threads_do_not_meet(engine: Engine) -> None:
     rng = np.random.default_rng(1)
-    terms = random_terms(rng, (9000, 12), 9, 0.5)
-    queries = random_terms(rng, (6, 12), 9, 0.5)
+    terms = random_terms(
+        rng,
+        (9000, 12),
+        9,
+        0.5,
+    )
+    queries = random_terms(
+        rng,
+        (6, 12),
+        9,
+        0.5,
+    )
     postings = Postings.from_matrix(terms)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: top(engine, postings, queries, 50), range(12)))
+        answers = list(
+            pool.map(
+                lambda _: top(
+                    engine,
+                    postings,
+                    queries,
+                    50,
+                ),
+                range(12),
+            ),
+        )
     for answer in answers:
         np.testing.assert_equal(answer, answers[0])
-    assert_equal_to_slow(engine, terms, queries, 50)
+    assert_equal_to_slow(
+        engine,
+        terms,
+        queries,
+        50,
+    )
 
 
 @pytest.mark.slow
@@ -242,7 +406,19 @@ def test_what_was_put_in_comes_back(terms: Any) -> None:
     assert postings.frequencies.dtype == np.min_scalar_type(largest)
     assert len(postings.frequencies) == (terms.nnz if largest > 1 else 0)
     scores = postings.scores(np.array([4, 1]), np.array([2, 3]))
-    np.testing.assert_array_equal(scores, terms @ np.array([0, 3, 0, 0, 2]))
+    np.testing.assert_array_equal(
+        scores,
+        terms
+        @ np.array(
+            [
+                0,
+                3,
+                0,
+                0,
+                2,
+            ],
+        ),
+    )
 
 
 @pytest.mark.slow
@@ -292,10 +468,33 @@ def test_damage_is_told_and_leaves_no_trace(
     postings = Postings.from_matrix(terms)
     query = terms[:1]
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
-        top(engine, damage(postings, name, place, value), query, 5)
+        top(
+            engine,
+            damage(
+                postings,
+                name,
+                place,
+                value,
+            ),
+            query,
+            5,
+        )
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
-        damage(postings, name, place, value).matrix_of(np.array([3]))
-    assert top(engine, postings, query, 100)[0][1].tolist() == [3] * 70
+        damage(
+            postings,
+            name,
+            place,
+            value,
+        ).matrix_of(np.array([3]))
+    assert (
+        top(
+            engine,
+            postings,
+            query,
+            100,
+        )[0][1].tolist()
+        == [3] * 70
+    )
 
 
 @pytest.mark.slow
@@ -313,18 +512,41 @@ def test_no_start_leads_out_of_the_postings(
     seed: int,
 ) -> None:
     terms = scatter(
-        random_terms(np.random.default_rng(seed), (20, 5), 9, 0.5),
+        random_terms(
+            np.random.default_rng(seed),
+            (20, 5),
+            9,
+            0.5,
+        ),
         [*range(10), *range(BLOCK, BLOCK + 10)],
         2 * BLOCK + 9,
     )
     good = Postings.from_matrix(terms)
     query = sparse.csr_array(np.ones((1, 5), np.int32))
-    bad = damage(good, "starts", place, value)
+    bad = damage(
+        good,
+        "starts",
+        place,
+        value,
+    )
     with suppress(ValueError):
-        assert top(engine, bad, query, 99)[0][0].max(initial=0) < terms.shape[0]
+        assert (
+            top(
+                engine,
+                bad,
+                query,
+                99,
+            )[0][0].max(initial=0)
+            < terms.shape[0]
+        )
     with suppress(ValueError):
         assert bad.matrix_of(np.array([0, BLOCK + 9])).shape == (2, 5)
-    assert_equal_to_slow(engine, terms, query, 99)
+    assert_equal_to_slow(
+        engine,
+        terms,
+        query,
+        99,
+    )
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
@@ -350,7 +572,12 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 def test_negative_weights_are_refused(engine: Engine) -> None:
     postings = Postings.from_matrix(sparse.csr_array(np.ones((3, 2), np.int32)))
     with pytest.raises(ValueError, match="negative"):
-        top(engine, postings, -sparse.csr_array(np.ones((1, 2), np.int32)), 1)
+        top(
+            engine,
+            postings,
+            -sparse.csr_array(np.ones((1, 2), np.int32)),
+            1,
+        )
 
 
 def test_too_many_postings_are_told() -> None:

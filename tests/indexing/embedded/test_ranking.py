@@ -62,7 +62,14 @@ def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(40, 2, 6)).fit(Embeddings("image", rows))
     if code == "uncentred":
-        return SurrogateCodec(dictionary_steps(40, 2, 6, center=False)).fit(
+        return SurrogateCodec(
+            dictionary_steps(
+                40,
+                2,
+                6,
+                center=False,
+            ),
+        ).fit(
             Embeddings("image", rows),
         )
     return parse_code(code).codec(DIM).fit(Embeddings("image", rows))
@@ -136,7 +143,13 @@ CASES = {
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     segments, dtype, code, least = request.param
-    searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code, least)
+    searcher = build(
+        tmp_path_factory.mktemp("index"),
+        dtype,
+        segments,
+        code,
+        least,
+    )
     assert isinstance(searcher.index, EmbeddedEngine)
     assert len(searcher.index._parts) == segments
     assert searcher.index.costs.compact == (code == "dictionary" and least == 1)
@@ -250,7 +263,15 @@ def test_the_native_call_gives_what_all_steps_give(
             if searcher.codec.query_budget is not None:
                 stepwise.codec.set_budgets(2, budget)
             assert stepwise.search_vectors(queries, **options) == hits
-    slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
+    slow = slow_hits(
+        searcher,
+        queries,
+        k,
+        k * rm,
+        find,
+        filters=filters,
+        query_z=query_z,
+    )
     assert [[key for key, _ in one] for one in pairs(hits)] == [
         [key for key, _ in one] for one in slow
     ]
@@ -270,7 +291,12 @@ def test_index_without_compact_codes_is_searched_and_completed(
     monkeypatch.setattr(engine, "LEAST", 1)
     with monkeypatch.context() as patch:
         patch.setattr(CompactCode, "of", lambda *_: None)
-        searcher = build(tmp_path, "float16", 1, "dictionary")
+        searcher = build(
+            tmp_path,
+            "float16",
+            1,
+            "dictionary",
+        )
     backend = EmbeddedBackend(tmp_path)
     assert not backend.open("some").costs.compact
     assert not list(tmp_path.rglob("compact*.npy"))
@@ -288,7 +314,12 @@ def test_index_without_compact_codes_is_searched_and_completed(
 
 
 def test_damaged_lists_are_told(tmp_path: Path) -> None:
-    searcher = build(tmp_path, "float16", 1, "dictionary")
+    searcher = build(
+        tmp_path,
+        "float16",
+        1,
+        "dictionary",
+    )
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
     object.__setattr__(postings, "rows", np.full_like(postings.rows, 60_000))
     with pytest.raises(ManifestError, match="a row is none of the segment's"):
@@ -297,7 +328,15 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
 
 @given(
     k=st.integers(1, 60),
-    colour=st.sampled_from(["", "colour=red", "colour=green", "colour!=blue", "colour=none"]),
+    colour=st.sampled_from(
+        [
+            "",
+            "colour=red",
+            "colour=green",
+            "colour!=blue",
+            "colour=none",
+        ],
+    ),
     find=st.sampled_from(["image", "text"]),
     few=st.sampled_from([1, 40, 10_000]),
     seed=st.integers(0, 99),
@@ -331,7 +370,12 @@ def test_a_search_without_budgets_has_all_hits(
         for i in range(len(queries)):
             alone = Embeddings("image", queries[i : i + 1])
             stages = Stages()
-            assert searcher.search_vectors(alone, k=k, stages=stages, **options) == [hits[i]]
+            assert searcher.search_vectors(
+                alone,
+                k=k,
+                stages=stages,
+                **options,
+            ) == [hits[i]]
             assert stages.plan == "all" or len(passing) > few
         if not index.costs.compact:
             patch.setattr(kernel, "_search", None)
@@ -341,16 +385,31 @@ def test_a_search_without_budgets_has_all_hits(
         assert {hit.id for hit in answer} <= passing
         if len(passing) <= few:
             exact = sorted((float(score[i]) for score in scores.values()), reverse=True)
-            assert np.allclose([hit.score for hit in answer], exact[:k], rtol=1e-5, atol=1e-6)
+            assert np.allclose(
+                [hit.score for hit in answer],
+                exact[:k],
+                rtol=1e-5,
+                atol=1e-6,
+            )
             assert answer[: len(fewer[i])] == fewer[i]
 
 
 def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> None:
-    searcher = build(tmp_path, "float16", 1, "dictionary")
+    searcher = build(
+        tmp_path,
+        "float16",
+        1,
+        "dictionary",
+    )
 
     def terms(**options: Any) -> int:
         stages = Stages()
-        searcher.search_vectors(queries_of(1, 3, "image"), find="image", stages=stages, **options)
+        searcher.search_vectors(
+            queries_of(1, 3, "image"),
+            find="image",
+            stages=stages,
+            **options,
+        )
         assert stages.codes is not None
         return int(stages.codes.nnz)
 
@@ -369,7 +428,12 @@ def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> No
 
 
 def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
-    searcher = build(tmp_path, "float16", 1, "dictionary")
+    searcher = build(
+        tmp_path,
+        "float16",
+        1,
+        "dictionary",
+    )
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
     object.__setattr__(postings, "frequencies", np.full(len(postings.rows), 1 << 30, np.int32))
     queries = Embeddings("image", make_clusters(3, 3))
@@ -382,7 +446,12 @@ def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
 
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     assert NATIVE is not None
-    searcher = build(tmp_path, "float16", 2, "dictionary")
+    searcher = build(
+        tmp_path,
+        "float16",
+        2,
+        "dictionary",
+    )
     code = searcher.codec.query_code("image")
     assert code is not None
     index = searcher.index
@@ -392,17 +461,48 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         wrong = [*code.centroids]
         wrong[i] = np.ascontiguousarray(np.concatenate([wrong[i], wrong[i]]))
         with pytest.raises(ValueError, match=r" for |cells"):
-            NATIVE.code(code.mean, *wrong, 1, 1, 0.1, 63)
+            NATIVE.code(
+                code.mean,
+                *wrong,
+                1,
+                1,
+                0.1,
+                63,
+            )
     for z, cells in ((0, 1), (1, 0), (1, 1 << 20)):
         with pytest.raises(ValueError, match="cells"):
-            NATIVE.code(code.mean, *code.centroids, z, cells, 0.1, 63)
+            NATIVE.code(
+                code.mean,
+                *code.centroids,
+                z,
+                cells,
+                0.1,
+                63,
+            )
     for i in (0, 1, 2, 3, 6, 7):  # the bytes of ids may be more, and there is no mask
         short = [*arrays[0][0]]
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
-            NATIVE.parts(((tuple(short), arrays[0][1]), arrays[1]), DIM, None, kernel.BLOCK)
-    parts = NATIVE.parts(tuple(arrays), DIM, None, kernel.BLOCK)
-    made = NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
+            NATIVE.parts(
+                ((tuple(short), arrays[0][1]), arrays[1]),
+                DIM,
+                None,
+                kernel.BLOCK,
+            )
+    parts = NATIVE.parts(
+        tuple(arrays),
+        DIM,
+        None,
+        kernel.BLOCK,
+    )
+    made = NATIVE.code(
+        code.mean,
+        *code.centroids,
+        1,
+        1,
+        0.1,
+        63,
+    )
     rows = np.zeros((1, DIM), np.float32)
     good = Plan("terms", 3, 1)
     for wrong_plan in (
@@ -413,15 +513,45 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         good._replace(share=-0.5),
     ):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(parts, wrong_plan, 3, rows, made)
+            NATIVE.best(
+                parts,
+                wrong_plan,
+                3,
+                rows,
+                made,
+            )
     for vectors, terms in ((None, made), (None, (np.array([0, 0]), *2 * [np.zeros(0, np.int32)]))):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(parts, good._replace(way="all"), 3, vectors, terms)
+            NATIVE.best(
+                parts,
+                good._replace(way="all"),
+                3,
+                vectors,
+                terms,
+            )
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(parts, good, 3, rows[:, 1:].copy(), made)
+        NATIVE.best(
+            parts,
+            good,
+            3,
+            rows[:, 1:].copy(),
+            made,
+        )
     lists = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(parts, good, 3, rows, (np.array(offsets), *lists))
+            NATIVE.best(
+                parts,
+                good,
+                3,
+                rows,
+                (np.array(offsets), *lists),
+            )
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(parts, good, 3, rows, (np.array([0, 2]), lists[0], lists[1][:1]))
+        NATIVE.best(
+            parts,
+            good,
+            3,
+            rows,
+            (np.array([0, 2]), lists[0], lists[1][:1]),
+        )

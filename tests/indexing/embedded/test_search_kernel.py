@@ -118,7 +118,16 @@ class Case:
         n = len(self.lists["offsets"]) - 1
         out = kernel.TopRows.empty(n, self.k)
         lists = tuple(self.lists.values())
-        if NATIVE.best(parts, self.plan, out, self.vectors, lists)[0] < 0:
+        if (
+            NATIVE.best(
+                parts,
+                self.plan,
+                out,
+                self.vectors,
+                lists,
+            )[0]
+            < 0
+        ):
             return None
         return [
             [
@@ -193,8 +202,27 @@ def make_case(rng: Generator) -> Case:
     parts = []
     for size in sizes:
         ids = sorted(f"{keys.pop():x}{'é' * (size % 3)}" for _ in range(size))
-        parts.append(make_part(rng, block, ids, dim, dtype, code))
-    depth = int(rng.choice([1, 2, 10, 50, 300]))
+        parts.append(
+            make_part(
+                rng,
+                block,
+                ids,
+                dim,
+                dtype,
+                code,
+            ),
+        )
+    depth = int(
+        rng.choice(
+            [
+                1,
+                2,
+                10,
+                50,
+                300,
+            ],
+        ),
+    )
     plan = Plan("terms", depth, int(rng.integers(1, depth + 1)))
     if dim:
         plan = plan._replace(
@@ -252,7 +280,12 @@ def make_part(
     part.arrays = {
         "starts": starts,
         "rows": np.concatenate([[0], *lists])[1:].astype(np.uint16),
-        "frequencies": rng.integers(1, largest, starts[-1] * rng.integers(2), dtype=kind),
+        "frequencies": rng.integers(
+            1,
+            largest,
+            starts[-1] * rng.integers(2),
+            dtype=kind,
+        ),
         "peaks": None,
         "mask": (rng.random(n) < rng.choice([0.02, 0.8])).astype(np.uint8),
         "ids": np.frombuffer(b"".join(encoded), np.uint8),
@@ -294,8 +327,21 @@ def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int) -> None:
             rng.integers(4)
         ]
     elif before.size:
-        change = rng.integers(0, 256, before.itemsize, np.uint8).tobytes()
-        value = rng.choice([*np.frombuffer(change, before.dtype), 0, 1, 65, *before.flat[:1]])
+        change = rng.integers(
+            0,
+            256,
+            before.itemsize,
+            np.uint8,
+        ).tobytes()
+        value = rng.choice(
+            [
+                *np.frombuffer(change, before.dtype),
+                0,
+                1,
+                65,
+                *before.flat[:1],
+            ],
+        )
         damaged.flat[rng.integers(before.size)] = value
     try:
         right = case.slow() if valued else UnknownError

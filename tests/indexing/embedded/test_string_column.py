@@ -32,7 +32,13 @@ def test_a_value_is_found_among_sorted_ones(values: set[str], value: str) -> Non
 @pytest.mark.skipif(string_column._search is None, reason="not built here")
 @pytest.mark.parametrize(
     ("ends", "row"),
-    [([0, 2], 1), ([0, 2], -1), ([0, 3], 0), ([2, 0], 0), ([-1, 2], 0)],
+    [
+        ([0, 2], 1),
+        ([0, 2], -1),
+        ([0, 3], 0),
+        ([2, 0], 0),
+        ([-1, 2], 0),
+    ],
 )
 def test_a_string_that_is_not_there_is_refused(ends: list[int], row: int) -> None:
     strings = Strings(np.frombuffer(b"ab", np.uint8), np.array(ends))

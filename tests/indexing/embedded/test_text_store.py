@@ -37,10 +37,36 @@ WHOLE = st.integers(-3, 3) | st.sampled_from(
 )
 WHOLE |= st.sampled_from([-(2**63), 2**63 - 1])
 FLOATS = st.sampled_from(
-    [0.0, -0.0, 0.1, 0.30000000000000004, 5e-324, -5e-324, 1e300, -1e300, 2.0**53, 2.0**63],
+    [
+        0.0,
+        -0.0,
+        0.1,
+        0.30000000000000004,
+        5e-324,
+        -5e-324,
+        1e300,
+        -1e300,
+        2.0**53,
+        2.0**63,
+    ],
 )
 STRINGS = st.sampled_from(
-    ["", "a", "A", "ab", "a'b", '"', "été", "e\u0301", "日本", "\uffff", "😀", "a\0", "a%", "--"],
+    [
+        "",
+        "a",
+        "A",
+        "ab",
+        "a'b",
+        '"',
+        "été",
+        "e\u0301",
+        "日本",
+        "\uffff",
+        "😀",
+        "a\0",
+        "a%",
+        "--",
+    ],
 )
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "year": WHOLE,
@@ -57,12 +83,31 @@ ASKED = VALUES | {
     "tag": VALUES["tag"] | st.sampled_from(["\ud800", "a\udcff"]),
     "sharpness": VALUES["sharpness"] | HUGE | st.just(math.nan),
 }
-WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", "AND", "x_y"]
+WORDS = [
+    "a",
+    "a",
+    "dog",
+    "dog's",
+    "Dog",
+    "cat",
+    "3.5",
+    "été",
+    "犬",
+    "NEAR",
+    "AND",
+    "x_y",
+]
 SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
 def write(path: Path, items: Sequence[Item], types: dict[str, FieldType]) -> bool:
-    return merge(path, [ItemWords(items, types)], [np.arange(len(items))], len(items), types)
+    return merge(
+        path,
+        [ItemWords(items, types)],
+        [np.arange(len(items))],
+        len(items),
+        types,
+    )
 
 
 def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextStore:
@@ -94,7 +139,22 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
         for each in (row if isinstance(row, list) else [row])
     ]
     bound = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
-    return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), bound)
+    return items, Filter(
+        name,
+        draw(
+            st.sampled_from(
+                [
+                    "=",
+                    "!=",
+                    "<",
+                    "<=",
+                    ">",
+                    ">=",
+                ],
+            ),
+        ),
+        bound,
+    )
 
 
 @pytest.mark.slow
@@ -203,16 +263,44 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
         ("A Dog, a DOG.", ["a", "dog", "a", "dog"]),
         (
             "the dog's o'clock don\u2019t 'quoted' rock'n'roll'",
-            ["the", "dog's", "o'clock", "don\u2019t", "quoted", "rock'n'roll"],
+            [
+                "the",
+                "dog's",
+                "o'clock",
+                "don\u2019t",
+                "quoted",
+                "rock'n'roll",
+            ],
         ),
         (
             "1,000 at 3.5: 12:30 and 7, 8; U.S.A. e.g.",
-            ["1,000", "at", "3.5", "12", "30", "and", "7", "8", "u.s.a", "e.g"],
+            [
+                "1,000",
+                "at",
+                "3.5",
+                "12",
+                "30",
+                "and",
+                "7",
+                "8",
+                "u.s.a",
+                "e.g",
+            ],
         ),
         ("two-legged x_y mid\u00addle", ["two", "legged", "x_y", "middle"]),
         ("ÉTÉ e\u0301te\u0301 straße", ["été", "été", "straße"]),
         ("हिन्दी में", ["हिन्दी", "में"]),
-        ("日本の犬 テレビ 개가", ["日", "本", "の", "犬", "テレビ", "개가"]),
+        (
+            "日本の犬 テレビ 개가",
+            [
+                "日",
+                "本",
+                "の",
+                "犬",
+                "テレビ",
+                "개가",
+            ],
+        ),
         ("\ud800dog\udcff", ["dog"]),
         ("a\0b", ["a", "b"]),
     ],
@@ -238,7 +326,17 @@ def divided_items(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
         {},
         optional={k: v | st.lists(v, max_size=3) for k, v in values.items()},
     )
-    rows = draw(st.lists(st.tuples(SPOKEN, fields, st.booleans(), st.integers(-1, 3)), max_size=16))
+    rows = draw(
+        st.lists(
+            st.tuples(
+                SPOKEN,
+                fields,
+                st.booleans(),
+                st.integers(-1, 3),
+            ),
+            max_size=16,
+        ),
+    )
     items = [
         replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=values)
         for i, (text, values, spoken, _) in enumerate(rows)
@@ -272,7 +370,16 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     there = write(base / "whole.sqlite", [items[i] for i in alive], TYPES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_store_writer, "OCCURRENCES", occurrences)
-        assert merge(base / "merged.sqlite", parts, moved, len(alive), TYPES) == there
+        assert (
+            merge(
+                base / "merged.sqlite",
+                parts,
+                moved,
+                len(alive),
+                TYPES,
+            )
+            == there
+        )
     assert (base / "merged.sqlite").exists() == there
     if there:
         assert (base / "merged.sqlite").read_bytes() == (base / "whole.sqlite").read_bytes()
@@ -297,7 +404,13 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
     with sqlite3.connect(part.path) as file:
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        merge(tmp_path / "merged.sqlite", [TextStore(part.path, 3)], [np.arange(3)], 3, {})
+        merge(
+            tmp_path / "merged.sqlite",
+            [TextStore(part.path, 3)],
+            [np.arange(3)],
+            3,
+            {},
+        )
 
 
 COLUMNS = {
@@ -310,7 +423,16 @@ COLUMNS = {
 
 @pytest.mark.parametrize(
     "value",
-    ["NULL", "'x'", "X'00'", "X'0102030405'", "-1", "0", "1 << 60", "1.5"],
+    [
+        "NULL",
+        "'x'",
+        "X'00'",
+        "X'0102030405'",
+        "-1",
+        "0",
+        "1 << 60",
+        "1.5",
+    ],
 )
 @pytest.mark.parametrize(
     "column",
@@ -360,7 +482,14 @@ def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["with space", "what?mode=rw", "a#b", "100%41", "größe", "a&b=c;d"],
+    [
+        "with space",
+        "what?mode=rw",
+        "a#b",
+        "100%41",
+        "größe",
+        "a&b=c;d",
+    ],
 )
 def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
