@@ -426,6 +426,7 @@ def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
         "fields": snapshot.fields,
         "facets": facet_fields(snapshot),
         "concepts": manifest.concept_dtype is not None,
+        "keeps": settings.keep is not None,
         "examples": snapshot.examples,
         "limits": {"k": K, "sentence": SENTENCE, "upload": settings.upload, "filters": FILTERS},
     }

@@ -37,7 +37,8 @@ class Info(BaseModel):
     ``query_z`` is the largest number of terms of a query, ``rm`` the number of candidates re-ranked
     per hit, ``examples`` are sentences of the index. ``fields`` are the types of the metadata
     fields of which an item has a value, and of the text fields; ``facets`` are the fields whose
-    values are worth counting, with usual ones; of dates their years."""
+    values are worth counting, with usual ones; of dates their years. With ``keeps`` clients may
+    add pictures."""
 
     name: str
     indexes: list[str]
@@ -55,6 +56,7 @@ class Info(BaseModel):
     fields: dict[str, str]
     facets: dict[str, list[str]]
     concepts: bool
+    keeps: bool
     examples: list[str]
     limits: Limits
 

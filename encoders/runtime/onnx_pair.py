@@ -43,21 +43,6 @@ TYPES = {
 }
 INPUTS = {"text": "input_ids", "image": "pixel_values"}
 """What open_clip calls the inputs of networks."""
-CLIP: dict[str, Any] = {
-    "size": 224,
-    "resample": Image.Resampling.BICUBIC,
-    "do_center_crop": True,
-    "crop_size": 224,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-SQUARE: dict[str, Any] = {
-    "size": {"height": 224, "width": 224},
-    "resample": Image.Resampling.BICUBIC,
-    "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3,
-}
-"""What processors of transformers do where their settings leave it out."""
 
 
 class PairOnnx(DualOnnx):
@@ -175,29 +160,26 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
             "image_mean": settings["mean"],
             "image_std": settings["std"],
         }
-    usual = CLIP
     kind = settings.get("image_processor_type") or settings.get("feature_extractor_type") or "CLIP"
-    if kind.startswith(("Siglip", "ViT")):
-        usual = SQUARE
-    if "max_num_patches" in settings or not (usual is SQUARE or "CLIP" in kind):
+    square = kind.startswith(("Siglip", "ViT"))
+    if "max_num_patches" in settings or not (square or "CLIP" in kind):
         raise ValueError(f"pictures are prepared by {kind}")
-    chosen = usual | {name: value for name, value in settings.items() if value is not None}
-    size = chosen["size"]
+    size = settings["size"]
     if isinstance(size, int):
-        size = {"height": size, "width": size} if usual is SQUARE else {"shortest_edge": size}
-    crop = chosen.get("crop_size") or {}
+        size = {"height": size, "width": size} if square else {"shortest_edge": size}
+    crop = settings.get("crop_size") or {}
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
-    scaled = chosen.get("do_normalize", True)
+    scaled = settings.get("do_normalize", True)
     return PixelForm(
-        chosen.get("do_resize", True),
+        settings.get("do_resize", True),
         size,
-        int(chosen["resample"]),
-        chosen.get("do_center_crop", False),
+        int(settings["resample"]),
+        bool(settings.get("do_center_crop")),
         crop,
-        chosen.get("rescale_factor", 1 / 255) if chosen.get("do_rescale", True) else 1.0,
-        chosen["image_mean"] if scaled else [0.0] * 3,
-        chosen["image_std"] if scaled else [1.0] * 3,
+        settings.get("rescale_factor") or 1 / 255,
+        settings["image_mean"] if scaled else [0.0] * 3,
+        settings["image_std"] if scaled else [1.0] * 3,
     )
 
 

@@ -135,8 +135,10 @@ def test_pixels_equal_those_of_processors(name: str, size: tuple[int, int], seed
 
 
 def test_settings_of_older_processors() -> None:
-    """One number stands for a side; what is usual for CLIP is left out."""
-    old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 32, "crop_size": 32}
+    """One number stands for a side, and nothing for the factor."""
+    old = json.loads(PROCESSORS["CLIP"].to_json_string())
+    old |= {"feature_extractor_type": "CLIPFeatureExtractor", "size": 32, "crop_size": 32}
+    del old["image_processor_type"], old["rescale_factor"]
     picture = draw((90, 50), 0)
     theirs = PROCESSORS["CLIP"](picture, return_tensors="np")["pixel_values"][0]
     assert np.abs(pixel_form(old)(picture)["pixel_values"][0] - theirs).max() < 1e-6

@@ -70,6 +70,9 @@ export async function library(state, shown, k, signal) {
   return { pictures, hits, find: "image", more: shown.length + hits.length < pictures };
 }
 
+/** Give the library a picture, whose owner keeps them; the id that it has there. */
+export const keep = async (picture) => (await call("api/library", null, { picture })).id;
+
 /** The words of a sentence that the library does not have, each with the known word most like it. */
 export const unknownWords = async (q) => (await call("api/words", new URLSearchParams({ q }))).unknown;
 

@@ -121,11 +121,26 @@ function showAskedBy() {
   image.addEventListener("error", () => image.remove());
   const name = h("span", { text: picture ? picture.file.name || "your picture" : by });
   box.replaceChildren(image, name);
+  if (picture?.whole && page.info?.keeps) box.append(keepButton(picture.whole));
   if (picture || state.unlike.length || state.like.length !== 1) return;
   api.item(state.like[0]).then(
     (item) => item.modality === "text" && (name.textContent = `like “${item.content}”`),
     () => {},
   );
+}
+
+/** A button that adds a picture to the library. */
+function keepButton(file) {
+  const onclick = async ({ target }) => {
+    target.disabled = true;
+    try {
+      notices.tell(`Added to the library as ${await api.keep(file)}`);
+    } catch (error) {
+      target.disabled = false;
+      search.failed(error, () => target.click());
+    }
+  };
+  return h("button", { class: "quiet-button", type: "button", text: "Add to the library", onclick });
 }
 
 function askToken() {

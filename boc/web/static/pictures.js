@@ -16,6 +16,7 @@ function add(key, file) {
 /** The picture of a file, made smaller if it has more than `limit` bytes. */
 export async function pictureOf(file, limit = Infinity) {
   const picture = add(`${Date.now()}`, await fitting(file, Math.min(limit, LARGEST)));
+  picture.whole = file;
   store(picture);
   return picture;
 }
