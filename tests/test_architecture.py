@@ -81,7 +81,7 @@ MAY = {
     | {"boc.codecs", "boc.evaluate", "boc.explain", "boc.manage", "boc.inputs", "boc.search"},
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.manage", "boc.search"},
-    "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs"},
+    "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs", "boc.rerank"},
     "indexing": BASE | {"boc.inputs", "boc.rerank"},
 }
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
