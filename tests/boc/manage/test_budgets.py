@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from boc import copy_index, plugins
 from boc.codecs import parse_code
 from boc.errors import BocError, BocWarning
+from boc.manage import budgets
 from boc.manage.budgets import EASIER, promise
 from boc.manage.build import add_items, build_index
 from boc.manage.facts import index_facts
@@ -180,3 +183,28 @@ def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
     ) == (16, 7.0, {})
     with pytest.raises(BocError, match="leave out"):
         build_index("other", source, at=f"file:{tmp_path}", code="dictionary", rm=7.0, recall=0.9)
+
+
+class Measured(budgets._Tuner):
+    """Searches of recalls that are given by terms of a query."""
+
+    bound = "measured"
+
+    def __init__(self, recalls: list[float]) -> None:
+        self.budgets = list(range(1, 1 + len(recalls)))
+        self.recalls = recalls
+
+    def measure(self, query_z: int, candidates: int) -> dict[str, float]:
+        return {"measured": self.recalls[query_z - 1]}
+
+
+@given(
+    recalls=st.lists(st.floats(0, 1), min_size=1, max_size=9).map(sorted),
+    target=st.floats(0.5, 0.99),
+)
+def test_fewest_terms_that_hold_the_promise(recalls: list[float], target: float) -> None:
+    query_z, _, figures = Measured(recalls).choose_terms(target)
+    wanted = min(target, recalls[-1] - budgets.LAST)
+    assert figures == {"measured": recalls[query_z - 1]}
+    assert recalls[query_z - 1] >= wanted
+    assert all(recall < wanted for recall in recalls[: query_z - 1])
