@@ -11,11 +11,18 @@ from demo.scene import draw_gallery
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--count", default=1000, show_default=True, help="Number of pictures to paint.")
+@click.option(
+    "--count",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of pictures to paint.",
+)
 @click.option(
     "--seed",
     default=0,
     show_default=True,
+    type=click.IntRange(0),
     help="The same seed paints the same pictures.",
 )
 def main(folder: Path, count: int, seed: int) -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
 POOL = 4
+SPARE = 1000  # of these beside k
+DEEPEST = 20_000  # hits among which distinct ones are looked for
+BLOCK = 128  # hits compared together
 
 
 def select_distinct(
@@ -26,7 +29,7 @@ def select_distinct(
 ) -> list[Hit]:
     """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below
     ``near``."""
-    depth = POOL * k
+    depth = min(POOL * k, k + SPARE)
     while True:
         hits = ask(depth)
         distinct = collapse(
@@ -34,7 +37,7 @@ def select_distinct(
             index.vectors([hit.item.id for hit in hits]).astype(np.float32),
             near,
         )
-        if len(distinct) >= k or len(hits) < depth:
+        if len(distinct) >= k or len(hits) < depth or depth >= DEEPEST:
             return distinct[:k]
         depth *= POOL
 
@@ -47,11 +50,19 @@ def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float
     """
     rows: list[int] = []
     duplicates: dict[int, list[str]] = {}
-    for i, hit in enumerate(hits):
-        near = np.flatnonzero(vectors[rows] @ vectors[i] >= threshold)
-        if len(near):
-            duplicates[rows[near[0]]].append(hit.item.id)
-        else:
-            rows.append(i)
-            duplicates[i] = []
+    for begin in range(0, len(hits), BLOCK):
+        block = vectors[begin : begin + BLOCK]
+        # The first rows that remain are compared with a whole block, the others one by one.
+        before = len(rows)
+        near = block @ vectors[rows].T >= threshold
+        own = block @ block.T >= threshold
+        for place, i in enumerate(range(begin, begin + len(block))):
+            fresh = [row for row in rows[before:] if own[place, row - begin]]
+            if near[place].any():
+                fresh = [rows[int(near[place].argmax())]]
+            if fresh:
+                duplicates[fresh[0]].append(hits[i].item.id)
+            else:
+                rows.append(i)
+                duplicates[i] = []
     return [replace(hits[i], duplicates=tuple(duplicates[i])) for i in rows]

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 
 KEPT = 64  # options of searches that are kept, checked, for the next query with the same
+FUSED = 10_000  # hits of a ranking that are fused at most
 BLOCK = 256  # queries per request of a batch that several threads share
 
 
@@ -612,6 +613,7 @@ class Searcher:
         if options.hybrid == "rrf":
             # The candidates are fused before the last of them are dropped.
             assert request.rescore is not None
+            request.k = min(request.k, max(FUSED, options.k))
             request.rescore = replace(request.rescore, k=request.k)
             request.way = None
         answers = self.index.search(request, stages)

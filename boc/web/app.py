@@ -143,7 +143,7 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(Image.init)
     for service in app.state.services.values():
         if service.settings.at.startswith("file:") and not service.settings.api_only:
-            for make in (service.library.snapshot.by_date, service.library.snapshot.warm_spelling):
+            for make in (service.library.snapshot.by_date, service.library.snapshot.warm):
                 Thread(target=make, daemon=True).start()
     yield
 

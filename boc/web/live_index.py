@@ -94,9 +94,9 @@ class LibrarySnapshot:
         """The words that the index and its encoder have."""
         return Spelling(self.searcher)
 
-    def warm_spelling(self) -> None:
-        """Index these words, for which the first question would wait."""
-        _ = self.spelling.indexes
+    def warm(self) -> None:
+        """Read what the first questions would wait for."""
+        _ = self.spelling.indexes, self.fields, self.examples
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that
@@ -107,7 +107,7 @@ class LibrarySnapshot:
             passing = getattr(index, "passing", None)
             if filters and passing is not None:
                 chosen = passing("image", conditions, BROWSED)
-                return [id for id in self.by_date() if id in chosen]
+                return list(filter(chosen.__contains__, self.by_date()))
             dated = []
             for item in islice(index.items(), BROWSED):
                 if item.modality == "image" and all(holds(c, item.fields) for c in conditions):

@@ -270,11 +270,8 @@ class EmbeddedEngine:
     def passing(self, modality: Modality, filters: Sequence[Filter], most: int) -> set[str]:
         """Return the ids of items that pass all filters, among them the ``most`` smallest."""
         chosen = self._ranking(modality, tuple(filters)).passing_rows()
-        return {
-            key
-            for part, rows in zip(self._parts, chosen, strict=True)
-            for key in part.segment.ids(rows[:most])
-        }
+        pairs = zip(self._parts, chosen, strict=True)
+        return set().union(*(part.segment.ids(rows[:most]) for part, rows in pairs))
 
     @_refusing
     def used_fields(self) -> set[str]:

@@ -13,6 +13,7 @@ from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
 
 ORIGINALS = 2  # files of pictures that are sent at a time
+HELPERS = 2  # questions beside a search that are answered at a time
 BODIES = 16  # of the largest size, or more smaller ones, that are in memory at a time
 FORM = 65_536  # bytes that a form may have beside its picture
 
@@ -89,8 +90,8 @@ class LoadLimit:
     """Limit the requests in progress and those that wait; further ones are answered with 429 and
     Retry-After.
 
-    Thumbnails, uploads, files of pictures and searches have separate queues, so that none delays
-    the next search.
+    Thumbnails, uploads, files of pictures, helpers (lists, facets, spelling, explanations) and
+    searches have separate queues, so that none delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -100,6 +101,7 @@ class LoadLimit:
             "upload": settings.uploads,
             "question": settings.active,
             "picture": ORIGINALS,
+            "helper": HELPERS,
         }
         self._places = {kind: asyncio.Semaphore(places) for kind, places in active.items()}
         self._room = {kind: places + settings.waiting for kind, places in active.items()}
@@ -111,9 +113,11 @@ class LoadLimit:
         scope.setdefault("state", {})["start"] = perf_counter()
         # Thumbnails and files of pictures have their own places, and every body is an upload.
         path = path_of(scope)
-        kind = (
-            path.split("/")[2] if path.startswith(("/api/thumb/", "/api/picture/")) else "question"
-        )
+        kind = path.split("/")[2]
+        if kind in ("library", "facets", "words", "explain"):
+            kind = "helper"
+        elif kind not in ("thumb", "picture"):
+            kind = "question"
         if scope["method"] == "POST":
             kind = "upload"
         if not self._room[kind]:
