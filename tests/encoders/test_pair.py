@@ -24,7 +24,12 @@ from tests.encoders.test_clip import crop, square, tiny_clip, tiny_siglip
 from tests.once import once
 
 TEXTS = ["a red box", "box", "two dogs play in the snow", "red red box at the left"]
-SIZES = [(90, 50), (33, 80), (32, 32), (7, 12)]
+SIZES = [
+    (90, 50),
+    (33, 80),
+    (32, 32),
+    (7, 12),
+]
 TINY = {"clip": tiny_clip, "siglip": tiny_siglip}
 
 
@@ -44,7 +49,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str],
 
 
 def draw(size: tuple[int, int], seed: int) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0,
+        256,
+        (size[1], size[0], 3),
+        dtype=np.uint8,
+    )
     return Image.fromarray(pixels)
 
 

@@ -38,8 +38,8 @@ def command() -> None:
 @click.option(
     "--precision",
     type=click.Choice([*models.PRECISIONS]),
-    help="Networks in ONNX with numbers of 32 (full), 16 (half) or 8 bits; half gives the same "
-    "hits, 8bit others and worse ones [default: the most exact].",
+    help="Networks in ONNX with numbers of 32 (full), 16 (half) or 8 bits; half finds nearly "
+    "the same hits, 8bit other and worse ones [default: the most exact].",
 )
 @click.option("--yes", is_flag=True, help="Download without asking.")
 def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
