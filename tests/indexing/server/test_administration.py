@@ -574,17 +574,6 @@ def test_refusal_after_a_rollover_names_the_next_step(place: Place) -> None:
     place.check()
 
 
-def test_refusal_of_a_blocked_index_names_the_next_step(place: Place) -> None:
-    place.build()
-    place.set("blocks.read_only", True)
-    with refused(match=r"index\.blocks\.read_only.* have this block taken away, then repeat"):
-        place.add()
-    place.check()
-    place.set("blocks.read_only", None)
-    place.add()
-    place.check()
-
-
 @pytest.mark.slow
 def test_shards_without_a_node_are_named(
     place: Place,
