@@ -13,9 +13,10 @@ import numpy as np
 
 from boc.errors import EncoderError, FeatureFileError, ImageError, SourceError
 from boc.inputs import ocr as words
+from boc.inputs.archives import FileState
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.inputs.file_facts import FACTS, FileState, content_hash, facts_of, settled_state
+from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
 from boc.inputs.images import picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source

@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from boc.inputs import ocr as words
+from boc.inputs.archives import FileState
 from boc.inputs.file_facts import (
     FACTS,
-    FileState,
     content_hash,
     facts_of,
     is_unchanged,

@@ -15,9 +15,10 @@ from uuid import uuid4
 from boc import plugins
 from boc.atomic_files import check_writable, file_lock, json_sha256
 from boc.errors import BocError, SourceError
+from boc.inputs.archives import FileState
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
-from boc.inputs.file_facts import FileState, look, settled_state
+from boc.inputs.file_facts import look, settled_state
 from boc.inputs.sources import Source, open_sources
 from boc.inputs.vector_files import has_vectors
 from boc.manage.index_zip import SUFFIX, unpacked
