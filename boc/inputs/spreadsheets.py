@@ -137,18 +137,19 @@ def plain_date(text: str, order: Order) -> str:
     if match is None:
         return text
     first, sign, second, third, hour, minute, seconds, half = match.groups()
-    year, month, day = first, second, third
+    parts = [first, second, third]
     if len(first) < 4:
         if len(third) < 4:
             return text
-        year, month, day = third, second, first
-        if sign != "." and order == "month":
-            month, day = first, second
-        elif sign != "." and order is None and max(int(first), int(second)) > 12:
-            day, month = (first, second) if int(first) > 12 else (second, first)
-        elif sign != "." and order is None and int(first) != int(second):
+        parts.reverse()
+        leading = order
+        if leading is None and max(int(first), int(second)) > 12:
+            leading = "day" if int(first) > 12 else "month"
+        if sign != "." and leading == "month":
+            parts = [third, first, second]
+        elif sign != "." and leading is None and int(first) != int(second):
             raise CellError(f"the month of {text!r} may be either number; write 2021-05-01")
-    moment = f"{year}-{month:0>2}-{day:0>2}"
+    moment = "-".join(f"{part:0>2}" for part in parts)
     if hour is None:
         return moment
     hours = int(hour)
