@@ -70,7 +70,7 @@ MAY = {
     "boc.vectors": {"boc", "boc.errors"},
     "boc.prefetch": {"boc"},
     "boc.inputs": BASE,
-    "boc.rerank": BASE,
+    "boc.rerank": BASE | {"boc.prefetch"},
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},

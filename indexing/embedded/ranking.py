@@ -102,7 +102,9 @@ class Ranking:
     ) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
         shape = len(request), width
-        parts, rows, scores = np.zeros(shape, np.int32), np.zeros(shape, np.int64), np.zeros(shape)
+        parts = np.zeros(shape, np.int32)
+        rows = np.zeros(shape, np.int64)
+        scores = np.zeros(shape)
         counts = np.zeros(len(request), np.int64)
         candidates = self._candidates(request)
         compared = 0
