@@ -150,9 +150,20 @@ class Centroids:
         numbers = np.empty((len(X), z), np.int64)
         cosines = np.empty((len(X), z), np.float32)
         if _nearest is None:
-            self._search(X, cells, numbers, cosines)
+            self._search(
+                X,
+                cells,
+                numbers,
+                cosines,
+            )
         else:
-            _nearest.nearest(np.ascontiguousarray(X), *self.arrays, numbers, cosines, cells)
+            _nearest.nearest(
+                np.ascontiguousarray(X),
+                *self.arrays,
+                numbers,
+                cosines,
+                cells,
+            )
         return numbers, cosines
 
     def owners(self, points: Directions, cells: int) -> Ints:
@@ -244,10 +255,22 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
         most = np.abs(block).max(axis=1, initial=0).astype(np.float64)
         factors = LARGEST / np.where(most > 0, most, 1)
         whole = np.rint(block * factors[:, None]).astype(np.int8)
-        lengths = np.sqrt(np.einsum("ij,ij->i", whole, whole, dtype=np.int64))
+        lengths = np.sqrt(
+            np.einsum(
+                "ij,ij->i",
+                whole,
+                whole,
+                dtype=np.int64,
+            ),
+        )
         rows[i : i + len(block)] = whole
         inverse = np.zeros(len(block))
-        scales[i : i + len(block)] = np.divide(1, lengths, out=inverse, where=lengths > 0)
+        scales[i : i + len(block)] = np.divide(
+            1,
+            lengths,
+            out=inverse,
+            where=lengths > 0,
+        )
     return rows, scales
 
 
@@ -291,7 +314,16 @@ def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Direction
     counts = np.floor(shares).astype(np.int64)
     counts[np.argsort(counts - shares, kind="stable")[: k - counts.sum()]] += 1
     seeds = rng.integers(2**31, size=len(members)).tolist()
-    tasks = [task for task in zip(members, counts.tolist(), seeds, strict=True) if task[1]]
+    tasks = [
+        task
+        for task in zip(
+            members,
+            counts.tolist(),
+            seeds,
+            strict=True,
+        )
+        if task[1]
+    ]
 
     def cluster(task: tuple[Ints, int, int]) -> Directions:
         rows, count, seed = task

@@ -82,7 +82,12 @@ class Codebook:
     ) -> tuple[Ints, Floats]:
         """Return the nearest centroid of each concept (n,), compared as the codebook says, and its
         squared distance."""
-        rows = center(concepts, modality, self.means, self.axes)
+        rows = center(
+            concepts,
+            modality,
+            self.means,
+            self.axes,
+        )
         if self.spherical:
             rows = unit_rows(rows)
         columns, squared = nearest(rows, self.centroids, 1)

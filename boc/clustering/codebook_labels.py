@@ -39,13 +39,23 @@ def codebook_labels(
                     continue
                 columns, squared = book.assign(sets.values, modality)
                 if modality == "image":
-                    regions.add(rows, sets, columns, squared)
+                    regions.add(
+                        rows,
+                        sets,
+                        columns,
+                        squared,
+                    )
                 elif pieces is not None:
                     words.add(pieces, columns)
     names = [[word] for word in book.words or ()] or [[]] * len(book)
     return [
         Label(tuple(dict.fromkeys([*name, *typical]))[:WORDS], examples)
-        for name, typical, examples in zip(names, words.labels(), regions.examples(), strict=True)
+        for name, typical, examples in zip(
+            names,
+            words.labels(),
+            regions.examples(),
+            strict=True,
+        )
     ]
 
 
@@ -82,7 +92,14 @@ class _WordCounts:
             general[names[number]] += frequency
         total = general.total()
         for counts in inside:
-            yield tuple(distinctive(counts, sum(counts.values()), general, total)[:WORDS])
+            yield tuple(
+                distinctive(
+                    counts,
+                    sum(counts.values()),
+                    general,
+                    total,
+                )[:WORDS],
+            )
 
 
 class _NearestRegions:

@@ -93,7 +93,12 @@ def cluster(
     axes = None
     if moved:
         means = mean_concepts(files)
-    points = sample_concepts(files, SAMPLE, balanced=moved, means=means)
+    points = sample_concepts(
+        files,
+        SAMPLE,
+        balanced=moved,
+        means=means,
+    )
     if space == "rescaled":
         axes = rescaling(points)
         points = points @ axes
@@ -143,7 +148,12 @@ def shared_codebook(
     """
     space = CODEBOOKS[0]
     while True:
-        codebook = cluster(files, clusters, space=space, tell=tell)
+        codebook = cluster(
+            files,
+            clusters,
+            space=space,
+            tell=tell,
+        )
         shared, one_sided = shared_centroids(codebook, files)
         tell(
             f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions "
@@ -206,7 +216,12 @@ def sample_concepts(
     taken: list[Floats] = []
     for i, pool in enumerate(pools):
         quota = (size - sum(map(len, taken))) // (len(pools) - i)
-        taken += _draw(pool, min(quota, _size(pool)), rng, means)
+        taken += _draw(
+            pool,
+            min(quota, _size(pool)),
+            rng,
+            means,
+        )
     if not sum(map(len, taken)):
         raise FeatureFileError(
             f"{files[0].path}: holds no concepts to choose from; extract more items",
@@ -294,7 +309,12 @@ def _directions(
     origin = total / captions
     pairs -= np.outer(used, used) / captions
     pairs[np.diag_indices(p)] += RIDGE
-    return origin, solve(pairs, sums - np.outer(used, origin), assume_a="pos", overwrite_a=True)
+    return origin, solve(
+        pairs,
+        sums - np.outer(used, origin),
+        assume_a="pos",
+        overwrite_a=True,
+    )
 
 
 def mean_concepts(files: Sequence[FeatureFile]) -> Floats:

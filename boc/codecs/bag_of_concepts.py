@@ -71,7 +71,15 @@ class _Assignment(ConceptStep):
         if not self.means_.size:
             return X
         sets = self._sets(X)
-        return Ragged(center(sets.values, modality, self.means_, self.axes_), sets.offsets)
+        return Ragged(
+            center(
+                sets.values,
+                modality,
+                self.means_,
+                self.axes_,
+            ),
+            sets.offsets,
+        )
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> Self:

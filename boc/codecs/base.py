@@ -158,7 +158,13 @@ class Step:
         if not reset:
             check_is_fitted(self)
         accepted = (np.float32, np.float64)
-        return validate_data(self, X, reset=reset, dtype=accepted, accept_sparse=self.sparse_form)
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=accepted,
+            accept_sparse=self.sparse_form,
+        )
 
     def _is_plain(self, X: Any) -> bool:
         return are_plain(X, self.n_features_in_)
@@ -217,7 +223,12 @@ class ConceptStep(Step):
             check_is_fitted(self)
         options = {"reset": reset, "dtype": np.float32, "order": "C"}
         if isinstance(X, Ragged):
-            values = validate_data(self, X.values, ensure_min_samples=0, **options)
+            values = validate_data(
+                self,
+                X.values,
+                ensure_min_samples=0,
+                **options,
+            )
             return Ragged(values, X.offsets)
         values = validate_data(self, X, **options)
         return Ragged(values, np.arange(len(values) + 1))

@@ -127,7 +127,15 @@ class SurrogateCodec:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
                 modality = block.modality
-                yield _apply(self.steps[:number], X, "encode_documents", modality), modality
+                yield (
+                    _apply(
+                        self.steps[:number],
+                        X,
+                        "encode_documents",
+                        modality,
+                    ),
+                    modality,
+                )
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
         """Set the budgets of documents and queries, and return this codec; nothing is learned
@@ -230,7 +238,12 @@ class SurrogateCodec:
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         concepts = Ragged(row, np.array([0, 1]))
         for modality in MODALITIES:
-            sample = Embeddings(modality, row, concepts, words=[["dog"]])
+            sample = Embeddings(
+                modality,
+                row,
+                concepts,
+                words=[["dog"]],
+            )
             terms = self._encode(sample, "encode_queries")
             if terms.shape != (1, self.n_terms):
                 raise ValueError(f"it makes {terms.shape[1]} terms of {self.n_terms}")
@@ -259,7 +272,17 @@ class SurrogateCodec:
                 "use the encoder that the index was made with",
             )
         modality = embeddings.modality
-        return stack_rows([_apply(self.steps, block, side, modality) for block in blocks])
+        return stack_rows(
+            [
+                _apply(
+                    self.steps,
+                    block,
+                    side,
+                    modality,
+                )
+                for block in blocks
+            ],
+        )
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:

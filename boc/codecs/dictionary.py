@@ -178,7 +178,14 @@ class Dictionary(Step):
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
         top = 2**self.bits - 1
-        return QueryCode(mean, self._centroids.arrays, z, cells, self.temperature, top)
+        return QueryCode(
+            mean,
+            self._centroids.arrays,
+            z,
+            cells,
+            self.temperature,
+            top,
+        )
 
     def _directions(self, X: NDArray[Any]) -> Floats:
         X = self._validate(X, reset=False)
@@ -202,7 +209,12 @@ class Dictionary(Step):
         weights = np.take_along_axis(weights, order, axis=1)
         numbers = np.take_along_axis(candidates, chosen, axis=1)
         frequencies = quantized(weights, 2**self.bits - 1)
-        return _term_rows(rows, frequencies, numbers, len(centroids))
+        return _term_rows(
+            rows,
+            frequencies,
+            numbers,
+            len(centroids),
+        )
 
     @property
     def _centroids(self) -> Centroids:
@@ -225,7 +237,13 @@ def dictionary_steps(
     seed: int = 0,
 ) -> list[Step]:
     """The chain of the code: centring, dictionary."""
-    dictionary = Dictionary(terms, z, query_z, bits=bits, seed=seed)
+    dictionary = Dictionary(
+        terms,
+        z,
+        query_z,
+        bits=bits,
+        seed=seed,
+    )
     return [Center(), dictionary] if center else [dictionary]
 
 
@@ -243,7 +261,12 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
-    return _term_rows(rows, frequencies, numbers, len(centroids))
+    return _term_rows(
+        rows,
+        frequencies,
+        numbers,
+        len(centroids),
+    )
 
 
 def nearest_cosines(code: QueryCode, X: Floats) -> Floats:
@@ -306,6 +329,11 @@ def pursuit(
         if chosen.shape[1] == z:
             return chosen, weights
         residual = dots - np.einsum("nc,ncm->nm", weights, among)
-        np.put_along_axis(residual, chosen, -np.inf, axis=1)
+        np.put_along_axis(
+            residual,
+            chosen,
+            -np.inf,
+            axis=1,
+        )
         chosen = np.concatenate([chosen, residual.argmax(axis=1)[:, None]], axis=1)
         among = np.concatenate([among, products(chosen[:, -1])[:, None]], axis=1)

@@ -112,7 +112,12 @@ class LateInteraction(ConceptStep):
         )
         largest = np.concatenate(list(self._largest(labelled("image"))))
         share = 1 - self.density / 100
-        thresholds = np.quantile(largest, share, axis=0, method="lower")
+        thresholds = np.quantile(
+            largest,
+            share,
+            axis=0,
+            method="lower",
+        )
         self.thresholds_ = thresholds.astype(np.float32)
         return self
 
@@ -146,4 +151,9 @@ class LateInteraction(ConceptStep):
         float32 (n, p)."""
         for block in X.blocks(max(1, CELLS // len(self.centroids_))):
             cosines = unit_rows(block.values) @ self.centroids_.T
-            yield reduce_sets(np.maximum, cosines, block, empty=-1)
+            yield reduce_sets(
+                np.maximum,
+                cosines,
+                block,
+                empty=-1,
+            )

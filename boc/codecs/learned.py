@@ -139,4 +139,9 @@ def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Fl
     kinds = np.ones(len(products), np.int64)
     kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0
     products -= thresholds[kinds]
-    return reduce_sets(np.maximum, products, rows, empty=-np.inf)
+    return reduce_sets(
+        np.maximum,
+        products,
+        rows,
+        empty=-np.inf,
+    )

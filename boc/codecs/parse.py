@@ -281,7 +281,12 @@ class Code:
             book = codebook or self.load_codebook()
             assert book is not None
             if self.name in (*WORD_CODES, *LEARNED_CODES):
-                return book_code(book, self.name, z=z, query_z=query_z)
+                return book_code(
+                    book,
+                    self.name,
+                    z=z,
+                    query_z=query_z,
+                )
             return concept_code(
                 book,
                 self.name,
@@ -394,7 +399,13 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         if code.reads_codebook:
             options = {"spherical": every.get("spherical", False)}
             centroids = np.zeros((every["clusters"], 1), np.float32)
-            book = Codebook(centroids, Identity("", "", 1), (), options, 0)
+            book = Codebook(
+                centroids,
+                Identity("", "", 1),
+                (),
+                options,
+                0,
+            )
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
     except (BocError, LookupError, TypeError, ValueError, MemoryError):

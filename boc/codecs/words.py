@@ -91,7 +91,12 @@ class WordTerms(BookTerms, Center):
         if book is None:
             raise ValueError("WordTerms learns no words; make it by from_codebook")
         super()._learn(blocks)
-        take_codebook(self, book, vocabulary_="centroids", term_labels_="labels")
+        take_codebook(
+            self,
+            book,
+            vocabulary_="centroids",
+            term_labels_="labels",
+        )
         self.origin_ = book.origin
         if book.origin is None:
             self.origin_ = np.zeros(self.n_features_in_, np.float32)

@@ -41,7 +41,14 @@ def align(
     scales = candidates.scales
     if _rescore is not None and values.flags.c_contiguous:
         some = [] if scales is None else [scales]
-        _rescore.align(rows, values, begins, ends, sums, *some)
+        _rescore.align(
+            rows,
+            values,
+            begins,
+            ends,
+            sums,
+            *some,
+        )
     else:
         for i, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
             cosines = products(rows, values[begin:end])
@@ -100,7 +107,12 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
 
     def score(i: int) -> Floats:
-        return align(words[i], stored, metric, asks_by_words=True)
+        return align(
+            words[i],
+            stored,
+            metric,
+            asks_by_words=True,
+        )
 
     scores = np.array([*ahead(score, range(len(words)))], np.float32)
     return scores.reshape(len(words), len(regions))

@@ -105,7 +105,12 @@ class CompactCode:
             block = slice(i, i + BLOCK)
             rows = restore_rows(vectors[block]).astype(np.float32)
             rows -= self.means[modality[block]]
-            _rescore.encode(rows, self.signs, codes[block], scales[block])
+            _rescore.encode(
+                rows,
+                self.signs,
+                codes[block],
+                scales[block],
+            )
         return CompactRows(codes, scales)
 
 

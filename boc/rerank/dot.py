@@ -55,7 +55,12 @@ def dot(
         n = len(chosen)
         some = [np.ascontiguousarray(chosen)]
     scores = np.empty(n, np.float32)
-    _rescore.dot(np.ascontiguousarray(query), vectors, scores, *some)
+    _rescore.dot(
+        np.ascontiguousarray(query),
+        vectors,
+        scores,
+        *some,
+    )
     return scores
 
 

@@ -72,6 +72,11 @@ def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     scales[np.isinf(scales)] = np.nan
     whole = np.zeros(rows.shape, np.float32)
     units = scales[:, None]
-    np.divide(rows, units, out=whole, where=units > 0)
+    np.divide(
+        rows,
+        units,
+        out=whole,
+        where=units > 0,
+    )
     np.rint(whole, out=whole)
     return whole.astype(np.int8), scales

@@ -89,7 +89,12 @@ def read(path: Path) -> Commit:
     except (OSError, ValueError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
-    return Commit(manifest, entries.codec, entries.segments, entries.files)
+    return Commit(
+        manifest,
+        entries.codec,
+        entries.segments,
+        entries.files,
+    )
 
 
 def current(home: Path) -> str:

@@ -149,7 +149,18 @@ class EmbeddedEngine:
     @_refusing
     def _hits(self, ranked: TopRows, i: int) -> list[Hit]:
         numbers, rows, scores = ranked.query(i)
-        return list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist()))
+        return list(
+            map(
+                Hit,
+                read(
+                    self._parts,
+                    numbers,
+                    rows,
+                    Segment.items,
+                ),
+                scores.tolist(),
+            ),
+        )
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -157,7 +168,12 @@ class EmbeddedEngine:
         numbers, rows, scores = ranked.arrays()
         there = np.arange(rows.shape[1]) < np.array(ranked.lengths())[:, None]
         ids = np.full(rows.shape, None, object)
-        ids[there] = read(self._parts, numbers[there], rows[there], Segment.ids)
+        ids[there] = read(
+            self._parts,
+            numbers[there],
+            rows[there],
+            Segment.ids,
+        )
         return ids, np.where(there, scores, -np.inf)
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
@@ -196,7 +212,12 @@ class EmbeddedEngine:
         modality: Modality | None = None,
         filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
-        check_conditions(k, modality, filters, self.manifest)
+        check_conditions(
+            k,
+            modality,
+            filters,
+            self.manifest,
+        )
         masks = self._ranking(modality, tuple(filters)).masks
         answers = []
         for text in texts:
@@ -205,7 +226,12 @@ class EmbeddedEngine:
                 passed = slice(None) if mask is None else mask[rows] != 0
                 matches.append((rows[passed], scores[passed]))
             numbers, rows, scores = best_of(self._parts, matches, k)
-            items = read(self._parts, numbers, rows, Segment.items)
+            items = read(
+                self._parts,
+                numbers,
+                rows,
+                Segment.items,
+            )
             answers.append(list(map(Hit, items, scores.tolist())))
         return answers
 
@@ -261,7 +287,12 @@ class EmbeddedEngine:
         rng = np.random.default_rng(0)
         drawn = np.sort(rng.choice(ends[-1], min(count, ends[-1]), replace=False))
         ids = []
-        for part, rows, start in zip(self._parts, passing, ends, strict=False):
+        for part, rows, start in zip(
+            self._parts,
+            passing,
+            ends,
+            strict=False,
+        ):
             places = drawn[(drawn >= start) & (drawn < start + len(rows))]
             ids += part.segment.ids(rows[places - start])
         return ids

@@ -78,7 +78,16 @@ class Kernel:
         dim: int = 0,
         signs: NDArray[Any] | None = None,
     ) -> None:
-        self._parts = None if _search is None else _search.parts(tuple(parts), dim, signs, BLOCK)
+        self._parts = (
+            None
+            if _search is None
+            else _search.parts(
+                tuple(parts),
+                dim,
+                signs,
+                BLOCK,
+            )
+        )
         self._rows = sum(rows for _, rows in parts)
         self._code = lru_cache(CODES)(
             lambda code: _search.code(
@@ -118,5 +127,11 @@ class Kernel:
         else:
             columns = queries.indices.astype(np.int32, copy=False)
             terms = queries.indptr.astype(np.int64), columns, queries.data
-        *ranked, read, compared = _search.best(self._parts, plan, k, vectors, terms)
+        *ranked, read, compared = _search.best(
+            self._parts,
+            plan,
+            k,
+            vectors,
+            terms,
+        )
         return None if read < 0 else (TopRows(k, *ranked), read, compared)

@@ -110,7 +110,14 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Live
                 )
             live = np.ones(len(segment), np.uint8)
             live[dead] = 0
-        parts.append(LiveSegment(entry.name, segment, commit.inside(entry.name), live))
+        parts.append(
+            LiveSegment(
+                entry.name,
+                segment,
+                commit.inside(entry.name),
+                live,
+            ),
+        )
     return parts
 
 

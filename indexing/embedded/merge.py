@@ -80,7 +80,13 @@ class Merger:
     ) -> LiveSegment:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
-        files = merge(stage, segments, live, self._manifest.fields, self._code)
+        files = merge(
+            stage,
+            segments,
+            live,
+            self._manifest.fields,
+            self._code,
+        )
         name, named = commits.keep_folder(stage, "segment", files)
         return LiveSegment(name, load(self._home / name, self._manifest), named)
 

@@ -61,7 +61,12 @@ class Output:
                 handle.write(data.data)
                 lengths.append(sizes)
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
-        self.array(name, np.int64, offsets.shape, [offsets])
+        self.array(
+            name,
+            np.int64,
+            offsets.shape,
+            [offsets],
+        )
 
     @contextmanager
     def file(self, name: str) -> Iterator[HashingFile]:
@@ -100,7 +105,12 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
             raise ValueError("its header is none of an array")
         shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
         dtype = np.dtype(header[1].decode())
-        array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
+        array = np.frombuffer(
+            mapped,
+            dtype,
+            math.prod(shape),
+            header.end(),
+        ).reshape(shape)
     except (OSError, ValueError, TypeError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error

@@ -90,7 +90,13 @@ class Postings:
             rows[places] = part.indices
             if largest > 1:
                 frequencies[places] = part.data
-        return cls(starts, rows, frequencies, n, n_terms)
+        return cls(
+            starts,
+            rows,
+            frequencies,
+            n,
+            n_terms,
+        )
 
     @cached_property
     def arrays(self) -> tuple[NDArray[Any], ...]:

@@ -59,7 +59,12 @@ class Ranking:
         n_terms = max((each.postings.n_terms for each in segments), default=1)
         passing = sum(map(len, self.passing_rows()))
         rows = sum(map(len, segments))
-        return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
+        return Statistics(
+            passing,
+            rows,
+            postings / max(1, n_terms),
+            self._dim,
+        )
 
     def passing_rows(self) -> list[NDArray[np.int64]]:
         """Return the rows of each part that the masks select, ascending."""
@@ -114,19 +119,40 @@ class Ranking:
             if request.rescore is not None:
                 with stages.timed("rerank_ms"):
                     chosen = self._split(best)
-                    if self._compares_all(plan, len(best.rows), request, i):
+                    if self._compares_all(
+                        plan,
+                        len(best.rows),
+                        request,
+                        i,
+                    ):
                         compared += 1
-                        chosen = self._all(chosen, request, request.rescore, plan, i)
+                        chosen = self._all(
+                            chosen,
+                            request,
+                            request.rescore,
+                            plan,
+                            i,
+                        )
                     stages.candidates += sum(map(len, chosen))
-                    best = self._rescore(chosen, request, request.rescore, i)
+                    best = self._rescore(
+                        chosen,
+                        request,
+                        request.rescore,
+                        i,
+                    )
             counts[i] = len(best.rows)
             parts[i, : counts[i]], rows[i, : counts[i]], scores[i, : counts[i]] = best
         stages.plan = plan.way_of(compared, len(request))
-        return TopRows(width, parts, rows, scores, counts)
+        return TopRows(
+            width,
+            parts,
+            rows,
+            scores,
+            counts,
+        )
 
     def _candidates(self, request: SearchRequest) -> Iterator[RankedRows]:
-        """Yield the best ``request.k`` rows of each query by posting lists, and by words if they
-        count."""
+        """Yield the best ``request.k`` rows of each query by posting lists."""
         plan = Plan("terms", request.k, request.k)
         best = self._kernel.best(request.queries, request.k, plan)
         if best is None:
@@ -140,12 +166,9 @@ class Ranking:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries = request.queries
         span = slice(queries.indptr[i], queries.indptr[i + 1])
-        joint = [
-            part.segment.postings.scores(queries.indices[span], queries.data[span])
-            for part in self.parts
-        ]
         scored = []
-        for sums, mask in zip(joint, self.masks, strict=True):
+        for part, mask in zip(self.parts, self.masks, strict=True):
+            sums = part.segment.postings.scores(queries.indices[span], queries.data[span])
             if mask is not None:
                 sums *= mask
             rows = np.flatnonzero(sums)
@@ -173,7 +196,14 @@ class Ranking:
         if plan.way == "all" or rescore.metric == "dot":
             return passing
         near = replace(rescore, metric="dot", k=plan.depth)
-        nearest = self._split(self._rescore(passing, request, near, i))
+        nearest = self._split(
+            self._rescore(
+                passing,
+                request,
+                near,
+                i,
+            ),
+        )
         return list(map(np.union1d, candidates, nearest))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
@@ -233,7 +263,12 @@ def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) 
     if len(parts) == 1:
         order = np.argsort(-scores, kind="stable")[:k]
     else:
-        ids = read(parts, numbers, rows, Segment.ids)
+        ids = read(
+            parts,
+            numbers,
+            rows,
+            Segment.ids,
+        )
         best = sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k]
         order = np.array(best, np.int64)
     return RankedRows(numbers[order], rows[order], scores[order])

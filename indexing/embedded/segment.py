@@ -99,7 +99,16 @@ class Segment:
         """Return the items of ``rows``, in that order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
-        return list(map(Item, ids, modalities, content, group, *map(_objects, metadata)))
+        return list(
+            map(
+                Item,
+                ids,
+                modalities,
+                content,
+                group,
+                *map(_objects, metadata),
+            ),
+        )
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
         """Return the items of all rows, or of the ``live`` ones, read block by block unless they
@@ -232,7 +241,15 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     searched = TextStore(words, n) if words.exists() else None
     coded = (folder / "compact.npy").exists()
     compact = CompactRows(map_array("compact"), map_array("compact_scales")) if coded else None
-    return Segment(postings, map_array("vectors"), concepts, modality, texts, searched, compact)
+    return Segment(
+        postings,
+        map_array("vectors"),
+        concepts,
+        modality,
+        texts,
+        searched,
+        compact,
+    )
 
 
 def merge(
@@ -248,9 +265,24 @@ def merge(
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
     jobs = [
-        partial(out.words, merged, parts, types),
-        partial(out.postings, merged, parts, live),
-        partial(out.rows, merged, parts[0], code),
+        partial(
+            out.words,
+            merged,
+            parts,
+            types,
+        ),
+        partial(
+            out.postings,
+            merged,
+            parts,
+            live,
+        ),
+        partial(
+            out.rows,
+            merged,
+            parts[0],
+            code,
+        ),
     ]
     # Two at a time: most of their time is writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
@@ -279,7 +311,12 @@ class _MergeOrder:
         place[order] = np.arange(len(order))
         self.moved = [np.full(len(part), -1, np.int64) for part in parts]
         starts = offsets_of([len(rows) for rows in kept]).tolist()
-        for moved, rows, start in zip(self.moved, kept, starts, strict=False):
+        for moved, rows, start in zip(
+            self.moved,
+            kept,
+            starts,
+            strict=False,
+        ):
             moved[rows] = place[start : start + len(rows)]
 
     def __len__(self) -> int:
@@ -351,9 +388,19 @@ class _SegmentOutput(Output):
         n = len(merged)
         if code is not None:
             self.compact(merged, code)
-        self.array("modality", np.uint8, (n,), merged.column(lambda part: part.modality))
+        self.array(
+            "modality",
+            np.uint8,
+            (n,),
+            merged.column(lambda part: part.modality),
+        )
         vectors = merged.column(lambda part: part.vectors)
-        self.array("vectors", like.vectors.dtype, (n, like.vectors.shape[1]), vectors)
+        self.array(
+            "vectors",
+            like.vectors.dtype,
+            (n, like.vectors.shape[1]),
+            vectors,
+        )
         for name in like.texts:
             self.strings(name, merged.strings(name))
         if like.concepts is not None:
@@ -371,8 +418,18 @@ class _SegmentOutput(Output):
                 scales.append(rows.scales)
                 yield rows.codes
 
-        self.array("compact", np.uint8, (n, code.width), encode_blocks())
-        self.array("compact_scales", np.float32, (n,), scales)
+        self.array(
+            "compact",
+            np.uint8,
+            (n, code.width),
+            encode_blocks(),
+        )
+        self.array(
+            "compact_scales",
+            np.float32,
+            (n,),
+            scales,
+        )
 
     def concepts(self, first: StoredConcepts, merged: _MergeOrder) -> None:
         def column(of: Callable[[StoredConcepts], Any]) -> Iterator[NDArray[Any]]:
@@ -382,12 +439,27 @@ class _SegmentOutput(Output):
         lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         total = int(offsets[-1])
-        self.array("concept_offsets", np.int64, offsets.shape, [offsets])
+        self.array(
+            "concept_offsets",
+            np.int64,
+            offsets.shape,
+            [offsets],
+        )
         values = column(lambda sets: sets.values)
-        self.array("concepts", first.values.dtype, (total, first.values.shape[1]), values)
+        self.array(
+            "concepts",
+            first.values.dtype,
+            (total, first.values.shape[1]),
+            values,
+        )
         if first.scales is not None:
             scales = column(lambda sets: sets.scales)
-            self.array("concept_scales", np.float32, (total,), scales)
+            self.array(
+                "concept_scales",
+                np.float32,
+                (total,),
+                scales,
+            )
 
     def postings(
         self,
@@ -424,7 +496,12 @@ class _SegmentOutput(Output):
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)
-        self.array("starts", np.uint32, starts.shape, [starts])
+        self.array(
+            "starts",
+            np.uint32,
+            starts.shape,
+            [starts],
+        )
 
     def words(
         self,
@@ -438,7 +515,13 @@ class _SegmentOutput(Output):
             sources.append(part.words)
             if part.words is None and (types or part.counts["text"]):
                 sources[-1] = text_store_writer.ItemWords(part.all_items(), types)
-        if text_store_writer.merge(path, sources, merged.moved, len(merged), types):
+        if text_store_writer.merge(
+            path,
+            sources,
+            merged.moved,
+            len(merged),
+            types,
+        ):
             fs.adopt(path)
             self.files[path.name] = (path.stat().st_size, sha256(path))
 

@@ -112,7 +112,12 @@ class ItemWords:
         )
         pairs, frequencies = np.unique(keys, return_counts=True)
         documents = np.bincount(pairs >> ROW, minlength=high)[low:]
-        return _WordPostings(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
+        return _WordPostings(
+            self._words[low:high],
+            documents,
+            pairs & (1 << ROW) - 1,
+            frequencies,
+        )
 
     def values(self, name: str) -> _Values:
         """Return the values of a field that can be filtered by."""
@@ -163,7 +168,12 @@ def merge(
             for number, (name, (values, rows, stops)) in enumerate(fields.items()):
                 data = pack(rows, n - 1)
                 file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
-                edges = zip(repeat(number), values, stops.tolist(), strict=False)
+                edges = zip(
+                    repeat(number),
+                    values,
+                    stops.tolist(),
+                    strict=False,
+                )
                 file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
             file.execute("COMMIT")
     except OverflowError as error:
@@ -274,7 +284,13 @@ def _rows_of(lists: _WordPostings) -> Iterator[tuple[str, int, bytes, bytes]]:
         data if some else b""
         for data, some in zip(_cut(lists.frequencies, starts), several, strict=True)
     )
-    return zip(lists.words, lists.documents.tolist(), _cut(gaps, starts), frequencies, strict=True)
+    return zip(
+        lists.words,
+        lists.documents.tolist(),
+        _cut(gaps, starts),
+        frequencies,
+        strict=True,
+    )
 
 
 def _cut(values: Ints, starts: Ints) -> list[bytes]:

@@ -100,7 +100,12 @@ class _Writing:
             parts = self._first_parts()
             self._buffer = _Buffer(self._manifest)
             code = CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim)
-            self._merger = Merger(self._home, self._manifest, parts, code)
+            self._merger = Merger(
+                self._home,
+                self._manifest,
+                parts,
+                code,
+            )
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()
@@ -138,8 +143,18 @@ class _Writing:
         entries, named = list_entries(self._home, parts)
         counts: dict[str, int] = {m: sum(part.counts()[m] for part in parts) for m in MODALITIES}
         postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
-        manifest = replace(self._manifest, items=counts, postings=postings, format=FORMAT)
-        return Commit(manifest, codec, entries, files | named)
+        manifest = replace(
+            self._manifest,
+            items=counts,
+            postings=postings,
+            format=FORMAT,
+        )
+        return Commit(
+            manifest,
+            codec,
+            entries,
+            files | named,
+        )
 
     def _publish(self) -> None:
         commits.publish(self._home, self._commit())
