@@ -412,8 +412,8 @@ class QueryCode:
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest
     cosine among those of the nearest ``cells`` cells; their weights are exp((cosine - largest) /
-    temperature) times ``top``, rounded, and at least 1. ``centroids`` are the arrays of
-    ``boc.clustering.cell_index.Centroids``.
+    temperature) times ``top``, rounded, and at least 1; the ``kept`` largest stay (0: all).
+    ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``.
     """
 
     mean: Floats
@@ -422,6 +422,7 @@ class QueryCode:
     cells: int
     temperature: float
     top: int
+    kept: int = 0
 
 
 class HitList(Sequence[Hit]):

@@ -18,6 +18,7 @@ from boc.clustering.cell_index import (
     spherical_kmeans,
 )
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
+from boc.codecs.frequencies import heaviest
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
 from boc.vectors import FLOAT32, Floats, Ints, unit_rows
@@ -261,12 +262,15 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
-    return _term_rows(
+    terms = _term_rows(
         rows,
         frequencies,
         numbers,
         len(centroids),
     )
+    if code.kept:
+        terms = heaviest(terms, code.kept)
+    return terms
 
 
 def nearest_cosines(code: QueryCode, X: Floats) -> Floats:

@@ -573,9 +573,11 @@ class Searcher:
         rm = self.index.manifest.rm if options.rm is None else options.rm
         depth = candidates(options.k, rm, planned=planned)
         code = None
-        if options.query_z is None and options.hybrid is None:
+        if options.hybrid is None:
             growth = term_growth(self.index, find, filters, planned=planned)
             code = self.codec.query_code(modality, growth)
+            if code is not None:
+                code = replace(code, kept=options.query_z or 0)
         return _Way(find, filters, self._metric(options), depth, planned, code)
 
     def _terms(

@@ -128,6 +128,7 @@ typedef struct {
     const float *mean;
     double temperature;
     int top;
+    Py_ssize_t kept; /* terms of a query, those of largest weight; 0 for all */
 } Code;
 
 static void drop_code(PyObject *capsule)
@@ -149,8 +150,8 @@ static PyObject *code(PyObject *module, PyObject *arguments)
     if (made == NULL)
         return PyErr_NoMemory();
     memcpy(made->arrays, wanted, sizeof wanted);
-    if (PyArg_ParseTuple(arguments, "OOOOOOnndi", objects, objects + 1, objects + 2, objects + 3, objects + 4, objects + 5,
-                         &z, &cells, &made->temperature, &made->top) &&
+    if (PyArg_ParseTuple(arguments, "OOOOOOnndi|n", objects, objects + 1, objects + 2, objects + 3, objects + 4, objects + 5,
+                         &z, &cells, &made->temperature, &made->top, &made->kept) &&
         !take(made->arrays, objects, 6) &&
         take_centroids(&made->search, made->arrays + 1, made->arrays->view.shape[0], &held) &&
         set_budgets(&made->search, held, z, cells)) {
@@ -436,9 +437,20 @@ static const char *encode(Call *call)
         call->offsets[i] = at;
         if (i == n || largest_size(centred + i * d, d) == 0)
             continue;
-        weigh(cosines + i * z, z, call->code->temperature, call->code->top, call->weights + at);
+        int32_t *const weights = call->weights + at;
+        weigh(cosines + i * z, z, call->code->temperature, call->code->top, weights);
+        const int64_t kept = call->code->kept > 0 && call->code->kept < z ? call->code->kept : z;
+        const int32_t least = kept < z ? (int32_t)reached((const uint32_t *)weights, (size_t)z, (size_t)kept) : 0;
+        int64_t equal = kept; /* terms of the least weight, of which the first are kept */
         for (int64_t j = 0; j < z; j++)
-            call->terms[at++] = (int32_t)numbers[i * z + j];
+            equal -= weights[j] > least;
+        for (int64_t j = 0; j < z; j++) {
+            const int32_t weight = weights[j];
+            if (weight > least || (weight == least && equal-- > 0)) {
+                call->terms[at] = (int32_t)numbers[i * z + j];
+                call->weights[at++] = weight;
+            }
+        }
     }
     free(centred);
     free(numbers);
@@ -657,8 +669,8 @@ static PyMethodDef methods[] = {
      "peaks, mask, bytes of ids, their offsets, vectors, compact codes, their scales), of which all behind the peaks may "
      "be None, and its number of rows. Several parts need ids; d is 0 without vectors."},
     {"code", code, METH_VARARGS,
-     "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
-     "terms of queries."},
+     "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top, [kept]): a dictionary, which makes "
+     "the terms of queries, of which it keeps those of largest weight."},
     {"best", best_rows, METH_VARARGS,
      "best(parts, plan, k, vectors, terms): the k best rows of each query, as the plan says, a tuple (boc/plan.py): by the "
      "products with ``vectors``, or if those are None by posting lists. ``terms`` are a code, or offsets, terms and "

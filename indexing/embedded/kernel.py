@@ -97,6 +97,7 @@ class Kernel:
                 code.cells,
                 code.temperature,
                 code.top,
+                code.kept,
             ),
         )
 
