@@ -52,7 +52,7 @@ demo-model: install $(STUDIES:%=%/captions.csv)
 	OMP_NUM_THREADS=1 $(BIN)/boc train $(DEMO)/train/captions.csv -o $(DEMO)/model --recipe scenes \
 		--regions onnx:$(DEMO)/eyes.onnx $(MODEL_OPTIONS)
 	mkdir -p $(MODEL)
-	cp $(DEMO)/model/*.safetensors $(DEMO)/model/*.onnx $(DEMO)/model/*.npz $(addprefix $(DEMO)/model/,config.json tokenizer.json onnx.json) $(MODEL)
+	cp $(DEMO)/model/*.safetensors $(DEMO)/model/*.onnx $(DEMO)/model/*.npz $(addprefix $(DEMO)/model/,config.json tokenizer.json onnx.json words.json) $(MODEL)
 $(DEMO)/studies/%/captions.csv: | install
 	$(BIN)/python -m demo.gallery $(@D) --count $(LESSONS) --seed $*
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.resources import files
 from itertools import islice, starmap
 from typing import NamedTuple
 
@@ -68,11 +69,9 @@ def stop_words() -> frozenset[str]:
     """Return English stop-words, in lower case: scikit-learn's list of 318.
 
     The paper (BoC, section IV) names no list. This one also has words that pictures can show, such
-    as "fire".
+    as "fire". It is a file here, since the library takes seconds to load.
     """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    return frozenset(ENGLISH_STOP_WORDS)
+    return frozenset((files("boc") / "stop_words.txt").read_text(encoding="utf-8").split())
 
 
 def content_words(sentence: str) -> list[str]:

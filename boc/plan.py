@@ -22,6 +22,9 @@ Way: TypeAlias = Literal["terms", "all", "fill"]
 best of both, those that share a term first."""
 
 MOST = 2**31 - 1  # items of an index
+ALL_COMPARED = "all compared: the code took no part"
+MEASURED = 10  # hits that budgets are measured for
+PAGE = 40  # hits up to which all searches take the same candidates
 
 
 class Costs(NamedTuple):
@@ -139,6 +142,8 @@ def _plan(
     known: Statistics | None,
     costs: Costs,
 ) -> Plan:
+    if known is not None:
+        k = max(k, PAGE)
     plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
     if known is None:
         return plan
@@ -159,18 +164,24 @@ def _plan(
 
 def vectors_read(depth: int, k: int) -> int:
     """Return of how many candidates the vectors are read for k hits, where compact codes order
-    them: a twentieth, and five per hit of ten hits at least."""
-    return min(depth, max(5 * max(k, 10), math.ceil(0.05 * depth)))
+    them: a twentieth, and at least a hundred, the same for all lists up to a page, or five per hit
+    of longer ones."""
+    least = 5 * k if k > PAGE else 10 * MEASURED
+    return min(depth, max(least, math.ceil(0.05 * depth)))
 
 
-def usual_way(index: Engine) -> Way:
-    """Return how a search by vectors and without filters finds pictures, or sentences if there are
-    no pictures."""
+def usual_way(
+    index: Engine,
+    find: Modality | None = None,
+    filters: Sequence[Filter] = (),
+) -> Way:
+    """Return how a search by vectors finds what passes; of the modality ``find``, by default
+    pictures, or sentences if there are no pictures."""
     manifest = index.manifest
-    known = index.statistics("image" if manifest.items["image"] else "text")
+    known = index.statistics(find or ("image" if manifest.items["image"] else "text"), filters)
     last = manifest.codec["steps"][-1]
     n_terms = last["params"]["query_z"] if last["name"] == "Dictionary" else None
-    depth = candidates(10, manifest.rm, planned=True)
+    depth = candidates(MEASURED, manifest.rm, planned=True)
     return "all" if known.passing <= quick_items(known, index.costs, n_terms, depth) else "terms"
 
 
@@ -180,12 +191,25 @@ def least_items(index: Engine) -> int:
     return costs.begin if costs.row else costs.quick // index.manifest.identity.dim
 
 
-def candidates(k: int, rm: float, *, planned: bool) -> int:
+def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:
     """Return the number of candidates of k hits, ``rm`` per hit.
 
-    Fewer than ten hits are the first of ten, unless the budgets were given by hand.
+    Unless the budgets were given by hand, all lists up to a page have the same, so that a shorter
+    list is the beginning of a longer one: by vectors those for which the recall was measured, by an
+    alignment those of a page.
     """
-    return min(math.ceil(rm * max(k, 10 if planned else 1)), MOST)
+    if not planned or k > PAGE:
+        return min(math.ceil(rm * k), MOST)
+    measured = rm * (MEASURED if by_vectors else PAGE)
+    return min(max(math.ceil(measured), PAGE), MOST)
+
+
+def pages(k: int) -> list[int]:
+    """Return the lengths of the lists that one of k hits is made of: a page, and doubles of it."""
+    sizes = [PAGE]
+    while sizes[-1] < k:
+        sizes.append(2 * sizes[-1])
+    return sizes
 
 
 def term_growth(

@@ -189,6 +189,12 @@ class SparseStep(Step):
 
     sparse_form = "csr"
 
+    def _validate(self, X: Any, *, reset: bool) -> Any:
+        # Counts become float32, as they would by scikit-learn, which takes seconds to load.
+        if type(X) is sparse.csr_array and X.dtype == np.int32:
+            X = X.astype(np.float32)
+        return super()._validate(X, reset=reset)
+
     def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
             return super()._is_plain(X)
@@ -217,6 +223,9 @@ class ConceptStep(Step):
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
         """Validate ``X``. An array becomes sets of one row each."""
+        fitted = not reset and self.__sklearn_is_fitted__()
+        if fitted and isinstance(X, Ragged) and are_plain(X.values, self.n_features_in_):
+            return X
         from sklearn.utils.validation import check_is_fitted, validate_data
 
         if not reset:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
@@ -34,7 +35,7 @@ from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.topk import topk
-from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
+from boc.types import MODALITIES, Batch, Embeddings, Item, Modality, Ragged, SearchRequest
 from boc.vectors import Floats, Ints
 
 DEEPEST = 100  # hits looked at for a median rank
@@ -228,10 +229,12 @@ def evaluate_index(
 ) -> Evaluation:
     """Compute the recalls through an index that holds the items of ``path``.
 
-    K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of
-    ``Gallery.relevance``, also NDCG@25 of 25 hits. ``rerank`` is the metric that re-ranks them
-    (default: the index's). The median rank looks at 100 hits, not re-ranked; 101 stands for all
-    that lies deeper. ``tick`` is called with the size of each finished batch.
+    Without ``rm`` they are those of a user's searches, which may compare all vectors. With it they
+    are those of the code: K hits for each K, of ``rm`` * K candidates that share a term; of 1 they
+    are not re-ranked. With ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25 of 25
+    hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks
+    at 100 hits; 101 stands for all that lies deeper. ``tick`` is called with the size of each
+    finished batch.
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
@@ -267,37 +270,41 @@ def _evaluate_direction(
     tick: Callable[[int], object],
 ) -> tuple[Recall, list[float]]:
     """Compute the recall of one direction, and NDCG by query, empty without ``grades``."""
-    columns = {key: column for column, key in enumerate(file.ids(target))}
+    items = file.items(target)
+    columns = {item.id: column for column, item in enumerate(items)}
+    groups = {item.id: item.group or item.id for item in items}
     ranks = []
     ndcgs: list[float] = []
     done = 0
+
+    def ask(queries: Embeddings, k: int) -> NDArray[np.object_]:
+        """Return the ids (n, m) of k hits of each query."""
+        if options.rm == 1:
+            terms = searcher.codec.encode_queries(queries)
+            return searcher.index.rank(SearchRequest(terms, k, target))[0]
+        return searcher.rank_vectors(queries, options, k=k, find=target)[0]
+
     for batch in file.batches(asking, QUERIES):
-        queries = batch.embeddings
-        own = batch.items
-        hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
-        deep = SearchOptions(DEEPEST, options.rm and 1, target, rerank="dot")
-        hits.append(searcher.search_vectors(queries, deep))
-        ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
+        own = [query.group or query.id for query in batch.items]
+        batch_ranks = np.full(len(own), DEEPEST)
+        shallower = 0
+        # One list has the hits of all lengths, unless so many candidates are taken per hit.
+        for k in (DEEPEST,) if options.rm in (None, 1) else (*CUTOFFS, DEEPEST):
+            for i, ids in enumerate(ask(batch.embeddings, k)):
+                right = np.flatnonzero([groups.get(id) == own[i] for id in ids])
+                if len(right) and batch_ranks[i] == DEEPEST:
+                    batch_ranks[i] = max(right[0], shallower)
+            shallower = k
+        ranks.append(batch_ranks)
         if grades is not None:
-            best = searcher.search_vectors(queries, options, k=DEPTH, find=target)
+            best = ask(batch.embeddings, DEPTH)
             rows = np.full((len(own), DEPTH), -1)
-            for row, answers in zip(rows, best, strict=True):
-                row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
+            for row, ids in zip(rows, best, strict=True):
+                row[: len(ids)] = [columns.get(id, -1) for id in ids]
             ndcgs += ndcg_of_hits(rows, grades[done : done + len(own)]).tolist()
         done += len(own)
         tick(len(own))
-    *cut, last = np.concatenate(ranks, axis=1)
-    r1, r5, r10 = (100 * float(np.mean(r < k)) for r, k in zip(cut, CUTOFFS, strict=True))
-    return Recall(r1, r5, r10, float(np.floor(np.median(last))) + 1), ndcgs
-
-
-def _rank(hits: Sequence[Hit], query: Item) -> int:
-    """Rank (from 0) of the first hit of the query's picture, or DEEPEST."""
-    target = query.group or query.id
-    return next(
-        (rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target),
-        DEEPEST,
-    )
+    return Recall.of(np.concatenate(ranks)), ndcgs
 
 
 def _scorer(

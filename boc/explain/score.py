@@ -19,6 +19,7 @@ from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.paths import nfc
 from boc.plugins import find_item
+from boc.rerank.dot import dot
 from boc.search.options import check_sentence
 from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import Doubles, Floats, Ints, unit_rows
@@ -68,7 +69,8 @@ class Explanation:
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path
     of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then
-    says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words)
+    says why. ``by_vectors`` is the score by the vectors; None for terms of another system.
+    ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words)
     of the item in each term; its rows sum to 1, or to 0 for terms without single parts.
     ``offset`` is the part of the score by vectors that corrects hubs, None without such offsets.
     """
@@ -81,6 +83,7 @@ class Explanation:
     part_shares: Doubles = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
     offset: float | None = None
+    by_vectors: float | None = None
 
     @property
     def score(self) -> int:
@@ -118,6 +121,7 @@ class Explanation:
             "id": self.item.id,
             "modality": self.item.modality,
             "score": self.score,
+            "by_vectors": self.by_vectors,
             "terms": terms,
             "item_parts": _part_values(self.item_parts, self.weights),
             "query_parts": _part_values(self.query_parts, None),
@@ -221,14 +225,17 @@ def explain_item(
         code = heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    offset = None
-    if searcher.index.manifest.identity.has_offsets:
-        # The component in which an item holds its own offset, and a query its weight.
-        place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
-        stored = searcher.index.vectors([item.id])[0]
-        offset = round(float(embeddings.vectors[0, place] * stored[place]), 4)
-    explanation = Explanation(query, item, matches, _parts(embeddings), offset=offset)
-    if searcher.codec.given is not None:
+    explanation = Explanation(query, item, matches, _parts(embeddings))
+    if searcher.codec.given is None:
+        stored = searcher.index.vectors([item.id]).astype(np.float32)
+        by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
+        explanation = replace(explanation, by_vectors=by_vectors)
+        if searcher.index.manifest.identity.has_offsets:
+            # The component in which an item holds its own offset, and a query its weight.
+            place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
+            offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
+            explanation = replace(explanation, offset=offset)
+    else:
         return replace(
             explanation,
             missing="another system made the terms, from parts that it knows",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import chain
 from typing import Any
@@ -19,7 +19,20 @@ GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180p
 
 class Hits(HitList):
     """The hits of a query, best first: a sequence of ``Hit``, whose items are read when somebody
-    looks at one. A notebook shows them as thumbnails."""
+    looks at one. A notebook shows them as thumbnails.
+
+    ``notes`` say how the sentence was read, which of its words the encoder hardly knows, and why
+    there are no hits.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        make: Callable[[], Sequence[Hit]],
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(count, make)
+        self.notes = list(notes)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata

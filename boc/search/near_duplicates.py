@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.plan import PAGE
 from boc.types import Hit
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def select_distinct(
 ) -> list[Hit]:
     """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below
     ``near``."""
-    depth = min(POOL * k, k + SPARE)
+    # A page is chosen from at least, so that the duplicates of a hit do not depend on k.
+    wanted = max(k, PAGE)
+    depth = min(POOL * wanted, wanted + SPARE)
     while True:
         hits = ask(depth)
         distinct = collapse(
@@ -37,7 +40,7 @@ def select_distinct(
             index.vectors([hit.item.id for hit in hits]).astype(np.float32),
             near,
         )
-        if len(distinct) >= k or len(hits) < depth or depth >= DEEPEST:
+        if len(distinct) >= wanted or len(hits) < depth or depth >= DEEPEST:
             return distinct[:k]
         depth *= POOL
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.labels import stop_words
 from boc.paths import nfc
 from boc.search.options import check_sentence
 from boc.types import Embeddings, Ragged
@@ -71,9 +72,10 @@ class QueryPart:
 @dataclass(frozen=True)
 class Query:
     """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights
-    matter."""
+    matter. ``note`` says how its sentence was read, if not literally."""
 
     parts: tuple[QueryPart, ...]
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Sequence) or not all(
@@ -104,7 +106,7 @@ class Query:
         Parameters
         ----------
         text : str, optional
-            A sentence, taken literally.
+            A sentence; what it denies ("no house", "without a hat") is unwanted.
         minus : sequence of str
             Unwanted words or sentences.
         images : sequence of paths
@@ -122,6 +124,13 @@ class Query:
                 "has none",
             )
         minus, images, like, unlike = map(_different, (minus, images, like, unlike))
+        note = ""
+        denied: list[str] = []
+        if isinstance(text, str):
+            text, denied = read_negations(text)
+        if denied:
+            note = f"read as: {text} {' '.join(map(_unwanted, denied))}"
+            minus = _different([*minus, *denied])
         examples = len(images) + len(like)
         unwanted = len(minus) + len(unlike)
         plus = weight / max(1, examples)
@@ -134,6 +143,7 @@ class Query:
                 *(QueryPart("text", each, less) for each in minus),
                 *(QueryPart("item", id, less) for id in unlike),
             ),
+            note,
         )
 
     @property
@@ -167,6 +177,11 @@ class Query:
         return replace(options, rerank="dot")
 
 
+def _unwanted(words: str) -> str:
+    """Return words as an unwanted part is typed."""
+    return f'-"{words}"' if " " in words else f"-{words}"
+
+
 def _different(values: Sequence[Path | str]) -> list[str]:
     """Return the values of a list, each once: what is said twice counts once."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
@@ -194,6 +209,53 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     if not minus:
         return rest, []
     return " ".join(rest.split()) or None, minus
+
+
+NEGATION = re.compile(r"(?i)[,;]?\s*\b(?:and |but |with )?(?:no|not|without)\b")
+QUOTED = re.compile('"[^"]*"')
+WORD = re.compile(r"[^\W_][\w'\u2019-]*")
+ARTICLES = {"a", "an", "the", "any", "his", "her", "their", "its"}
+
+
+def read_negations(sentence: str) -> tuple[str, list[str]]:
+    """Return a sentence without what it denies, and that: ``no``, ``not`` and ``without`` deny the
+    words up to the next comma, stop-word or end.
+
+    >>> read_negations("a kite, no house")
+    ('a kite', ['house'])
+    >>> read_negations("a man without a red hat on a beach")
+    ('a man on a beach', ['red hat'])
+    """
+    if sentence.lstrip().startswith("{"):  # terms of another system
+        return sentence, []
+    quoted = [match.span() for match in QUOTED.finditer(sentence)]
+    stops = stop_words()
+    rest = ""
+    end = 0
+    minus = []
+    for match in NEGATION.finditer(sentence):
+        if match.start() < end or any(low < match.start() < high for low, high in quoted):
+            continue
+        words: list[str] = []
+        until = match.end()
+        for word in WORD.finditer(sentence, until):
+            lower = word[0].lower()
+            # A participle begins what the rest does: "no shirt climbing a rock".
+            acts = lower.endswith("ing") and WORD.match(sentence[word.end() :].lstrip())
+            ends = words and (acts or lower in stops - ARTICLES)
+            if ends or sentence[until : word.start()].strip():
+                break
+            if lower not in stops:
+                words.append(word[0])
+            until = word.end()
+        if words:
+            minus.append(" ".join(words))
+            rest += sentence[end : match.start()]
+            end = until
+    rest = " ".join((rest + sentence[end:]).split())
+    if minus and rest.strip(" ,.;"):
+        return rest, minus
+    return sentence, []
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:

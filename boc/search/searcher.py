@@ -26,7 +26,7 @@ from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
-from boc.plan import candidates, term_growth
+from boc.plan import PAGE, candidates, pages, term_growth, usual_way
 from boc.plugins import check_name, find_item
 from boc.search.background import Background
 from boc.search.hits import Hits
@@ -34,6 +34,7 @@ from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
+from boc.search.remarks import knows_none, rare_words, read_counts
 from boc.types import (
     Embeddings,
     Hit,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 KEPT = 64  # options of searches that are kept, checked, for the next query with the same
 FUSED = 10_000  # hits of a ranking that are fused at most
+ZERO = "all scores are 0: the query is like nothing here"
 BLOCK = 256  # queries per request of a batch that several threads share
 
 
@@ -238,7 +240,7 @@ class Searcher:
                 "numbers, and index.search_many([...]) for several sentences",
             )
         return self.search_query(
-            Query((QueryPart("text", text),)),
+            Query.of(text),
             options,
             stages=stages,
             **keywords,
@@ -268,17 +270,28 @@ class Searcher:
         one row, if they are encoded already. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
-        query = Query(tuple(self._known(part) for part in query.parts))
+        query = replace(query, parts=tuple(self._known(part) for part in query.parts))
+        notes = [*filter(None, [query.note])]
+        nothing = options.hybrid is None and self._knows_none(query)
+        if nothing:
+            notes.append(
+                f"the encoder knows no word of {query.words!r}: nothing can be found by it",
+            )
+        elif options.hybrid is None:
+            texts = [str(part.value) for part in query.parts if part.kind == "text"]
+            notes += filter(None, map(self.note, texts))
         if encoded is None:
             with timed(stages, "encode_ms"):
                 encoded = [self._encode(part) for part in query.parts]
         with timed(stages, "code_ms"):
             rows, parts = self._compose(query, encoded, options)
+        if nothing:
+            return Hits(0, list, notes)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
         if query.ids:
             hits = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
-        return _sort_hits(hits, options)
+        return self._finish(hits, rows.vectors[0], options, notes)
 
     def search_texts(
         self,
@@ -294,7 +307,12 @@ class Searcher:
         encoder = self.encoder
         with timed(stages, "encode_ms"):
             encoded = encoder.encode_texts(texts)
-        return self.search_vectors(encoded, options, texts=texts, stages=stages)
+        answers = self.search_vectors(encoded, options, texts=texts, stages=stages)
+        for i, text in enumerate(texts):
+            query = Query.of(text)
+            if query.note or self.note(text) or self._knows_none(query):
+                answers[i] = self.search_query(query, options, stages=stages)
+        return answers
 
     def search_words(
         self,
@@ -339,7 +357,8 @@ class Searcher:
                     "query",
                 )
         answers = self._hits(_Queries(queries, texts or ()), options, stages)
-        return [_sort_hits(hits, options) for hits in answers]
+        pairs = zip(answers, queries.vectors, strict=True)
+        return [self._finish(hits, vector, options) for hits, vector in pairs]
 
     def rank_vectors(
         self,
@@ -369,7 +388,15 @@ class Searcher:
         size = max(1, min(BLOCK, -(-n // threads)))
 
         def rank(some: Embeddings) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-            return self.index.rank(self._request(_Queries(some), options, None))
+            if not self._goes_on(options):
+                return self.index.rank(self._request(_Queries(some), options, None))
+            answers = self._ordered(_Queries(some), options, None)
+            ids = np.full((len(some), max(map(len, answers), default=0)), None, object)
+            scores = np.full(ids.shape, -np.inf)
+            for i, hits in enumerate(answers):
+                ids[i, : len(hits)] = [hit.id for hit in hits]
+                scores[i, : len(hits)] = [hit.score for hit in hits]
+            return ids, scores
 
         if n <= size:
             return rank(queries)
@@ -444,6 +471,27 @@ class Searcher:
                 f"search_query takes a Query, got {type(query).__name__}; search takes a sentence",
             )
         return query.with_metric(self._options(options, **keywords))
+
+    @cached_property
+    def caption_counts(self) -> Mapping[str, int]:
+        """The number of captions, in the training of the encoder, with each word; empty if it does
+        not tell."""
+        return {} if self.codec.given else read_counts(self.encoder.identity.spec)
+
+    def note(self, text: str) -> str:
+        """Return which words of a sentence the encoder hardly knows; empty for most sentences."""
+        rare = rare_words(self.caption_counts, text)
+        if not rare:
+            return ""
+        words = ", ".join(f"{word!r} ({captions} captions)" for word, captions in rare)
+        return f"the encoder hardly knows {words}; the nearest are shown"
+
+    def _knows_none(self, query: Query) -> bool:
+        """Return whether the encoder counts words, and knows none of the wanted sentences."""
+        if not all(part.kind == "text" for part in query.positive):
+            return False
+        vocabulary = getattr(self.encoder, "vocabulary", ())
+        return knows_none(self.caption_counts, vocabulary, query.words or "")
 
     def _metric(self, options: SearchOptions) -> Metric:
         return options.rerank or self.index.manifest.rerank
@@ -571,14 +619,15 @@ class Searcher:
         filters = cast("tuple[Filter, ...]", options.filters)
         planned = options.rm is None and options.query_z is None
         rm = self.index.manifest.rm if options.rm is None else options.rm
-        depth = candidates(options.k, rm, planned=planned)
+        metric = self._metric(options)
+        depth = candidates(options.k, rm, planned=planned, by_vectors=metric == "dot")
         code = None
         if options.hybrid is None:
             growth = term_growth(self.index, find, filters, planned=planned)
             code = self.codec.query_code(modality, growth)
             if code is not None:
                 code = replace(code, kept=options.query_z or 0)
-        return _Way(find, filters, self._metric(options), depth, planned, code)
+        return _Way(find, filters, metric, depth, planned, code)
 
     def _terms(
         self,
@@ -611,6 +660,44 @@ class Searcher:
                 ask = partial(self._first_hits, queries.take(i), plain, stages)
                 distinct.append(select_distinct(ask, self.index, options.k, near))
             return distinct
+        return self._ordered(queries, options, stages)
+
+    def _goes_on(self, options: SearchOptions) -> bool:
+        """Return whether a list is longer than a page, and not exact at any length."""
+        given = options.rm is not None or options.query_z is not None
+        if options.k <= PAGE or given or self.codec.given is not None:
+            return False
+        if options.hybrid is not None or self._metric(options) != "dot":
+            return True
+        filters = cast("tuple[Filter, ...]", options.filters)
+        return usual_way(self.index, self.target(options.find), filters) != "all"
+
+    def _ordered(
+        self,
+        queries: _Queries,
+        options: SearchOptions,
+        stages: Stages | None,
+    ) -> Sequence[Sequence[Hit]]:
+        """Return the hits of each query in an order that does not depend on their number: a list
+        longer than a page goes on with what deeper searches find, and begins as a shorter one."""
+        if not self._goes_on(options):
+            return self._one_request(queries, options, stages)
+        lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
+        for size in pages(options.k):
+            deeper = self._one_request(queries, replace(options, k=size), stages)
+            for hits, others in zip(lists, deeper, strict=True):
+                known = {hit.id for hit in hits}
+                new = [hit for hit in others if hit.id not in known]
+                hits += new[: size - len(hits)]
+        return [hits[: options.k] for hits in lists]
+
+    def _one_request(
+        self,
+        queries: _Queries,
+        options: SearchOptions,
+        stages: Stages | None,
+    ) -> Sequence[Sequence[Hit]]:
+        """Return the hits of each query by one request to the index."""
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
             # The candidates are fused before the last of them are dropped.
@@ -628,6 +715,18 @@ class Searcher:
             return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
         return answers
 
+    def _finish(
+        self,
+        hits: Sequence[Hit],
+        vector: NDArray[np.float32],
+        options: SearchOptions,
+        notes: Sequence[str] = (),
+    ) -> Hits:
+        """Return the hits of a query of this vector in the order wanted; none if it is zero."""
+        if self.codec.given is None and self._metric(options) == "dot" and not vector.any():
+            return Hits(0, list, [*notes, ZERO])
+        return _sort_hits(hits, options, notes)
+
     def _first_hits(
         self,
         query: _Queries,
@@ -638,10 +737,14 @@ class Searcher:
         return self._hits(query, replace(options, k=k), stages)[0]
 
 
-def _sort_hits(hits: Sequence[Hit], options: SearchOptions) -> Hits:
+def _sort_hits(
+    hits: Sequence[Hit],
+    options: SearchOptions,
+    notes: Sequence[str] = (),
+) -> Hits:
     if options.sort is not None:
         hits = by_field(hits, options.sort)
-    return Hits(len(hits), lambda: hits)
+    return Hits(len(hits), lambda: hits, notes)
 
 
 def _check_options(

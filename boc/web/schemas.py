@@ -141,13 +141,15 @@ class StagesAnswer(BaseModel):
 class SearchAnswer(BaseModel):
     """Hits, best first, or by the field that ``sort`` names.
 
-    ``postings`` is the total length of the posting lists of the ``terms`` of the query,
+    ``notes`` say how the sentence was read, which words the encoder hardly knows, and why there are
+    no hits. ``postings`` is the total length of the posting lists of the ``terms`` of the query,
     ``candidates`` the largest number of re-ranked items, ``more`` whether a larger k might give
     more hits.
     """
 
     find: Modality
     hits: list[HitAnswer]
+    notes: list[str]
     stages: StagesAnswer
     postings: int
     terms: int
@@ -214,13 +216,14 @@ class PartsAnswer(BaseModel):
 class ExplanationAnswer(BaseModel):
     """Why an item has its score: the products of ``terms`` add up to ``score``.
 
-    ``offset`` is the part of the score by vectors that corrects hubs. ``alignment`` holds the
-    cosine of each part of the query with each part of the item.
+    ``by_vectors`` is the score by the vectors, ``offset`` the part of it that corrects hubs.
+    ``alignment`` holds the cosine of each part of the query with each part of the item.
     """
 
     id: str
     modality: Modality
     score: int
+    by_vectors: float | None
     terms: list[TermAnswer]
     item_parts: PartsAnswer | None
     query_parts: PartsAnswer | None

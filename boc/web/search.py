@@ -138,7 +138,11 @@ def answer_question(
             }
             for hit in hits
         ]
-    assert stages.codes is not None
+    postings = 0
+    terms = 0
+    if stages.codes is not None:  # where a search was of use
+        postings = int(snapshot.frequencies[stages.codes.indices].sum())
+        terms = int(stages.codes.nnz)
     milliseconds = {}
     for name in schemas.StagesAnswer.model_fields:
         value = getattr(stages, name, None)
@@ -146,9 +150,10 @@ def answer_question(
     return {
         "find": find,
         "hits": shown,
+        "notes": hits.notes,
         "stages": milliseconds,
-        "postings": int(snapshot.frequencies[stages.codes.indices].sum()),
-        "terms": int(stages.codes.nnz),
+        "postings": postings,
+        "terms": terms,
         "candidates": stages.candidates,
         "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),
     }

@@ -16,6 +16,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
 from boc.foreign import parse_json
 from boc.plugins import RegionSource
+from boc.search.remarks import write_counts
 
 from ..networks import text_towers
 from ..runtime.device import pick
@@ -218,6 +219,7 @@ class Training:
             held_out,
         )
         create_folder(folder, recipe.kind, network, tower.tokens, source)
+        write_counts(folder, [caption.content for caption in captions])
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     @property

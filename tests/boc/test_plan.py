@@ -43,9 +43,9 @@ def request_for(k: int, depth: int, **options: Any) -> SearchRequest:
     depth=st.integers(1, 5000),
     k=st.integers(1, 300),
 )
-def test_vectors_read_are_a_twentieth_and_five_per_hit(depth: int, k: int) -> None:
+def test_vectors_read_are_a_twentieth_and_a_hundred(depth: int, k: int) -> None:
     size = vectors_read(depth, k)
-    least = max(5 * max(k, 10), depth / 20)
+    least = max(5 * k if k > 40 else 100, depth / 20)
     assert size <= depth
     assert size == depth or least <= size < least + 1
 
@@ -54,9 +54,12 @@ def test_vectors_read_are_a_twentieth_and_five_per_hit(depth: int, k: int) -> No
     k=st.integers(1, 99),
     rm=st.floats(1, 1e300),
 )
-def test_fewer_hits_are_the_first_of_ten(k: int, rm: float) -> None:
-    assert candidates(k, rm, planned=True) == candidates(max(k, 10), rm, planned=False)
+def test_all_lists_up_to_a_page_have_the_same_candidates(k: int, rm: float) -> None:
     assert candidates(k, rm, planned=False) == min(math.ceil(k * rm), 2**31 - 1)
+    for by_vectors, of in ((True, 10), (False, 40)):
+        found = candidates(k, rm, planned=True, by_vectors=by_vectors)
+        least = candidates(k if k > 40 else of, rm, planned=False)
+        assert found == (least if k > 40 else max(40, least))
 
 
 @given(
@@ -88,7 +91,7 @@ def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
         costs,
     )
     assert (plan.way == "all") == (passing <= min(costs.quick // dim, costs.window))
-    enough = min(k * rm, k * costs.choice)
+    enough = min(k * rm, max(k, 40) * costs.choice)
     few = plan.are_few(min(matching, passing), 20)
     assert few == (plan.way == "terms" and min(matching, passing) < min(enough, passing))
 

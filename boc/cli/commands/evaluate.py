@@ -164,7 +164,7 @@ def command(
         click.echo(json.dumps(tables))
         return
     for label, table in tables.items():
-        click.echo(label)
+        click.echo(describe(label, name, at, rm))
         for direction, side in (
             ("sentence to picture", "text_to_image"),
             ("picture to sentence", "image_to_text"),
@@ -204,14 +204,40 @@ def measure_index(
     rerank: Metric | None,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
-    """Yield the same through an index."""
+    """Yield the same through an index; unless ``rm`` is given, also by its code where a search
+    would compare all vectors, at the budgets of the index and without re-ranking."""
     from boc.evaluate.runs import evaluate_index
+    from boc.search.searcher import Searcher
 
-    with options.bars() as bars:
-        tick = bars.ticks("searching", gallery.images + len(gallery.captions))
-        path = gallery.paths[0]
-        report = evaluate_index(path, name, at, rm, rerank, relevance=relevance, tick=tick)
-    yield "index", report.recalls, report.ndcg
+    budgets = {"index": rm}
+    if rm is None:
+        searcher = Searcher.open(name, at)
+        if searcher.codec.given is None:
+            budgets |= {"code": searcher.index.manifest.rm, "code alone": 1}
+    for label, each in budgets.items():
+        with options.bars() as bars:
+            tick = bars.ticks("searching", gallery.images + len(gallery.captions))
+            path = gallery.paths[0]
+            report = evaluate_index(path, name, at, each, rerank, relevance=relevance, tick=tick)
+        yield label, report.recalls, report.ndcg
+
+
+def describe(label: str, name: str | None, at: str, rm: float | None) -> str:
+    """Return the label of a protocol with what it measures."""
+    if name is None:
+        return label
+    from boc.plan import ALL_COMPARED, usual_way
+    from boc.search.searcher import Searcher
+
+    index = Searcher.open(name, at).index
+    about = f"re-ranked from {rm or index.manifest.rm:g} candidates per hit that share a term"
+    if label == "index" and rm is None:
+        about = "as a search"
+        if usual_way(index) == "all":
+            about += f"; {ALL_COMPARED}"
+    elif label == "code alone" or rm == 1:
+        about = "ranked by its terms"
+    return f"{label}, {about}"
 
 
 def measure_runs(

@@ -51,7 +51,7 @@ def command(
             "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
         )
     from boc.explain.score import explain
-    from boc.plan import usual_way
+    from boc.plan import ALL_COMPARED, usual_way
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder)
@@ -66,8 +66,10 @@ def command(
         click.echo(json.dumps({**said, **explanation.to_dict()}, ensure_ascii=False))
     else:
         print_terms(explanation)
+        if explanation.by_vectors is not None:
+            click.echo(f"vectors  {explanation.by_vectors:.4f}, the score by vectors")
         if plan == "all":
-            click.echo("plan all: a search compares all vectors, and needs no terms", err=True)
+            click.echo(ALL_COMPARED, err=True)
     if explanation.missing:
         click.echo(f"terms only: {explanation.missing}", err=True)
 
@@ -95,7 +97,8 @@ def print_terms(explanation: Explanation) -> None:
     if explanation.matches:
         click.echo(f"score    {explanation.score}")
     else:
-        click.echo(f"{options.plain(explanation.item.id)} shares no term with this query", err=True)
+        shown = options.plain(explanation.item.id)
+        click.echo(f"{shown} shares no term with this query: only its vector is near", err=True)
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
         words = [f"{options.plain(word)} {count}" for word, count in counts.items()]

@@ -28,6 +28,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     from boc import plugins
     from boc.manage.budgets import DRIFT
     from boc.manage.facts import index_facts
+    from boc.plan import ALL_COMPARED
     from boc.plugins import check_name
 
     backend = plugins.backend(at)
@@ -49,7 +50,8 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     drifted = f"; it {DRIFT}" if facts["drifted"] else ""
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
-    candidates = f"{facts['rm']:g} candidates for each hit; plan {facts['plan']}"
+    way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
+    candidates = f"{facts['rm']:g} candidates for each hit; {way}"
     hubs = "as they are: the encoder has no bank of queries"
     if facts["offsets"]:
         hubs = "corrected by offsets from the bank of the encoder"
@@ -88,7 +90,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
     """Say what recall the budgets were chosen for, and what they reached."""
     if not recall:
-        return "budgets given by hand"
+        return "none was aimed at"
     if plan == "all" or "measured" not in recall:
         return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
     low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"

@@ -20,12 +20,13 @@ from boc.errors import BocError, leave_out
 from boc.names import HYBRIDS, MODALITIES, REQUEST_FORMS, Hybrid, RequestForm
 
 if TYPE_CHECKING:
+    from boc.search.hits import Hits
     from boc.search.options import SearchOptions
     from boc.search.queries import Query
     from boc.search.searcher import Searcher
     from boc.types import Hit
 
-    Answers = Sequence[tuple[str, str, list[Hit]]]
+    Answers = Sequence[tuple[str, str, Hits]]
     """The id of a query, the query as text, and its hits."""
 
 
@@ -318,13 +319,19 @@ def print_answers(
     as_json: bool,
 ) -> None:
     """Print hits as JSON, as ``paths`` with a line end or a zero byte behind each, or as a list."""
+    from boc.plan import ALL_COMPARED
+
     for id, query, hits in answers:
         if as_json:
             record = {"query": query, "hits": [hit.to_dict() for hit in hits]}
+            if hits.notes:
+                record["notes"] = hits.notes
             if id:
                 record = {"id": id, **record}
             if plan:
                 record["plan"] = plan
+            if plan == "all":
+                record["note"] = ALL_COMPARED
             click.echo(json.dumps(record, ensure_ascii=False))
             continue
         if paths is None:
@@ -337,6 +344,8 @@ def print_answers(
         if not hits:
             which = "no item that passes all filters" if search_options.filters else "nothing"
             click.echo(f"{which} matches this query", err=True)
+        for note in hits.notes:
+            click.echo(options.plain(note), err=True)
 
 
 def print_hit(rank: int, hit: Hit) -> None:
@@ -386,5 +395,8 @@ def tell_words(searcher: Searcher, text: str) -> None:
         )
         return
     for word, near in Spelling(searcher).unknown(text):
+        # Of words without a likely other one the notes tell already, where the encoder counts.
+        if near is None and searcher.caption_counts:
+            continue
         meant = f"; did you mean {near}?" if near else ""
         click.echo(f"{word!r} is no word of this index or its encoder{meant}", err=True)

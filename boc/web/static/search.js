@@ -135,12 +135,12 @@ export class Search {
       return this.notices.tell(text);
     }
     this.meter.show(answer, answer.wall);
-    this.#spell();
+    this.#spell(answer.notes ?? []);
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
   }
 
-  /** Name what of the sentence nothing here knows, once nothing is typed any more, and offer what may be meant. */
-  #spell() {
+  /** Say the notes and what of the sentence nothing here knows, once nothing is typed any more; offer what may be meant. */
+  #spell(notes) {
     clearTimeout(this.spelling);
     const { q } = page.state;
     if (page.picture || !q.trim()) return;
@@ -148,11 +148,12 @@ export class Search {
     this.spelling = setTimeout(async () => {
       if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
       const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
-      if (!words.length || shown !== request()) return;
+      if (shown !== request()) return;
+      if (!words.length) return notes.length && this.meter.say(notes.join("; "));
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
       this.meter.say(
-        `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`,
+        [...notes, `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`].join("; "),
         right !== q && right,
         this.onQuery,
       );

@@ -109,7 +109,7 @@ def test_search_output(
         query.format(home=library) for query in queries
     ]
     for answer in found:
-        assert set(answer) - {"id", "plan"} == {"query", "hits"}
+        assert set(answer) - {"id", "plan", "note"} == {"query", "hits"}
         assert answer.get("plan", "all") == "all"  # there are few items
         assert len(answer["hits"]) == 7
         scores = [hit["score"] for hit in answer["hits"]]
@@ -300,7 +300,9 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
     assert f"vectors {dense:.0f}, " in lines["bytes"]
-    assert lines["re-rank"] == "dot, 10 candidates for each hit; plan all"
+    assert (
+        lines["re-rank"] == "dot, 10 candidates for each hit; all compared: the code took no part"
+    )
 
 
 def test_indexing_again_does_nothing(home: Path) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc.codecs import Code
+from boc import plugins
+from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.evaluate.metrics import evaluate_ndcg
+from boc.evaluate.metrics import Recall, evaluate_ndcg
 from boc.evaluate.runs import Gallery
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.manage.build import build_index
 from boc.names import METRICS, Metric
+from boc.plugins import Engine
 from boc.rerank.alignment import align
 from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts
 from boc.vectors import unit_rows
@@ -194,7 +196,6 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
             *options,
         ).stdout,
     )
-    assert list(found) == ["index"]
     for one, other in zip(
         dense.values(),
         found.values(),
@@ -237,6 +238,59 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
         "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that"
         in refused.stderr
     )
+
+
+def slow_code_ranks(path: Path, index: Engine, find: str) -> list[int]:
+    """Rank (from 0) of the first right item of each query by the products of its terms, below
+    100."""
+    codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+    asking = "text" if find == "image" else "image"
+    with FeatureFile(path) as file:
+        queries = file.batch(asking, 0, 1000)
+        items = sorted(file.items(find), key=lambda item: item.id)
+    codes = codec.encode_queries(queries.embeddings).toarray()
+    rows = index.terms([item.id for item in items]).toarray()
+    ranks = []
+    for query, code in zip(queries.items, codes, strict=True):
+        scores = [int(sum(int(a) * int(b) for a, b in zip(code, row, strict=True))) for row in rows]
+        order = sorted(range(len(items)), key=lambda i: -scores[i])
+        right = [
+            place
+            for place, i in enumerate(order)
+            if items[i].group == query.group and scores[i] > 0
+        ]
+        ranks.append(min([*right, 100]))
+    return ranks
+
+
+@pytest.mark.parametrize("code", ["scalar:2", "bits:3", "permutation:2"])
+def test_a_code_is_measured_beside_what_a_user_gets(tmp_path: Path, code: str) -> None:
+    path = write(
+        tmp_path / "f.h5",
+        items_of(30, 60),
+        dim=8,
+        least=1,
+    )
+    at = f"file:{tmp_path / 'index'}"
+    build_index("all", path, at=at, code=code)
+    options = ("--name", "all", "--at", at)
+    dense = json.loads(boc("evaluate", path, "--json").stdout)["all 30 pictures"]
+    found = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    assert list(found) == ["index", "code", "code alone"]
+    assert found["index"] == dense
+    index = plugins.backend(at).open("all")
+    for find, side in (("image", "text_to_image"), ("text", "image_to_text")):
+        alone = Recall.of(np.array(slow_code_ranks(path, index, find)))
+        assert found["code alone"][side] == pytest.approx(asdict(alone))
+        code_side = found["code"][side]
+        assert code_side["r10"] >= alone.r10
+        for k, bound in ((1, "r1"), (5, "r5"), (10, "r10")):
+            assert (code_side[bound] < 50) <= (code_side["median_rank"] > k)
+    shown = boc("evaluate", path, *options).stdout.splitlines()
+    assert shown[0] == "index, as a search; all compared: the code took no part"
+    assert shown[6] == "code alone, ranked by its terms"
+    by_hand = boc("evaluate", path, *options, "--rm", 1, "--json")
+    assert json.loads(by_hand.stdout) == {"index": found["code alone"]}
 
 
 @pytest.mark.parametrize("metric", METRICS)

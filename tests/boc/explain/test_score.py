@@ -341,7 +341,7 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
     found = explain(searcher, "003.png", SENTENCE)
     result = run("explain", "photos", SENTENCE, "003.png", "--at", f"file:{library / 'index'}")
     lines = result.stdout.splitlines()
-    assert len(lines) == len(found.matches) + 1 <= 11
+    assert len(lines) == len(found.matches) + 2 <= 12
     for line, match in zip(lines, found.matches, strict=False):
         share, _, term, f, _, g, _, product, *words = line.split()
         assert (term, int(f), int(g)) == (
@@ -356,7 +356,7 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
         )
         assert match.label is not None
         assert " ".join(words) == ", ".join(match.label.words)
-    assert lines[-1] == f"score    {found.score}"
+    assert lines[-2] == f"score    {found.score}"
 
 
 def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
@@ -403,3 +403,23 @@ def test_the_command_says_what_is_wrong(
     assert result.exit_code != 0
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
+
+
+def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
+    searcher: Searcher,
+    library: Path,
+) -> None:
+    sentence, bare = next(
+        (text, hit)
+        for text in (SENTENCE, "green", "a blue box at the top", "left", "something yellow")
+        for hit in searcher.search(text, k=40)
+        if not explain(searcher, hit.id, text).matches
+    )
+    assert explain(searcher, bare.id, sentence).by_vectors == pytest.approx(
+        bare.score,
+        abs=1e-5,
+    )
+    told = run("explain", "photos", sentence, bare.id, "--at", f"file:{library / 'index'}")
+    assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score by vectors"
+    assert f"{bare.id} shares no term with this query: only its vector is near" in told.stderr
+    assert "all compared: the code took no part" in told.stderr

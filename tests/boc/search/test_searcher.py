@@ -1,6 +1,8 @@
 """Queries of a few terms only, the heaviest; what a search took."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -398,3 +400,37 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
         )
         == before
     )
+
+
+COLD = """
+import sys
+from boc.search.searcher import Searcher
+for name in sys.argv[2:]:
+    Searcher.open(name, sys.argv[1]).search("a red box", rm=1)
+print(*{"sklearn", "scipy.stats", "pandas"} & sys.modules.keys())
+"""
+
+
+@pytest.mark.slow
+def test_a_cold_search_by_any_code_loads_no_library_for_learning(
+    library: Path,
+    tmp_path: Path,
+) -> None:
+    photos = library / "photos.h5"
+    codes = dict.fromkeys(("dictionary", "scalar", "permutation", "bits", "late"), "")
+    for kind in ("plain", "words", "learned"):
+        book = tmp_path / f"{kind}.npz"
+        made = boc("build-codebook", photos, "-o", book, "--kind", kind, "--clusters", 16)
+        assert made.exit_code == 0, made.output
+        for code in {"plain": ("hard", "soft")}.get(kind, (kind,)):
+            codes[code] = f"(codebook='{book}')"
+    at = f"file:{tmp_path / 'index'}"
+    for code, arguments in codes.items():
+        assert boc("index", code, photos, "--at", at, "--code", code + arguments).exit_code == 0
+    loaded = subprocess.run(
+        [sys.executable, "-c", COLD, at, *codes],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stdout == "\n"

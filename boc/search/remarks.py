@@ -1,0 +1,84 @@
+"""What is true to say of a sentence: which of its words the encoder hardly knows, and whether it
+knows any.
+
+No score tells whether a thing is in a library; how often its name stood in the captions of training
+does tell whether the encoder can know it. The file ``words.json`` of a model folder has the number
+of captions with each word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from boc.atomic_files import write_text
+from boc.errors import EncoderError, check_system
+from boc.foreign import Count, read_json, typed
+from boc.labels import content_words
+from boc.paths import nfc
+
+COUNTS = "words.json"  # in a model folder
+FEW = 10  # captions of training from which the encoder knows a word
+
+_LETTERS = re.compile(r"[^\W_]+")
+
+
+class RareWord(NamedTuple):
+    """A word, and the number of captions of training with it."""
+
+    word: str
+    captions: int
+
+
+def write_counts(folder: Path, captions: Iterable[str]) -> None:
+    """Write into a model folder in how many captions each content word stands."""
+    counts = Counter(word for text in captions for word in set(content_words(nfc(text))))
+    write_text(folder / COUNTS, json.dumps(dict(sorted(counts.items())), ensure_ascii=False))
+
+
+def read_counts(spec: str) -> Mapping[str, int]:
+    """Return the counts of the encoder ``KIND:FOLDER``; empty for one whose folder has none.
+    EncoderError for a damaged file."""
+    path = Path(spec.partition(":")[2].partition("?")[0]) / COUNTS
+    try:
+        return typed(read_json(path), dict[str, Count])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        check_system(path, error, EncoderError)
+        raise EncoderError(f"{path}: cannot be read ({error}); delete it") from error
+
+
+def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
+    """Return the content words of a sentence with fewer than ``FEW`` captions, in its order; none
+    without counts."""
+    rare = []
+    for word in dict.fromkeys(content_words(nfc(text))) if counts else ():
+        captions = max(counts.get(form, 0) for form in _forms(word))
+        # Of a word with a hyphen each part may be known.
+        parts = [max(counts.get(form, 0) for form in _forms(part)) for part in word.split("-")]
+        if max(captions, min(parts)) < FEW:
+            rare.append(RareWord(word, captions))
+    return rare
+
+
+def _forms(word: str) -> list[str]:
+    """Return a word with and without the s of a plural or a genitive."""
+    bare = re.sub(r"['\u2019]s?$|s$", "", word)
+    return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es")]
+
+
+def knows_none(
+    counts: Mapping[str, int],
+    vocabulary: Collection[str],
+    text: str,
+) -> bool:
+    """Return whether an encoder that has counts knows no word of a sentence, in whatever script."""
+    if not counts:
+        return False
+    words = _LETTERS.findall(nfc(text).lower())
+    return not any(word in vocabulary or counts.get(word) for word in words)

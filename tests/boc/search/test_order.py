@@ -1,0 +1,106 @@
+"""One order of hits: however many are wanted, a shorter list is the beginning of a longer one."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boc.manage.build import build_index
+from boc.search.searcher import Searcher
+from boc.types import Batch, Embeddings, Item, Modality, Ragged
+from tests.oracles import random_units, write_features
+
+ITEMS = 600
+LENGTHS = (1, 3, 10, 40, 41, 400)
+WORDS = ("red", "green", "box", "kite", "dog")
+
+
+def some(modality: Modality, count: int, seed: int) -> Embeddings:
+    """Vectors near a few centres, some of them nearly equal, and sets of three concepts each."""
+    rng = np.random.default_rng(seed)
+    centres = random_units(0, 30, 16)
+    vectors = centres[rng.integers(0, 30, count)]
+    vectors = vectors + rng.choice([0.01, 0.3], (count, 1)) * rng.standard_normal((count, 16))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    sets = [vector + 0.3 * rng.standard_normal((3, 16)) for vector in vectors]
+    return Embeddings(
+        modality,
+        vectors.astype(np.float32),
+        Ragged.from_sets(sets, 16),
+    )
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """A searcher of an index of which it compares candidates only, as of a large one."""
+    home = tmp_path_factory.mktemp("order")
+    pictures = [
+        Item(
+            f"p{i:03d}",
+            "image",
+            f"/p{i}.jpg",
+            fields={"width": i % 7, "name": WORDS[i % 5]},
+        )
+        for i in range(ITEMS)
+    ]
+    write_features(
+        home / "f.h5",
+        Batch(
+            pictures,
+            some("image", ITEMS, 1),
+        ),
+    )
+    lines = [f"p{i:03d},{i % 7},{WORDS[i % 5]}" for i in range(ITEMS)]
+    (home / "fields.csv").write_text("\n".join(["id,width:integer,title:text", *lines]))
+    at = f"file:{home / 'index'}"
+    build_index(
+        "order",
+        home / "f.h5",
+        at=at,
+        concepts="float16",
+        metadata=home / "fields.csv",
+    )
+    found = Searcher.open("order", at)
+    found.index.costs = found.index.costs._replace(quick=0, begin=0, row=1e9)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rerank": "mrsw"},
+        {"hybrid": "rrf"},
+        {"filters": "width<5"},
+        {"filters": "width=3", "rerank": "symm"},
+        {"collapse": True},
+    ],
+    ids=str,
+)
+def test_a_shorter_list_is_the_beginning_of_a_longer_one(
+    searcher: Searcher,
+    options: dict[str, Any],
+) -> None:
+    queries = some("text", 12, 2)
+    texts = [f"a {WORDS[i % 5]}" for i in range(12)]
+    lists = [
+        searcher.search_vectors(
+            queries,
+            k=k,
+            texts=texts,
+            **options,
+        )
+        for k in LENGTHS
+    ]
+    for shorter, longer, k in zip(lists, lists[1:], LENGTHS, strict=False):
+        for few, many in zip(shorter, longer, strict=True):
+            # Of more than a page, deeper searches may put more near-duplicates under a hit.
+            assert longer is lists[-1] or longer is lists[-2] or few == many[:k]
+            assert [(hit.id, hit.score) for hit in few] == [(hit.id, hit.score) for hit in many[:k]]
+    for hits in lists[-1]:
+        assert len({hit.id for hit in hits}) == len(hits)
+    if not options:
+        assert [len(hits) for hits in lists[-1]] == [400] * 12
+        ids, scores = searcher.rank_vectors(queries, k=400)
+        assert ids.tolist() == [[hit.id for hit in hits] for hits in lists[-1]]
+        assert scores.tolist() == [[hit.score for hit in hits] for hits in lists[-1]]
