@@ -73,14 +73,8 @@ class HubBank:
     def read(cls, path: Path) -> HubBank:
         """Read a file of ``write``. ValueError for one that fits no encoder."""
         bank = cls(**read_archive(path))
-        numbers = [bank.strengths, bank.means, bank.limit]
-        rows = [bank.texts, bank.images]
-        if (
-            [each.shape for each in numbers] != [(2,), (2,), (1,)]
-            or not all(np.isfinite(each).all() for each in numbers)
-            or bank.limit[0] <= 0
-            or not all(each.ndim == 2 and each.dtype == np.uint8 and len(each) for each in rows)
-        ):
+        numbers = np.concatenate([bank.strengths, bank.means, bank.limit])
+        if numbers.shape != (5,) or not np.isfinite(numbers).all() or bank.limit[0] <= 0:
             raise ValueError(f"{path} holds no bank of queries")
         return bank
 

@@ -397,19 +397,12 @@ class Trainer:
         """Compute the vectors of pictures, and of captions by number."""
         network = self.network.eval()
         images = []
-        texts = []
         for start in range(0, len(pictures), EVAL_BATCH):
             inputs = self.regions(pictures[start : start + EVAL_BATCH])
             images.append(network.images(*(each.to(self.device) for each in inputs)).vectors)
-        for start in range(0, len(numbers), EVAL_BATCH):
-            chunks = self.captions.encode(
-                network,
-                numbers[start : start + EVAL_BATCH],
-                self.device,
-            )
-            texts.append(in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T)
-        both = (torch.cat(images), torch.cat(texts))
-        one, other = (each.float().cpu().numpy() for each in both)
+        chunks = self.captions.encode(network, numbers, self.device)
+        texts = in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T
+        one, other = (each.float().cpu().numpy() for each in (torch.cat(images), texts))
         return one, other
 
     def bank(self) -> HubBank | None:
