@@ -115,26 +115,17 @@ class Case:
             None if self.code is None else self.code.signs,
             self.parts[0].block,
         )
-        n = len(self.lists["offsets"]) - 1
-        out = kernel.TopRows.empty(n, self.k)
         lists = tuple(self.lists.values())
-        if (
-            NATIVE.best(
-                parts,
-                self.plan,
-                out,
-                self.vectors,
-                lists,
-            )[0]
-            < 0
-        ):
+        *out, read, _ = NATIVE.best(parts, self.plan, self.k, self.vectors, lists)
+        if read < 0:
             return None
+        ranked = kernel.TopRows(self.k, *out)
         return [
             [
                 (self.parts[part].ids[row], score)
-                for part, row, score in zip(*(array[i, :count] for array in out[:3]), strict=True)
+                for part, row, score in zip(*ranked.query(i), strict=True)
             ]
-            for i, count in enumerate(out.counts.tolist())
+            for i in range(len(ranked.lengths()))
         ]
 
     def slow(self) -> Any:
