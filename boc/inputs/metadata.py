@@ -79,7 +79,9 @@ class Metadata:
         rows: dict[str, dict[str, Any]] = {}
         faults: list[str] = []
         table = open_table(
-            path, faults, lambda header: len(header) > 1 and _column(header[0]) == "id"
+            path,
+            faults,
+            lambda header: len(header) > 1 and _column(header[0]) == "id",
         )
         types = _types(path, table.header)
         lines = list(table.rows)

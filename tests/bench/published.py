@@ -130,8 +130,8 @@ def write_pictures(
             {
                 "images": images,
                 "dataset": Path(splits).stem,
-            }
-        )
+            },
+        ),
     )
     count = SPLITS.count("test")
     rng.random(
@@ -157,7 +157,7 @@ def write_bert(data: Path) -> None:
             vocab_size=PIECES,
             num_hidden_layers=1,
             **sizes,
-        )
+        ),
     ).save_pretrained(
         data / "bert",
     )

@@ -39,9 +39,9 @@ def table(out: Path) -> list[tuple[str, str]]:
             StringIO(
                 (out / "captions.csv").read_text(
                     encoding="utf-8",
-                )
-            )
-        )
+                ),
+            ),
+        ),
     )
     assert rows[0] == ["image", "caption"]
     return [(image, caption) for image, caption in rows[1:]]
@@ -179,7 +179,7 @@ def test_karpathy_splits_and_first_five(
                 *images,
                 ("d.jpg", "test", ["gone"]),
                 folder=folder,
-            )
+            ),
         ),
     )
     done = convert(f"{corpus} {tmp_path} -o {out}")

@@ -62,7 +62,7 @@ def has_all(sentence: Sentence, picture: Picture) -> bool:
             picture.scene.things,
             picture.boxes,
             strict=True,
-        )
+        ),
     )
     return any(
         all(

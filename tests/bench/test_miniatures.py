@@ -119,7 +119,7 @@ def training(
                 own,
                 own_concepts,
                 words,
-            )
+            ),
         )
     return write(path, pictures, captions, **header)
 
@@ -137,7 +137,7 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 f"{p:02d}",
                 vector(c, j),
                 [CLASS[c], OWN[j]],
-            )
+            ),
         )
         captions.append(
             (
@@ -155,7 +155,7 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 vector(c, j),
                 [CLASS[c]],
                 [STOPS[c]],
-            )
+            ),
         )
     write(home / "dev.h5", pictures, captions)
     training(home / "train.h5", CONCEPTS)

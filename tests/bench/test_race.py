@@ -264,7 +264,7 @@ def test_fastest_setting_at_each_recall() -> None:
         {
             "one": [slow, quick, low],
             "other": [none],
-        }
+        },
     )
     assert at == {
         id(low): [0.90],
@@ -296,7 +296,7 @@ def test_ratios_round_by_round() -> None:
             ratios.HEAD[1:],
             ratios.compare(recall, one, other),
             strict=True,
-        )
+        ),
     )
     expected = """\
 at=0.95

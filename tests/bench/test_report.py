@@ -62,7 +62,7 @@ def test_front_slow_loop(points: list[tuple[float, int]]) -> None:
         ).itertuples(
             index=False,
             name=None,
-        )
+        ),
     }
     expected = {
         (cost, gain)
@@ -156,7 +156,7 @@ def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
                 ax.get_xlabel(),
                 ax.get_ylabel(),
                 ax.lines,
-            ]
+            ],
         )
         names = ax.get_legend_handles_labels()[1]
         assert len({*names} - {"others", "Pareto front", "dense vectors"}) <= 8
@@ -174,7 +174,7 @@ def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
             max_size=2,
         ),
         max_size=4,
-    )
+    ),
 )
 def test_latex_plain(lines: list[list[str]]) -> None:
     text = paper.latex(views.Table(["a", "b"], lines))

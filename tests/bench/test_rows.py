@@ -73,7 +73,7 @@ def test_rows_round_trip_and_prefix(
                 st.integers(
                     text.index("\n") + 1,
                     len(text) - 1,
-                )
+                ),
             )
         ],
         folder,

@@ -164,7 +164,7 @@ def forge_header(file: h5py.File, rng: Random) -> str:
             1,
             10**12,
             1.5,
-        ]
+        ],
     )
     file.attrs[name] = value
     return f"{name} = {value!r}"

@@ -150,7 +150,7 @@ def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
                 damaged(
                     (tmp_path / "book.npz").read_bytes(),
                     rng,
-                )
+                ),
             )
         verdicts[f"{number}: {code}, {told}"] = verdict(
             partial(use, tmp_path / "book.npz", code),

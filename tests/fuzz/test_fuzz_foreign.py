@@ -202,7 +202,7 @@ def forge(data: bytes, rng: random.Random) -> bytes:
             number,
             number,
             rng.choice(ODD_JSON).encode(),
-        )
+        ),
     )
     return data[:place] + new + data[place + len(new) :]
 
@@ -402,7 +402,7 @@ def test_a_model_or_index_of_pipes_and_devices_is_refused(
                     Searcher.open(
                         "photos",
                         f"file:{tmp_path / 'index'}",
-                    ).index.items()
+                    ).index.items(),
                 ),
                 "read",
             )

@@ -118,7 +118,7 @@ def judge(folder: str, first: str, last: str) -> None:
                 verdict(
                     partial(use, home, model),
                     "answered",
-                )
+                ),
             )
 
 

@@ -69,7 +69,7 @@ def check(data: bytes, read: Callable[[Path], object], name: str) -> None:
     | st.text().map(
         lambda text: f"image,caption\n{text}".encode(
             errors="replace",
-        )
+        ),
     ),
 )
 @example(b"image,caption\n\x00.jpg,a\n")
@@ -83,7 +83,7 @@ def test_captions(data: bytes) -> None:
     | st.text().map(
         lambda text: f"id,tag:keyword\n{text}".encode(
             errors="replace",
-        )
+        ),
     ),
 )
 @example(b"id,year:integer\na,9223372036854775808\n")
@@ -112,7 +112,7 @@ def test_filters(text: str) -> None:
     st.text()
     | st.text(
         alphabet="scalrbit:/0123456789(),=-. \"'",
-    )
+    ),
 )
 @example("scalar:" + "9" * 5000)
 def test_codes_and_sentences(text: str) -> None:
@@ -148,7 +148,7 @@ def test_manifests(data: st.DataObject, value: object) -> None:
             data,
             json.loads(sound.to_json()),
             value,
-        )
+        ),
     )
     with suppress(BocError):
         compare_pictures(
@@ -163,7 +163,7 @@ def test_manifests(data: st.DataObject, value: object) -> None:
     st.dictionaries(
         st.sampled_from([*STATE, "x"]),
         JSON,
-    )
+    ),
 )
 def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
     stored = {
@@ -185,7 +185,7 @@ def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
     st.text()
     | st.text(
         alphabet="elastic+htps:/@?=&[]%0123456789.-",
-    )
+    ),
 )
 @example("elastic+http://[")
 @example("elastic+http://h:99999999")

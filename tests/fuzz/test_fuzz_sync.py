@@ -64,7 +64,7 @@ def forge_facts(home: Path, rng: random.Random) -> str:
             "\0",
             f"{item.content}/x",
             "x" * 5000,
-        ]
+        ],
     )
     unreadable = {
         rng.choice([item.id, "new.png"]): [
@@ -83,7 +83,7 @@ def forge_facts(home: Path, rng: random.Random) -> str:
                 index.terms([item.id]),
                 index.vectors([item.id]),
                 None,
-            )
+            ),
         )
         editor.commit(
             "ab" * 32,
@@ -131,7 +131,7 @@ def forge_left(place: Path, rng: random.Random) -> str:
                         "1x-2y.h5",
                         "1-2-3.h5",
                         f"{0:012d}-{10**6:012d}.h5",
-                    ]
+                    ],
                 ),
             ),
         )

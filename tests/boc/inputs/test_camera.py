@@ -116,7 +116,7 @@ def test_exif_of_pillow(
         {
             TAKEN: moment.strftime("%Y:%m:%d %H:%M:%S").zfill(19),
             LENS: lens,
-        }
+        },
     )
     exif.get_ifd(GPS).update(
         {
@@ -194,7 +194,7 @@ def test_facts_without_exif(tmp_path: Path) -> None:
         ref(
             tmp_path / "a.jpg",
             "2024/Rome & co/beach_sunset-2.jpg",
-        )
+        ),
     ) == {
         "width": 5,
         "height": 4,
@@ -240,7 +240,7 @@ def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None) -> None
         ref(
             tmp_path / "gone.jpg",
             f"sub/{name}.jpg",
-        )
+        ),
     )
     assert (
         found.get("taken"),
@@ -312,10 +312,10 @@ def test_text_is_utf_8_or_latin_1() -> None:
                         ASCII,
                         len(tail),
                         struct.pack("<I", where),
-                    )
+                    ),
                 ],
                 tail,
-            )
+            ),
         ) == {
             "camera": "Müller",
         }
@@ -340,7 +340,7 @@ GOOD = {
                     IFDRational(1),
                     IFDRational(0, 0),
                     IFDRational(0),
-                )
+                ),
             },
             None,
         ),
@@ -383,7 +383,7 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
                     ASCII,
                     LONGEST + 1,
                     struct.pack("<I", 26),
-                )
+                ),
             ],
             b"x" * 999,
         ),
@@ -394,8 +394,8 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
                     ASCII,
                     9,
                     struct.pack("<I", 2**32 - 1),
-                )
-            ]
+                ),
+            ],
         ),
         raw(
             [
@@ -413,7 +413,7 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
                     struct.pack("<I", 2**32 - 1),
                 ),
                 (GPS, RATIONAL, 1, bytes(4)),
-            ]
+            ],
         ),
         raw(
             [
@@ -430,7 +430,7 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
                     3,
                     struct.pack("<I", 2**32 - 9),
                 ),
-            ]
+            ],
         ),
         raw(
             [(tag, ASCII, 4, b"abcd") for tag in range(1000, 1000 + ENTRIES)]

@@ -82,7 +82,7 @@ IMG2DATASET = [
                 "url": "http://x/1",
                 "width": 8,
                 "nsfw": 0.5,
-            }
+            },
         ).encode(),
     ),
     ("000000001.txt", b"of a picture that was not fetched"),

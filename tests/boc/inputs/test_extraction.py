@@ -584,7 +584,7 @@ def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
             source,
             tmp_path / "f.h5",
             encoder=encoder,
-        ).run()
+        ).run(),
     )
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.header.types == FACTS

@@ -46,7 +46,7 @@ def make_rows(
             start,
             len(sizes),
             MODALITIES.index(modality),
-        ]
+        ],
     )
     items = [
         Item(

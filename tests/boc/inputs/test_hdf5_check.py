@@ -59,7 +59,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     Batch(
                         items,
                         Embeddings(modality, vectors, sets, words=words),
-                    )
+                    ),
                 ],
             )
         writer.finish()
@@ -79,7 +79,7 @@ def drain(path: Path) -> None:
                 file.sample(
                     modality,
                     np.arange(0, file.count(modality), 3),
-                )
+                ),
             )
 
 

@@ -43,7 +43,7 @@ def corners() -> Image.Image:
         np.stack(
             [values * 10, 255 - values * 10, values],
             axis=-1,
-        )
+        ),
     )
 
 
@@ -184,7 +184,7 @@ def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, su
                     3,
                 ),
                 axis=0,
-            )
+            ),
         )
         > 12
     )

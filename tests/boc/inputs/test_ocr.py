@@ -88,7 +88,7 @@ def noise(path: Path, seed: int) -> Path:
             255,
             (8, 8, 3),
             np.uint8,
-        )
+        ),
     ).save(path)
     return path
 

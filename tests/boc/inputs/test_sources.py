@@ -81,7 +81,7 @@ def test_folder_source(tmp_path: Path) -> None:
         rb"caf\x5cxe9",
         b"\xff",
         rb"\x41",
-    ]
+    ],
 )
 def test_any_name_is_an_id(names: list[bytes]) -> None:
     with TemporaryDirectory() as place:
@@ -203,7 +203,7 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
             tmp_path,
             "image,caption\na.png,café\n",
             encoding="latin-1",
-        )
+        ),
     )
     assert "not UTF-8" in message
     assert ADVICE in message

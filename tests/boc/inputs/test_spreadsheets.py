@@ -176,7 +176,7 @@ def test_bad_sentences_cost_themselves(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
     (tmp_path / "t.csv").write_bytes(
-        b"image,caption,Caption\na.png,one,two\nb.png,thr\0e,four\nb.png\n"
+        b"image,caption,Caption\na.png,one,two\nb.png,thr\0e,four\nb.png\n",
     )
     (tmp_path / "t.jsonl").write_text(
         '{"image": "a.png", "captions": ["one", null, "two"]}\n{"image": "b.png", "captions": 7}\n',

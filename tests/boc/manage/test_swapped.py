@@ -49,7 +49,7 @@ def swap(files: Files, one: int, other: int) -> None:
             "swap",
             f"{one:03d}.png",
             f"{other:03d}.png",
-        )
+        ),
     )
 
 
@@ -125,7 +125,7 @@ def test_killed_extract_of_swapped_pictures(
                 open_source(folder),
                 path,
                 encoder=encoder,
-            ).run()
+            ).run(),
         )
     swap(files, *pair)
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_killed_extract_of_swapped_pictures(
                 open_source(folder),
                 path,
                 encoder=encoder,
-            ).run()
+            ).run(),
         )
     swap(files, *pair)
     fresh = tmp_path / "again.h5"
@@ -146,7 +146,7 @@ def test_killed_extract_of_swapped_pictures(
             open_source(folder),
             fresh,
             encoder=encoder,
-        ).run()
+        ).run(),
     )
     with FeatureFile(fresh) as file:
         assert (
@@ -210,7 +210,7 @@ def test_thumbnails_of_swapped_pictures(
                 [each.headers["etag"] for each in answers],
                 pixels,
                 strict=True,
-            )
+            ),
         )
 
     before = thumbnails()
