@@ -45,7 +45,7 @@ class Address:
     search_timeout: float = 2.0
     field: str | None = None
     vectors: str | None = None
-    order: str = "term"
+    order: str | None = None
     shards: int = 1
     replicas: int = 1
     replicas_while_loading: int = 0

@@ -228,6 +228,13 @@ class ServerWriter:
                 return self._create_with(vectors, largest)
         return self._create_with(last, largest)
 
+    @property
+    def _usual_order(self) -> str:
+        """The order of documents: candidates of a dictionary are read term by term; other codes
+        have equal scores, which the ids decide."""
+        steps = self.manifest.codec["steps"]
+        return "term" if steps and steps[-1]["name"] == "Dictionary" else "id"
+
     def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
@@ -255,7 +262,7 @@ class ServerWriter:
                 meta(self.manifest, generation.state),
                 shards=self.address.shards,
                 replicas=self.address.replicas_while_loading,
-                order=self.address.order,
+                order=self.address.order or self._usual_order,
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:
