@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from boc.errors import BackendError, BocError
+from boc.errors import BocError
 from boc.evaluate.verify import verify
 from boc.manage.attach import AttachReport, attach_index, detach_index
 from boc.manage.build import add_items, build_index, delete_items
@@ -363,7 +363,7 @@ def test_refused_attachment_changes_nothing(site: Site, case: str) -> None:
     site.make(mappings)
     entry = site.ask("GET", site.first)
     prepare(site)
-    with pytest.raises(BackendError, match=words):
+    with pytest.raises(BocError, match=words):
         site.attach(**options)
     site.restore()
     after = site.ask("GET", site.first)
