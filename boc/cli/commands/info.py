@@ -93,7 +93,11 @@ def describe_recall(recall: dict[str, Any], plan: str) -> str:
         return "none was aimed at"
     if plan == "all" or "measured" not in recall:
         return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
-    low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"
+    low = (
+        ""
+        if recall["measured"] >= recall["target"]
+        else "; the rest would take half as long again or more"
+    )
     return (
         "{target:g} aimed at, {measured:.3f} ({low:.3f} to {high:.3f}) measured with {queries} "
         "{source} as queries when it held {items} items"

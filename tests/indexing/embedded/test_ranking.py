@@ -272,6 +272,8 @@ def test_the_native_call_gives_what_all_steps_give(
         filters=filters,
         query_z=query_z,
     )
+    # A vector of zeros has no hits.
+    slow = [one if row.any() else [] for one, row in zip(slow, queries.vectors, strict=True)]
     assert [[key for key, _ in one] for one in pairs(hits)] == [
         [key for key, _ in one] for one in slow
     ]
