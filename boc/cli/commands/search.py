@@ -123,8 +123,8 @@ def command(
     says what should not be seen; \\-word is a word that begins with a minus.
 
     With --request, nothing is searched: the server answers the request with the hits of this
-    search. Their _score is the dot product plus 1.01. Secrets are not printed, only their
-    variables: BOC_PASSWORD and BOC_API_KEY.
+    search, in their order. Secrets are not printed, only their variables: BOC_PASSWORD and
+    BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
