@@ -33,6 +33,7 @@ CORE = (
     "topk",
     "vectors",
     "labels",
+    "remarks",
     "progress",
 )
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
@@ -56,6 +57,14 @@ MAY = {
         "boc.manifest",
         "boc.models",
     },
+    "boc.remarks": {
+        "boc",
+        "boc.atomic_files",
+        "boc.errors",
+        "boc.foreign",
+        "boc.labels",
+        "boc.paths",
+    },
     "boc.labels": {
         "boc",
         "boc.errors",
@@ -75,7 +84,7 @@ MAY = {
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},
     "boc.manage": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
-    "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
+    "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.rerank", "boc.search"},
     "boc.evaluate": BASE | {"boc.codecs", "boc.manage", "boc.inputs", "boc.rerank", "boc.search"},
     "boc.index": BASE
     | {"boc.codecs", "boc.evaluate", "boc.explain", "boc.manage", "boc.inputs", "boc.search"},

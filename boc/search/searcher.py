@@ -28,13 +28,13 @@ from boc.names import Metric
 from boc.paths import nfc
 from boc.plan import PAGE, candidates, pages, term_growth, usual_way
 from boc.plugins import check_name, find_item
+from boc.remarks import knows_none, rare_words, read_counts
 from boc.search.background import Background
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
-from boc.search.remarks import knows_none, rare_words, read_counts
 from boc.types import (
     Embeddings,
     Hit,

@@ -14,7 +14,7 @@ from boc.atomic_files import check_writable, replacing, write_text
 from boc.errors import EncoderError
 from boc.outputs import check_folder
 from boc.plugins import RegionSource
-from boc.search.remarks import COUNTS
+from boc.remarks import COUNTS
 
 from ..networks.base import Network
 from ..networks.teran import Teran

@@ -16,7 +16,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
 from boc.foreign import parse_json
 from boc.plugins import RegionSource
-from boc.search.remarks import write_counts
+from boc.remarks import write_counts
 
 from ..networks import text_towers
 from ..runtime.device import pick

@@ -81,7 +81,7 @@ def command(
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host a.org
               boc serve photos --workers 4 --log
-              BOC_TOKEN=secret boc serve photos --keep ~/Pictures/sent
+              BOC_TOKEN=secret boc serve photos --keep .
               boc serve photos --at elastic+https://USER@HOST:9200 --api-only
     """
     from boc.errors import BocError, needing

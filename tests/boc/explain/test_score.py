@@ -19,6 +19,7 @@ from boc.errors import BocError
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
+from boc.manage.build import build_index
 from boc.manage.load import load_index, new_manifest
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
@@ -406,20 +407,17 @@ def test_the_command_says_what_is_wrong(
 
 
 def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
-    searcher: Searcher,
     library: Path,
+    tmp_path: Path,
 ) -> None:
-    sentence, bare = next(
-        (text, hit)
-        for text in (SENTENCE, "green", "a blue box at the top", "left", "something yellow")
-        for hit in searcher.search(text, k=40)
-        if not explain(searcher, hit.id, text).matches
-    )
-    assert explain(searcher, bare.id, sentence).by_vectors == pytest.approx(
-        bare.score,
-        abs=1e-5,
-    )
-    told = run("explain", "photos", sentence, bare.id, "--at", f"file:{library / 'index'}")
+    at = f"file:{tmp_path}"
+    build_index("few", library / "photos.h5", at=at, code="dictionary:1/1")
+    searcher = Searcher.open("few", at, device="cpu")
+    hits = searcher.search(SENTENCE, k=40)
+    bare = next(hit for hit in hits if not explain(searcher, hit.id, SENTENCE).matches)
+    by_vectors = explain(searcher, bare.id, SENTENCE).by_vectors
+    assert by_vectors == pytest.approx(bare.score, abs=1e-5)
+    told = run("explain", "few", SENTENCE, bare.id, "--at", at)
     assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score by vectors"
     assert f"{bare.id} shares no term with this query: only its vector is near" in told.stderr
     assert "all compared: the code took no part" in told.stderr

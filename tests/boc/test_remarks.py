@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from boc.errors import EncoderError
 from boc.labels import content_words
+from boc.remarks import COUNTS, knows_none, rare_words, read_counts, write_counts
 from boc.search.queries import Query, read_negations
-from boc.search.remarks import COUNTS, knows_none, rare_words, read_counts, write_counts
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
 from tests.helpers import run
