@@ -163,6 +163,8 @@ class ServerAttachment:
         self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
+        # The documents of a moment ago are found, too.
+        refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
         mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)
         if present is None:

@@ -194,7 +194,7 @@ def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str
     terms = random_terms(rng, (N, TERMS), 64, 0.02)
     queries = random_terms(rng, (8, TERMS), 64, 0.1)
     vectors = unit_rows(rng.standard_normal((8, 3))).astype(np.float32)
-    backend = connect(field=field)
+    backend = connect(field=field, vectors="binary")
     index = build(backend, name, terms)
     refusing = NoScripts(backend.transport, 4)
     without = ServerEngine(refusing, index.generation)
