@@ -167,7 +167,7 @@ function searchLike(id) {
 
 function searchFor(text) {
   page.picture = null;
-  const { words, filters } = taken(`${text} `, page.info);
+  const { words, filters } = taken(`${text} `, page.info ?? NOTHING);
   step({ ...FRESH, q: words.trim(), like: [], unlike: [], filters: [...new Set([...page.state.filters, ...filters])] });
 }
 

@@ -446,7 +446,7 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
             client,
             "/api/search",
             schemas.SearchAnswer,
-            q="orange",
+            q="red",
         )["hits"]
     }
     for name, size, small in (
@@ -469,7 +469,7 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
         assert str(tmp_path) not in answer.text
         why = client.get(
             f"/api/explain/{found[name]['id']}",
-            params={"q": "orange"},
+            params={"q": "red"},
         ).json()
         assert name in why["missing"]
         assert str(tmp_path) not in why["missing"]
