@@ -52,7 +52,10 @@ demo-model: install $(STUDIES:%=%/captions.csv)
 	OMP_NUM_THREADS=1 $(BIN)/boc train $(DEMO)/train/captions.csv -o $(DEMO)/model --recipe scenes \
 		--regions onnx:$(DEMO)/eyes.onnx $(MODEL_OPTIONS)
 	mkdir -p $(MODEL)
-	cp $(DEMO)/model/*.safetensors $(DEMO)/model/*.onnx $(DEMO)/model/*.npz $(addprefix $(DEMO)/model/,config.json tokenizer.json onnx.json words.json) $(MODEL)
+	rm -f $(MODEL)/*.npz
+	set -e; for file in $(DEMO)/model/*; do case $$file in \
+		*.safetensors|*.onnx|*.npz|*/config.json|*/tokenizer.json|*/onnx.json|*/words.json) cp $$file $(MODEL);; \
+	esac; done
 $(DEMO)/studies/%/captions.csv: | install
 	$(BIN)/python -m demo.gallery $(@D) --count $(LESSONS) --seed $*
 

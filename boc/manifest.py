@@ -107,6 +107,16 @@ class Manifest:
     exclude: list[str] = field(default_factory=list)
 
     @property
+    def n_query_terms(self) -> int | None:
+        """The number of terms of each query under a dictionary; None under other codes, whose
+        queries differ, and where it is no such number."""
+        for step in self.codec["steps"][-1:]:
+            count = step["params"].get("query_z")
+            if step["name"] == "Dictionary" and type(count) is int and count > 0:
+                return count
+        return None
+
+    @property
     def vector_floats(self) -> str:
         """The type that holds the stored vectors without a loss: float32 for those rounded to
         int8."""

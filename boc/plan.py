@@ -179,10 +179,9 @@ def usual_way(
     pictures, or sentences if there are no pictures."""
     manifest = index.manifest
     known = index.statistics(find or ("image" if manifest.items["image"] else "text"), filters)
-    last = manifest.codec["steps"][-1]
-    n_terms = last["params"]["query_z"] if last["name"] == "Dictionary" else None
     depth = candidates(MEASURED, manifest.rm, planned=True)
-    return "all" if known.passing <= quick_items(known, index.costs, n_terms, depth) else "terms"
+    quick = quick_items(known, index.costs, manifest.n_query_terms, depth)
+    return "all" if known.passing <= quick else "terms"
 
 
 def least_items(index: Engine) -> int:

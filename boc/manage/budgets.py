@@ -125,8 +125,9 @@ def choose_budgets(
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
-        # Comparing all keeps a promise that terms cannot keep, if it does not take much longer.
-        if figures["high"] < promised and known.passing < 4 * quick:
+        # Comparing all keeps a promise that terms cannot keep, if it does not take much longer. A
+        # server plans without the entry.
+        if index.costs.row and figures["high"] < promised and known.passing < 4 * quick:
             chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
     with backend.edit(name) as editor:

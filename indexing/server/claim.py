@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
 from boc.atomic_files import file_lock
@@ -167,4 +168,5 @@ def _holds(key: str) -> bool | None:
 
 
 def _file(key: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"boc-load-{key}.lock"
+    """Return the file of the owner of a key, which a document of the server may name."""
+    return Path(tempfile.gettempdir()) / f"boc-load-{quote(key, safe='')}.lock"

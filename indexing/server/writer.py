@@ -232,8 +232,7 @@ class ServerWriter:
     def _usual_order(self) -> str:
         """The order of documents: candidates of a dictionary are read term by term; other codes
         have equal scores, which the ids decide."""
-        steps = self.manifest.codec["steps"]
-        return "term" if steps and steps[-1]["name"] == "Dictionary" else "id"
+        return "term" if self.manifest.n_query_terms else "id"
 
     def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()

@@ -30,6 +30,25 @@ ARRAYS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        ([{"name": "Dictionary", "params": {"query_z": 64}}], 64),
+        ([{"name": "Dictionary", "params": {"query_z": 0}}], None),
+        ([{"name": "Dictionary", "params": {"query_z": [1]}}], None),
+        ([{"name": "Dictionary", "params": {}}], None),
+        ([{"name": "SoftAssignment", "params": {"query_z": 64}}], None),
+        ([], None),
+    ],
+)
+def test_terms_of_a_query_are_counted_under_a_dictionary(
+    steps: list[Any],
+    count: int | None,
+) -> None:
+    manifest = new_manifest(3, 2)
+    assert replace(manifest, codec={"steps": steps, "n_terms": 3}).n_query_terms == count
+
+
 @given(
     spec=TEXT,
     dim=st.integers(1, 2**24 - 1),

@@ -90,7 +90,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
     """Say what recall the budgets were chosen for, and what they reached."""
     if not recall:
-        return "none was aimed at"
+        return "not promised; the budgets are those of the code"
     if plan == "all" or "measured" not in recall:
         return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
     low = (
