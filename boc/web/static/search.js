@@ -152,8 +152,11 @@ export class Search {
       if (!words.length) return notes.length && this.meter.say(notes.join("; "));
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
+      const unknown = `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`;
+      // Without hits the notes say so already.
+      const said = notes.length && !this.results.hits.length ? notes : [...notes, unknown];
       this.meter.say(
-        [...notes, `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`].join("; "),
+        said.join("; "),
         right !== q && right,
         this.onQuery,
       );
