@@ -26,7 +26,6 @@ USES = {
     "ocr": "boc index --ocr",
     "elastic": "indexes on Elasticsearch",
     "opensearch": "indexes on OpenSearch",
-    "measures": "measures of runs of TREC",
     "minilm": "the pretrained text tower",
     "eyes": "regions from an EfficientNet",
     "words": "text towers that read whole words",

@@ -27,7 +27,6 @@ from PIL import Image
 from boc import Searcher
 from boc.clustering.codebook import Codebook
 from boc.errors import BocError
-from boc.evaluate.trec import Judgements
 from boc.inputs.scan_arrays import read_scan
 from boc.inputs.sources import open_source
 from boc.inputs.text_lines import read_ids
@@ -160,10 +159,6 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
     "q.jsonl": (
         lambda path: path.write_text('{"_id": "1", "text": "a dog"}\n'),
         open_source,
-    ),
-    "q.qrels": (
-        lambda path: path.write_text("1 0 a.png 1\n1 0 b.png 0\n2 0 a.png 1\n"),
-        Judgements,
     ),
     "q.txt": (
         lambda path: path.write_text("a dog\n-cat 'x'\n"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,14 +19,6 @@ if TYPE_CHECKING:
 
     from boc.evaluate.metrics import Ndcg, Recalls
     from boc.evaluate.runs import Gallery
-    from boc.evaluate.trec import Judgements
-
-UNFIT = {
-    "FEATURES alone": ("rm", "per_query", "compare"),
-    "an index": ("fold", "per_query", "compare"),
-    "runs": ("score", "name", "rm", "fold", "ndcg", "runs"),
-}
-"""The options that do not fit what is measured."""
 
 
 @click.command("evaluate")
@@ -61,21 +51,6 @@ UNFIT = {
     type=click.Path(file_okay=False, path_type=Path),
     help="Write runs of TREC and qrels to this folder.",
 )
-@click.option(
-    "--qrels",
-    type=options.PATH,
-    help="Measure runs, given in place of FEATURES, by these judgements.",
-)
-@click.option(
-    "--per-query",
-    is_flag=True,
-    help="With --qrels: a line of CSV per query, in place of means.",
-)
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="With --qrels: differences of two runs with interval and p.",
-)
 @options.at
 @options.as_json
 def command(
@@ -86,9 +61,6 @@ def command(
     fold: int,
     ndcg: str | None,
     runs: Path | None,
-    qrels: Path | None,
-    per_query: bool,
-    compare: bool,
     at: str,
     as_json: bool,
 ) -> None:
@@ -106,10 +78,6 @@ def command(
     relevances is a matrix of float32 without a header, captions by pictures in the order of
     FEATURES, as TERN's authors published.
 
-    With --qrels, FEATURES are runs of TREC, of any system, which ir_measures measures. p is that of
-    a paired randomisation test in which queries with the same right items, such as the captions of
-    a picture, stay together; the p of Holm is for all measures of the table at once.
-
     \b
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
@@ -117,26 +85,10 @@ def command(
               boc evaluate dev.h5 --name dev --rm 1 --ndcg rouge-l
               boc evaluate dev.h5 --ndcg spice.f32
               boc evaluate dev.h5 --name dev --run runs
-              boc evaluate runs/text-to-image.run --qrels runs/text-to-image.qrels --per-query
-              boc evaluate --compare one.run other.run --qrels runs/text-to-image.qrels
     """
-    measured = "FEATURES alone" if name is None else "an index"
-    if qrels is not None:
-        measured = "runs"
-    for option in UNFIT[measured]:
-        if options.on_command_line(option):
-            flag = option.replace("_", "-").replace("runs", "run")
-            raise click.UsageError(f"--{flag} does not fit {measured}; leave it out")
-    if qrels is not None:
-        from boc.evaluate.trec import Judgements
-
-        if not compare:
-            measure_runs(features, Judgements(qrels), per_query=per_query, as_json=as_json)
-        elif len(features) == 2 and not per_query:
-            compare_runs(*features, Judgements(qrels), as_json=as_json)
-        else:
-            raise click.UsageError("--compare takes two runs, without --per-query")
-        return
+    unfit, measured = ("rm", "FEATURES alone") if name is None else ("fold", "an index")
+    if options.on_command_line(unfit):
+        raise click.UsageError(f"--{unfit} does not fit {measured}; leave it out")
     if name is not None and len(features) > 1:
         raise click.UsageError("several FEATURES are measured without an index; leave out --name")
     from boc.evaluate.runs import Gallery
@@ -238,46 +190,3 @@ def describe(label: str, name: str | None, at: str, rm: float | None) -> str:
     elif label == "code alone" or rm == 1:
         about = "ranked by its terms"
     return f"{label}, {about}"
-
-
-def measure_runs(
-    runs: tuple[Path, ...],
-    judgements: Judgements,
-    *,
-    per_query: bool,
-    as_json: bool,
-) -> None:
-    """Print the measures of runs of TREC: their means, or a line ``per_query``."""
-    from boc.evaluate.trec import MEASURES
-
-    tables = {str(run): judgements.measure(run) for run in runs}
-    if per_query:
-        rows = csv.writer(sys.stdout, lineterminator="\n")
-        rows.writerow(["run", "query", *MEASURES])
-        for run, table in tables.items():
-            for query, row in zip(judgements.queries, table.tolist(), strict=True):
-                rows.writerow([run, query, *row])
-        return
-    means = {
-        run: dict(zip(MEASURES, table.mean(axis=0).tolist(), strict=True))
-        for run, table in tables.items()
-    }
-    if as_json:
-        click.echo(json.dumps(means))
-        return
-    for run, values in means.items():
-        click.echo(options.plain(run))
-        click.echo("  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
-
-
-def compare_runs(one: Path, other: Path, judgements: Judgements, *, as_json: bool) -> None:
-    """Print the difference of two runs of TREC in each measure."""
-    differences = judgements.compare(one, other)
-    if as_json:
-        click.echo(json.dumps({name: each._asdict() for name, each in differences.items()}))
-        return
-    click.echo(f"{options.plain(one)} minus {options.plain(other)}, interval of 95 %")
-    for name, (mean, low, high, p, corrected) in differences.items():
-        click.echo(
-            f"  {name:10}  {mean:+.4f}  [{low:+.4f}, {high:+.4f}]  p {p:.4f}  Holm {corrected:.4f}",
-        )

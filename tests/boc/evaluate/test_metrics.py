@@ -467,8 +467,6 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.floa
         (("other.h5", "--name", "x"), "leave out --name"),
         (("--rm", "2"), "--rm does not fit FEATURES alone"),
         (("--name", "x", "--fold", "9"), "--fold does not fit an index"),
-        (("--per-query",), "--per-query does not fit FEATURES alone"),
-        (("--qrels", "x", "--run", "y"), "--run does not fit runs"),
     ],
 )
 def test_options_that_need_others_say_which(
