@@ -273,14 +273,6 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     return terms
 
 
-def nearest_cosines(code: QueryCode, X: Floats) -> Floats:
-    """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest
-    centroids."""
-    centroids = Centroids.of_arrays(*code.centroids)
-    _, cosines = centroids.nearest(X - code.mean, 1, FEWEST_CELLS)
-    return cosines[:, 0]
-
-
 def _term_rows(
     rows: Floats,
     frequencies: NDArray[np.int32],

@@ -3,21 +3,19 @@ index."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
     BLOCK,
-    CUTOFFS,
-    DEPTH,
     Ndcg,
     Recall,
     Recalls,
@@ -30,12 +28,13 @@ from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 from boc.evaluate.trec import write_qrels, write_run
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
+from boc.plan import MEASURED
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.topk import topk
-from boc.types import MODALITIES, Batch, Embeddings, Item, Modality, Ragged, SearchRequest
+from boc.types import MODALITIES, Batch, Item, Modality, Ragged, SearchRequest
 from boc.vectors import Floats, Ints
 
 DEEPEST = 100  # hits looked at for a median rank
@@ -148,9 +147,8 @@ class Gallery:
         """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other
         direction.
 
-        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or of
-        one search of the index ``name`` at ``at``, whose candidates are ``rm`` per hit, re-ranked
-        by ``score``.
+        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or those
+        that ``evaluate_index`` measures, of the index ``name`` at ``at``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
@@ -165,13 +163,13 @@ class Gallery:
                 right: list[list[str]] = [[] for _ in ids[asking]]
                 for query, item in zip(*pairs[asking], strict=True):
                     right[query].append(ids[target][item])
-                if name is not None:
-                    options = SearchOptions(DEEPEST, rm, target, rerank=score)
-                    hits = _search_queries(Searcher.open(name, at), file, options, asking)
-                else:
-                    hits = _rank_rows(scores[asking], ids[target])
-                rankings = ((key, *each) for key, each in zip(ids[asking], hits, strict=True))
                 place = folder / f"{asking}-to-{target}.run"
+                if name is None:
+                    rankings = _rank_rows(scores[asking], ids[asking], ids[target])
+                else:
+                    searcher = Searcher.open(name, at)
+                    searched = _search(searcher, file, asking, target, rm, score)
+                    rankings = ((item.id, keys, values) for item, keys, values in searched)
                 write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
                 write_run(place, rankings)
 
@@ -197,24 +195,38 @@ class Gallery:
 
 def _rank_rows(
     scores: Floats,
+    queries: Sequence[str],
     ids: Sequence[str],
-) -> Iterator[tuple[list[str], list[float]]]:
-    for row in scores:
+) -> Iterator[tuple[str, list[str], list[float]]]:
+    for query, row in zip(queries, scores, strict=True):
         best = topk(row, DEEPEST)
-        yield [ids[place] for place in best], row[best].tolist()
+        yield query, [ids[place] for place in best], row[best].tolist()
 
 
-def _search_queries(
+def _search(
     searcher: Searcher,
     file: FeatureFile,
-    options: SearchOptions,
     asking: Modality,
-) -> Iterator[tuple[list[str], list[float]]]:
-    """Yield the same of the hits of a search by each item of one modality."""
+    target: Modality,
+    rm: float | None,
+    rerank: Metric | None,
+) -> Iterator[tuple[Item, list[str], list[float]]]:
+    """Yield the items of one modality, each with the ids and the scores of its first ``DEEPEST``
+    hits, as ``evaluate_index`` measures them."""
     for batch in file.batches(asking, QUERIES):
-        for ids, scores in zip(*searcher.rank_vectors(batch.embeddings, options), strict=True):
-            there = np.isfinite(scores)
-            yield ids[there].tolist(), scores[there].tolist()
+        queries = batch.embeddings
+        if rm == 1:
+            terms = searcher.codec.encode_queries(queries)
+            ids, scores = searcher.index.rank(SearchRequest(terms, DEEPEST, target))
+        else:
+            options = SearchOptions(DEEPEST, rm, target, rerank)
+            if rm is not None:
+                k = min(DEEPEST, math.ceil(rm * MEASURED))
+                options = replace(options, k=k, rm=rm * MEASURED / k)
+            ids, scores = searcher.rank_vectors(queries, options)
+        for item, keys, values in zip(batch.items, ids, scores, strict=True):
+            hits = list(filter(None, keys))
+            yield item, hits, values[: len(hits)].tolist()
 
 
 def evaluate_index(
@@ -230,11 +242,10 @@ def evaluate_index(
     """Compute the recalls through an index that holds the items of ``path``.
 
     Without ``rm`` they are those of a user's searches, which may compare all vectors. With it they
-    are those of the code: K hits for each K, of ``rm`` * K candidates that share a term; of 1 they
-    are not re-ranked. With ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25 of 25
-    hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks
-    at 100 hits; 101 stands for all that lies deeper. ``tick`` is called with the size of each
-    finished batch.
+    are those of the code: of the candidates of 10 hits, ``rm`` * 10 items that share a term; of 1
+    they are not re-ranked. With ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25.
+    ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100
+    hits; 101 stands for all that lies deeper. ``tick`` is called with 1 after each query.
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
@@ -245,66 +256,29 @@ def evaluate_index(
             f"index {name!r} {there['image']} and {there['text']}; evaluate the file that the "
             "index was made of",
         )
-    grades: dict[Modality, Floats] = {}
-    if relevance is not None:
-        grades = {"text": relevance, "image": relevance.T}
-    options = SearchOptions(rm=rm, rerank=rerank)
+    recalls = []
+    gains = []
     with FeatureFile(path) as file:
-        (text, text_ndcg), (image, image_ndcg) = (
-            _evaluate_direction(file, grades.get(asking), searcher, options, asking, target, tick)
-            for asking, target in DIRECTIONS
-        )
-    recalls = Recalls(text, image)
-    if not grades:
-        return Evaluation(recalls, None)
-    return Evaluation(recalls, mean_ndcg(np.array(text_ndcg), np.array(image_ndcg)))
-
-
-def _evaluate_direction(
-    file: FeatureFile,
-    grades: Floats | None,
-    searcher: Searcher,
-    options: SearchOptions,
-    asking: Modality,
-    target: Modality,
-    tick: Callable[[int], object],
-) -> tuple[Recall, list[float]]:
-    """Compute the recall of one direction, and NDCG by query, empty without ``grades``."""
-    items = file.items(target)
-    columns = {item.id: column for column, item in enumerate(items)}
-    groups = {item.id: item.group or item.id for item in items}
-    ranks = []
-    ndcgs: list[float] = []
-    done = 0
-
-    def ask(queries: Embeddings, k: int) -> NDArray[np.object_]:
-        """Return the ids (n, m) of k hits of each query."""
-        if options.rm == 1:
-            terms = searcher.codec.encode_queries(queries)
-            return searcher.index.rank(SearchRequest(terms, k, target))[0]
-        return searcher.rank_vectors(queries, options, k=k, find=target)[0]
-
-    for batch in file.batches(asking, QUERIES):
-        own = [query.group or query.id for query in batch.items]
-        batch_ranks = np.full(len(own), DEEPEST)
-        shallower = 0
-        # One list has the hits of all lengths, unless so many candidates are taken per hit.
-        for k in (DEEPEST,) if options.rm in (None, 1) else (*CUTOFFS, DEEPEST):
-            for i, ids in enumerate(ask(batch.embeddings, k)):
-                right = np.flatnonzero([groups.get(id) == own[i] for id in ids])
-                if len(right) and batch_ranks[i] == DEEPEST:
-                    batch_ranks[i] = max(right[0], shallower)
-            shallower = k
-        ranks.append(batch_ranks)
-        if grades is not None:
-            best = ask(batch.embeddings, DEPTH)
-            rows = np.full((len(own), DEPTH), -1)
-            for row, ids in zip(rows, best, strict=True):
-                row[: len(ids)] = [columns.get(id, -1) for id in ids]
-            ndcgs += ndcg_of_hits(rows, grades[done : done + len(own)]).tolist()
-        done += len(own)
-        tick(len(own))
-    return Recall.of(np.concatenate(ranks)), ndcgs
+        for asking, target in DIRECTIONS:
+            items = file.items(target)
+            columns = {item.id: column for column, item in enumerate(items)}
+            groups = {item.id: item.group or item.id for item in items}
+            ranks = []
+            ndcgs: list[float] = []
+            for row, (query, ids, _) in enumerate(
+                _search(searcher, file, asking, target, rm, rerank),
+            ):
+                own = query.group or query.id
+                right = (rank for rank, key in enumerate(ids) if groups.get(key) == own)
+                ranks.append(next(right, DEEPEST))
+                if relevance is not None:
+                    grades = relevance if asking == "text" else relevance.T
+                    hits = np.array([[columns.get(key, -1) for key in ids]], np.int64)
+                    ndcgs.append(float(ndcg_of_hits(hits, grades[[row]])[0]))
+                tick(1)
+            recalls.append(Recall.of(np.array(ranks)))
+            gains.append(np.array(ndcgs))
+    return Evaluation(Recalls(*recalls), None if relevance is None else mean_ndcg(*gains))
 
 
 def _scorer(

@@ -5,10 +5,6 @@ They are chosen when everything is loaded, on queries like real ones: captions o
 holds pictures too, else sentences that an encoder at hand encodes, else items that are moved by a
 part of the difference of two others. Items find each other more easily than sentences find them,
 because their near copies come first. So moved items look for the nearest with and without copies.
-
-Items of another kind that are added later lie farther from the centroids than those that the
-dictionary was learned from. Then it drifts: the budgets are chosen again, and learning it again is
-advised.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
-from boc.codecs.dictionary import nearest_cosines
-from boc.errors import BocError, note
+from boc.errors import BocError
 from boc.manage.learn import held_out
 from boc.manage.load import BATCH, VectorSource
 from boc.manage.stored import StoredItems
@@ -57,17 +52,8 @@ LAST = 0.01
 EASIER = 1.5
 """Captions of an index miss so many times fewer pictures than other sentences, which their encoder
 never saw."""
-LATER = 0.1
-"""Share of items added later from which a drift counts."""
-
-LEARNED = ("learned", "near", "far")
-"""Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all
-and held out."""
-DRIFT = (
-    "holds items unlike those that its dictionary was learned from, so searches take longer or "
-    "find less; learn it "
-    "again, which needs no encoder"
-)
+GROWN = 1.25
+"""Times as many items as budgets were chosen for, from which they are chosen again."""
 
 
 def promise(
@@ -106,16 +92,10 @@ def choose_budgets(
     index = backend.open(name)
     counts = index.manifest.items
     promised = index.manifest.recall["target"]
-    find = _target(index)
+    find: Modality = "image" if counts["image"] else "text"
     searcher = Searcher(index)
     budgets = {}
-    learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
-    if not learned:
-        apart = _take(source, find, held_out(counts[find]))
-        near = distance(searcher.codec, find, _sample(index, find))
-        far = distance(searcher.codec, find, apart.vectors)
-        learned = {"learned": counts[find], "near": near, "far": far}
-    chosen = {"target": promised, "items": sum(counts.values()), **learned}
+    chosen = {"target": promised, "items": sum(counts.values())}
     if counts[find] > least_items(index):
         # A server that scores terms answers more slowly.
         most = 80 if 0 < index.costs.unscored < math.inf else 400
@@ -135,67 +115,16 @@ def choose_budgets(
 
 
 def renew_budgets(name: str, at: str) -> None:
-    """Choose the budgets of an edited index again if it has grown by half or drifted since they
-    were chosen, or if searches use budgets from now on.
-
-    BocWarning for a drift.
-    """
+    """Choose the budgets of an edited index again if it has grown by a quarter since they were
+    chosen, or if searches use budgets from now on."""
     stored = StoredItems(plugins.backend(at), name)
     recall = stored.manifest.recall
     items = sum(stored.manifest.items.values())
     if not recall:
         return
-    drifted = has_drifted(stored.index)
-    if drifted:
-        note(f"{name} {DRIFT}", f"<boc copy {name} --code dictionary --replace>")
-    many_later = items >= (1 + LATER) * recall.get("items", 0)
-    needed = "measured" not in recall and _uses_budgets(stored.index)
-    if has_grown(recall, items) or needed or (drifted and many_later):
+    needed = "measured" not in recall and usual_way(stored.index) != "all"
+    if needed or items >= GROWN * recall.get("items", 0):
         choose_budgets(name, at, stored)
-
-
-def has_grown(recall: dict[str, Any], items: int) -> bool:
-    """Return whether budgets were promised, and chosen for an index that has grown by half since,
-    or not at all."""
-    return bool(recall) and items >= 1.5 * recall.get("items", 0)
-
-
-def has_drifted(index: Engine) -> bool:
-    """Return whether the items of an index lie farther from the centroids than when its dictionary
-    was learned.
-
-    An index that is compared as a whole has no need of them.
-    """
-    recall = index.manifest.recall
-    find = _target(index)
-    count = index.manifest.items[find]
-    share = 1 - recall.get("learned", count) / max(1, count)  # of items that came later
-    if share < LATER or not _uses_budgets(index):
-        return False
-    codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-    later = (distance(codec, find, _sample(index, find)) - (1 - share) * recall["near"]) / share
-    return bool(later > 1.2 * recall["far"])
-
-
-def _uses_budgets(index: Engine) -> bool:
-    """Return whether searches find candidates by terms, and do not compare all items."""
-    return usual_way(index) != "all"
-
-
-def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:
-    """Return the mean distance, 1 - cosine, of rows (n, d) to their nearest centroids; 0 without
-    rows."""
-    code = codec.query_code(modality)
-    assert code is not None
-    return round(1 - float(nearest_cosines(code, rows).mean()), 4) if len(rows) else 0.0
-
-
-def _sample(index: Engine, modality: Modality) -> NDArray[np.float32]:
-    return index.vectors(index.sample(1000, modality)).astype(np.float32)
-
-
-def _target(index: Engine) -> Modality:
-    return "image" if index.manifest.items["image"] else "text"
 
 
 class _Sample(NamedTuple):
@@ -230,7 +159,7 @@ def _sample_queries(
 ) -> _Sample:
     captions = held_out(index.manifest.items["text"])[:: -(-250 // most)]
     if find == "image" and len(captions) >= 20:
-        queries = _take(source, "text", captions).vectors
+        queries = np.concatenate(list(source.sample("text", captions)))
         return _sample_of("captions", source, find, queries)
     if find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
@@ -243,22 +172,6 @@ def _sample_queries(
     difference = rows[1 : 3 * n : 3] - np.roll(rows[2 : 3 * n : 3], n // 2, axis=0)
     queries = unit_rows(items + MOVED * difference)
     return _sample_of("moved items", source, find, queries, items)
-
-
-def _take(
-    source: VectorSource,
-    modality: Modality,
-    chosen: NDArray[np.int64],
-) -> Embeddings:
-    """Return the vectors of the items of these numbers."""
-    seen = 0
-    vectors = [np.empty((0, source.header.dim), np.float32)]
-    for count, _, read in source.lazy_batches(modality, BATCH, sets=False):
-        wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
-        seen += count
-        if wanted:
-            vectors.append(read().embeddings.vectors[wanted])
-    return Embeddings(modality, np.concatenate(vectors))
 
 
 class _Nearest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
-from boc.manage.budgets import has_drifted
 from boc.plan import usual_way
 
 if TYPE_CHECKING:
@@ -19,9 +18,8 @@ def index_facts(index: Engine) -> dict[str, Any]:
     ``terms`` and ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are
     stored rounded, whether they hold ``offsets`` that correct hubs, ``concepts`` (that of concept
     sets); metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a search by
-    vectors without filters (``boc.plan.Way``) and the promised ``recall``, ``drifted`` if its items
-    are unlike those that its dictionary was learned from; ``bytes`` by part; ``encoder``, the
-    SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
+    vectors without filters (``boc.plan.Way``) and the promised ``recall``; ``bytes``
+    by part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -45,7 +43,6 @@ def index_facts(index: Engine) -> dict[str, Any]:
         "rm": manifest.rm,
         "plan": usual_way(index),
         "recall": dict(manifest.recall),
-        "drifted": has_drifted(index),
         "bytes": index.sizes(),
         "encoder": manifest.identity.spec,
         "weights": manifest.identity.digest,

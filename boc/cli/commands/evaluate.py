@@ -105,7 +105,9 @@ def command(
     else:
         protocols = measure_index(gallery, name, at, rm, score, known)
     tables: dict[str, dict[str, dict[str, float]]] = {}
-    for label, recalls, gains in protocols:
+    heads = []
+    for label, head, recalls, gains in protocols:
+        heads.append(head)
         tables[label] = asdict(recalls)
         if gains is not None:
             for side, value in asdict(gains).items():
@@ -115,8 +117,8 @@ def command(
     if as_json:
         click.echo(json.dumps(tables))
         return
-    for label, table in tables.items():
-        click.echo(describe(label, name, at, rm))
+    for head, table in zip(heads, tables.values(), strict=True):
+        click.echo(head)
         for direction, side in (
             ("sentence to picture", "text_to_image"),
             ("picture to sentence", "image_to_text"),
@@ -132,8 +134,9 @@ def measure_features(
     score: str,
     fold: int,
     relevance: NDArray[np.float32] | None,
-) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
-    """Yield the label and the figures of each protocol; NDCG is None without a relevance."""
+) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
+    """Yield the label, the line above and the figures of each protocol; NDCG is None without a
+    relevance."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
 
     if score == "dot":
@@ -145,7 +148,7 @@ def measure_features(
         gains = None
         if relevance is not None:
             gains = evaluate_ndcg(scores, gallery.owners, relevance, part)
-        yield label, evaluate_recall(scores, gallery.owners, part), gains
+        yield label, label, evaluate_recall(scores, gallery.owners, part), gains
 
 
 def measure_index(
@@ -155,38 +158,27 @@ def measure_index(
     rm: float | None,
     rerank: Metric | None,
     relevance: NDArray[np.float32] | None,
-) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
+) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
     """Yield the same through an index; unless ``rm`` is given, also by its code where a search
     would compare all vectors, at the budgets of the index and without re-ranking."""
     from boc.evaluate.runs import evaluate_index
+    from boc.plan import ALL_COMPARED, usual_way
     from boc.search.searcher import Searcher
 
+    searcher = Searcher.open(name, at)
     budgets = {"index": rm}
-    if rm is None:
-        searcher = Searcher.open(name, at)
-        if searcher.codec.given is None:
-            budgets |= {"code": searcher.index.manifest.rm, "code alone": 1}
+    if rm is None and searcher.codec.given is None:
+        budgets |= {"code": searcher.index.manifest.rm, "code alone": 1}
     for label, each in budgets.items():
         with options.bars() as bars:
             tick = bars.ticks("searching", gallery.images + len(gallery.captions))
             path = gallery.paths[0]
             report = evaluate_index(path, name, at, each, rerank, relevance=relevance, tick=tick)
-        yield label, report.recalls, report.ndcg
-
-
-def describe(label: str, name: str | None, at: str, rm: float | None) -> str:
-    """Return the label of a protocol with what it measures."""
-    if name is None:
-        return label
-    from boc.plan import ALL_COMPARED, usual_way
-    from boc.search.searcher import Searcher
-
-    index = Searcher.open(name, at).index
-    about = f"re-ranked from {rm or index.manifest.rm:g} candidates per hit that share a term"
-    if label == "index" and rm is None:
         about = "as a search"
-        if usual_way(index) == "all":
+        if each == 1:
+            about = "ranked by its terms"
+        elif each is not None:
+            about = f"re-ranked from {each:g} candidates per hit that share a term"
+        elif usual_way(searcher.index) == "all":
             about += f"; {ALL_COMPARED}"
-    elif label == "code alone" or rm == 1:
-        about = "ranked by its terms"
-    return f"{label}, {about}"
+        yield label, f"{label}, {about}", report.recalls, report.ndcg

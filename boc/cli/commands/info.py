@@ -26,7 +26,6 @@ def command(name: str | None, at: str, as_json: bool) -> None:
               boc info --at elastic+https://localhost:9200
     """
     from boc import plugins
-    from boc.manage.budgets import DRIFT
     from boc.manage.facts import index_facts
     from boc.plan import ALL_COMPARED
     from boc.plugins import check_name
@@ -47,7 +46,6 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         return
     counts = facts["items"]
     rounded = ", stored rounded" if facts["rounded"] else ""
-    drifted = f"; it {DRIFT}" if facts["drifted"] else ""
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
@@ -72,7 +70,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
             "re-rank": f"{facts['rerank']}, {candidates}",
-            "recall": describe_recall(facts["recall"], facts["plan"]) + drifted,
+            "recall": describe_recall(facts["recall"], facts["plan"]),
             "bytes": stored,
             "encoder": facts["encoder"],
             "weights": f"SHA-256 {facts['weights'][:16]}...",

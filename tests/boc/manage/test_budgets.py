@@ -1,7 +1,6 @@
 """Budgets chosen for a recall: what they promise holds for other queries; those given by hand are
 obeyed."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc import copy_index, plugins
+from boc import plugins
 from boc.codecs import parse_code
-from boc.errors import BocError, BocWarning
+from boc.errors import BocError
 from boc.manage import budgets
 from boc.manage.budgets import EASIER, promise
-from boc.manage.build import add_items, build_index
+from boc.manage.build import build_index
 from boc.manage.facts import index_facts
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
@@ -154,22 +153,6 @@ def test_all_are_compared_where_terms_cannot_hold_the_promise(tmp_path: Path) ->
     facts = index_facts(plugins.backend(place).open("made"))
     assert facts["plan"] == "all"
     assert facts["recall"]["high"] < facts["recall"]["target"]
-
-
-@pytest.mark.slow
-def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path) -> None:
-    place = f"file:{tmp_path}"
-    build_index("made", source, at=place)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        add_items("made", write_more(tmp_path / "alike.h5", rows(1500, 5, 0.3)), at=place)
-    assert not index_facts(plugins.backend(place).open("made"))["drifted"]
-    other = np.random.default_rng(6).normal(size=(4500, DIM)).astype(np.float32)
-    with pytest.warns(BocWarning, match=r"boc.copy_index\(..., code=.dictionary., replace=True\)"):
-        add_items("made", write_more(tmp_path / "other.h5", unit_rows(other)), at=place)
-    assert index_facts(plugins.backend(place).open("made"))["drifted"]
-    copy_index("made", at=place, code="dictionary", replace=True)
-    assert not index_facts(plugins.backend(place).open("made"))["drifted"]
 
 
 @pytest.mark.slow
