@@ -123,7 +123,6 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
 
 
 name = click.argument("name")
-names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 at = click.option(
     "--at",
     default="file:boc-data",

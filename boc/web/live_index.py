@@ -19,14 +19,13 @@ from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
 from boc.paths import nfc
-from boc.plugins import Encoder, find_item
+from boc.plugins import find_item
 from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
 from boc.types import Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, parameter_words, unknown
-from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import PixelBudget
 from boc.web.pictures.uploads import Upload
@@ -132,17 +131,14 @@ class Library:
         searcher: Searcher,
         settings: Settings,
         budget: PixelBudget,
-        batching: dict[str, Batcher],
     ) -> None:
-        """``batching`` holds, by the digest of an encoder, what several libraries that use it
-        share."""
         self._settings = settings
         self._budget = budget
         self.snapshot = LibrarySnapshot(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._batching = batching
+        self._encoding = threading.Lock()
         self._sentences: Recent[Embeddings] = Recent(1024)
         self._pictures: Recent[Embeddings] = Recent(64)
 
@@ -165,7 +161,8 @@ class Library:
         text = nfc(text)
 
         def make() -> Embeddings:
-            return self._together(encoder)(encoder.encode_texts, text)
+            with self._encoding:
+                return encoder.encode_texts([text])
 
         return self._sentences.get((encoder.identity.digest, text), make)
 
@@ -183,13 +180,10 @@ class Library:
         def make() -> Embeddings:
             with self._budget.of(path, name):
                 prepared = encoder.prepare(ImageRef(name, path))
-            with self._together(encoder).alone():
+            with self._encoding:
                 return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)
-
-    def _together(self, encoder: Encoder) -> Batcher:
-        return self._batching.setdefault(encoder.identity.digest, Batcher())
 
     def part(
         self,

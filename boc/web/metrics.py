@@ -1,6 +1,6 @@
 """Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 
 from fastapi import FastAPI
@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.http.headers import below_index, path_of
+from boc.web.http.headers import path_of
 from boc.web.http.responses import ProblemError
 from boc.web.live_index import Library
 
@@ -87,7 +87,7 @@ class RequestCount:
         finally:
             pattern = getattr(scope.get("route"), "path_format", None)
             if isinstance(pattern, str):
-                route = below_index(pattern)
+                route = pattern
             elif path_of(scope).startswith("/static/"):
                 route = "/static"
             else:
@@ -97,13 +97,8 @@ class RequestCount:
             self._metrics.seconds.labels(route).observe(perf_counter() - begun)
 
 
-def add_operations(
-    app: FastAPI,
-    libraries: Collection[Library],
-    metrics: Metrics,
-    workers: int,
-) -> None:
-    """Add ``/healthz``, ``/readyz`` and ``/metrics`` to ``app``, one of ``workers`` processes."""
+def add_operations(app: FastAPI, library: Library, metrics: Metrics) -> None:
+    """Add ``/healthz``, ``/readyz`` and ``/metrics`` to ``app``."""
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:
@@ -111,22 +106,12 @@ def add_operations(
 
     @app.get("/readyz", include_in_schema=False)
     def ready() -> Response:
-        away = 0
-        for library in libraries:
-            try:
-                library.do(lambda _: None)
-            except ProblemError:
-                away += 1
-        if away:
-            text = f"{away} of {len(libraries)} indexes cannot be reached\n"
-            return PlainTextResponse(text, 503, FRESH)
+        try:
+            library.do(lambda _: None)
+        except ProblemError:
+            return PlainTextResponse("the index cannot be reached\n", 503, FRESH)
         return PlainTextResponse("ready\n", 200, FRESH)
 
     @app.get("/metrics", include_in_schema=False)
     def measurements() -> Response:
-        if workers > 1:
-            raise ProblemError(
-                404,
-                f"each of {workers} processes counts by itself; serve with one to measure",
-            )
         return Response(generate_latest(metrics.registry), 200, FRESH, CONTENT_TYPE_LATEST)

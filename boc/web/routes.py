@@ -49,7 +49,6 @@ from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
-from boc.web.http.headers import below_index
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads
@@ -91,10 +90,8 @@ class Why(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """The parts that the routes of one index use. ``names`` are those of all indexes of the
-    application."""
+    """The parts that the routes use."""
 
-    names: tuple[str, ...]
     library: Library
     thumbnails: Thumbnails
     settings: Settings
@@ -103,16 +100,9 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service of the index that the address names, else of the first. ProblemError 404
-    if there is none."""
-    services: dict[str, Service] = request.app.state.services
-    name = request.path_params.get("index", next(iter(services)))
-    if name not in services:
-        raise ProblemError(
-            404,
-            f"no index {name[:100]!r} is served here; there are: {', '.join(services)}",
-        )
-    return services[name]
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
 
 
 Served = Annotated[Service, Depends(service_of)]
@@ -148,7 +138,7 @@ async def check_parameters(request: Request) -> None:
     """ProblemError 400 for a parameter that the route does not have: a slip would be answered as
     if it had been left out."""
     paths = request.app.openapi()["paths"]
-    operations = paths[below_index(request.scope["route"].path_format)]
+    operations = paths[request.scope["route"].path_format]
     entries = operations[request.method.lower()].get("parameters", [])
     names = [entry["name"] for entry in entries if entry["in"] == "query"]
     for name in request.query_params:
@@ -425,7 +415,6 @@ def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
     budgets = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
     return {
         "name": settings.name,
-        "indexes": list(service.names),
         "at": re.sub("//[^/@]*@", "//", settings.at),  # without user and password
         "version": __version__,
         "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),

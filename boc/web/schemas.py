@@ -33,15 +33,13 @@ class Limits(BaseModel):
 
 
 class Info(BaseModel):
-    """The contents of the index. ``indexes`` are the names of all indexes of the server.
-    ``query_z`` is the largest number of terms of a query, ``rm`` the number of candidates re-ranked
-    per hit, ``examples`` are sentences of the index. ``fields`` are the types of the metadata
-    fields of which an item has a value, and of the text fields; ``facets`` are the fields whose
-    values are worth counting, with usual ones; of dates their years. With ``keeps`` clients may
-    add pictures."""
+    """The contents of the index. ``query_z`` is the largest number of terms of a query, ``rm`` the
+    number of candidates re-ranked per hit, ``examples`` are sentences of the index. ``fields`` are
+    the types of the metadata fields of which an item has a value, and of the text fields;
+    ``facets`` are the fields whose values are worth counting, with usual ones; of dates their
+    years. With ``keeps`` clients may add pictures."""
 
     name: str
-    indexes: list[str]
     at: str
     version: str
     engine: str

@@ -35,10 +35,9 @@ class Settings:
     pictures that are decoded at a time, ``cache_bytes`` all thumbnails. ``active`` requests, and
     ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further ones are
     rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the
-    number of seconds between checks whether the index was replaced. With ``api_only`` there is no
-    page. ``workers`` processes answer at the same address; ``keep`` is the folder of pictures that
-    clients add, None if they may not. ``secret`` signs their cookies, those of
-    this start of the server.
+    number of seconds between checks whether the index was replaced. ``keep`` is the folder of
+    pictures that clients add, None if they may not. ``secret`` signs their cookies, those of this
+    start of the server.
     """
 
     name: str
@@ -56,8 +55,6 @@ class Settings:
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0
-    api_only: bool = False
-    workers: int = 1
     keep: Path | None = None
     secret: str = field(default_factory=secrets.token_hex, repr=False)
 

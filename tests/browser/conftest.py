@@ -141,10 +141,9 @@ def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server of two libraries of painted scenes, 60 and 20, taken in four years: has ``url`` and
-    ``photos``."""
+    """A server of 60 painted scenes, taken in four years: has ``url`` and ``photos``."""
     home = tmp_path_factory.mktemp("scenes")
-    names = [f"{i:05}.jpg" for i in range(80)]
+    names = [f"{i:05}.jpg" for i in range(60)]
     for _ in draw_gallery(
         home / "photos",
         len(names),
@@ -171,27 +170,17 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "--encoder",
         "teran:demo/model",
     )
-    for name, others in (
-        ("scenes", names[60:]),
-        ("album", names[:60]),
-    ):
-        run(
-            "index",
-            name,
-            home / "photos.h5",
-            "--rerank",
-            "mrsw",
-            "--metadata",
-            home / "dates.csv",
-            *at,
-        )
-        run("delete", name, *others, *at)
-    with serving(
+    run(
+        "index",
         "scenes",
-        home,
-        home / "cache",
-        others=["album"],
-    ) as process:
+        home / "photos.h5",
+        "--rerank",
+        "mrsw",
+        "--metadata",
+        home / "dates.csv",
+        *at,
+    )
+    with serving("scenes", home, home / "cache") as process:
         process.photos = home / "photos" / "images"
         yield process
 

@@ -1,7 +1,7 @@
 """What the browser tests share: servers to visit, and what a page shows."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +29,6 @@ def serving(
     cache: Path,
     port: int | None = None,
     token: str | None = None,
-    others: Sequence[str] = (),
 ) -> Iterator[Any]:
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
@@ -37,7 +36,6 @@ def serving(
     command = [
         "serve",
         name,
-        *others,
         "--at",
         f"file:{home / 'index'}",
         "--port",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,16 +18,8 @@ HEADERS = {
 }
 
 
-_INDEX = re.compile("^/index/[^/]+(?=/)")
-
-
-def below_index(path: str) -> str:
-    """Return a path below the address of its index."""
-    return _INDEX.sub("", path, count=1)
-
-
 def path_of(scope: Mapping[str, Any]) -> str:
-    """Return the path of a request below the mount prefix, and below the address of its index."""
+    """Return the path of a request below the mount prefix."""
     path = str(scope["path"])
     root = str(scope.get("root_path", ""))
-    return below_index(path[len(root) :] if root and path.startswith(f"{root}/") else path)
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path

@@ -34,7 +34,7 @@ def cut_address(record: logging.LogRecord) -> bool:
     """Cut the address in a line of uvicorn's log of requests behind its route."""
     assert isinstance(record.args, tuple)
     client, method, path, *others = record.args
-    route = re.match("(/index/[^/?]*)?(/api)?/?[^/?]*", str(path))
+    route = re.match("(/api)?/?[^/?]*", str(path))
     record.args = (client, method, route and route[0], *others)
     return True
 
@@ -75,17 +75,14 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: ASGIApp | str, sock: socket.socket, workers: int = 1, *, log: bool = False) -> None:
+def run(app: ASGIApp, sock: socket.socket, *, log: bool = False) -> None:
     """Answer requests until Ctrl-C or SIGTERM, and ``log`` them.
 
-    ``workers`` processes answer, each with an application of its own: ``app`` is then the import
-    path of a function that makes it. Clients that send or read slowly keep their connection: a
-    proxy in front of the server closes these.
+    Clients that send or read slowly keep their connection: a proxy in front of the server closes
+    these.
     """
     uvicorn.run(
         app,
-        factory=isinstance(app, str),
-        workers=workers,
         fd=sock.fileno(),
         http="h11",
         log_config=None,
@@ -93,10 +90,8 @@ def run(app: ASGIApp | str, sock: socket.socket, workers: int = 1, *, log: bool 
         server_header=False,
         backlog=CONNECTIONS,
         limit_concurrency=connection_limit(),
-        # Open requests have 3 seconds to finish when the server stops. A worker that imports a
-        # large library for the first time answers no question of its parent for as long.
+        # Open requests have 3 seconds to finish when the server stops.
         timeout_graceful_shutdown=3,
-        timeout_worker_healthcheck=60,
     )
 
 

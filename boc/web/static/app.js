@@ -9,7 +9,7 @@ import { Dialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { Notices, tokenForm, welcome } from "./messages.js";
 import { Meter } from "./meter.js";
-import { bySentence, hasQuery, likes, page, title } from "./page.js";
+import { hasQuery, likes, page, title } from "./page.js";
 import { listenForFiles, pictureOf, recall } from "./pictures.js";
 import { Results } from "./results.js";
 import { Search } from "./search.js";
@@ -95,16 +95,10 @@ function show(delay = 0) {
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
   facets.show(hasQuery());
   order.show(state, page.info, hasQuery() ? results.hits : []);
-  for (const link of ui.indexes?.querySelectorAll("a") ?? []) {
-    link.search = new URLSearchParams(bySentence() ? sentenceOnly(state) : {});
-  }
   document.title = title();
   search.update(delay);
   dialog.show();
 }
-
-/** What may be asked of another index too, which has other fields and ids. */
-const sentenceOnly = ({ q, find }) => ({ ...(q && { q }), ...(find && { find }) });
 
 /** Show the picture or item that is searched by, in the search box. */
 function showAskedBy() {

@@ -8,8 +8,6 @@ const SORTED = 200; // hits that are put in an order of dates, all at once
 /** `picture` is {key, file, url} or null; `info` is the server's description of the index, null until it came. */
 export const page = { state: read(location.search), picture: null, info: null };
 
-const items = () => page.state.like.length + page.state.unlike.length;
-export const bySentence = () => !page.picture && !items();
 export const hasQuery = () => Boolean(page.picture || page.state.like.length || page.state.q.trim());
 
 /** What decides the hits, as a text. */

@@ -141,7 +141,6 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
     ("arguments", "message"),
     [
         ("nothing", "no index 'nothing'"),
-        ("nothing --workers 3", "no index 'nothing'"),
         ("photos --host no.such.host.invalid", "no address"),
     ],
 )
@@ -174,48 +173,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     )
 
 
-def test_several_workers(library: Path, tmp_path: Path) -> None:
-    at = ("--at", f"file:{library / 'index'}", "--workers", 2, "--log")
-    log = tmp_path / "log"
-    with serving(log, "photos", *at) as (process, port, _):
-        answers = [get(port, f"/api/search?q=a%20red%20box&k={k}") for k in range(1, 21)]
-        get(port, "/?token=hidden")
-        assert [len(found["hits"]) for _, found in answers] == list(range(1, 21))
-        assert get(port, "/metrics")[0] == 404
-        assert get(port, "/readyz")[0] == 200
-        (victim, *_) = children(process.pid)
-        os.kill(victim, signal.SIGKILL)
-        until(lambda: len(set(children(process.pid)) - {victim}) == 2)
-        assert get(port, "/api/search?q=a%20red%20box")[0] == 200
-        workers = children(process.pid)
-        end(process, signal.SIGTERM)
-        assert process.exitcode == 0
-        said = log.read_text()
-        assert said.count("GET /api/search HTTP/1.1") == 21
-        assert "Traceback" not in said
-        assert "hidden" not in said
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
 def end(process: BaseProcess, number: int) -> None:
     """Send a signal, and wait."""
     os.kill(process.pid, number)
     process.join(PATIENCE)
-
-
-def children(pid: int | None) -> list[int]:
-    """The workers of a process: its children, but for the one that watches over semaphores."""
-    found = map(
-        int,
-        Path(f"/proc/{pid}/task/{pid}/children").read_text().split(),
-    )
-    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
-    at = ("--at", f"file:{library / 'index'}", "--workers", 2)
-    with serving(tmp_path / "log", "photos", *at) as (process, _, _):
-        workers = children(process.pid)
-        assert len(workers) == 2
-        end(process, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

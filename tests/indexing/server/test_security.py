@@ -197,7 +197,7 @@ def test_rights_on_an_alias_alone(
         assert not [id for id in {*ids} - shown if id in output + request]
         searcher = Searcher.open(alias, url, encoder=model, device="cpu")
         assert {item.id for item in searcher.index.items()} == shown
-        app = create_app(searcher, Settings(alias, url, cache=tmp_path, api_only=True))
+        app = create_app(searcher, Settings(alias, url, cache=tmp_path))
         client = TestClient(app, base_url="http://127.0.0.1:8000")
         for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
             assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
