@@ -293,21 +293,12 @@ def show(steps: Iterable[tuple[str, int, int]]) -> None:
             progress(*step)
 
 
-def write_onnx(folder: Path, *, needed: bool = True) -> None:
-    """Write the networks of a model in ONNX beside its weights; a failure is an error only if they
-    are ``needed``."""
-    from boc import models, plugins
+def write_onnx(folder: Path) -> None:
+    """Write the networks of a model folder in ONNX beside its weights."""
+    from boc import plugins
 
-    try:
-        if models.pair_in(folder) is not None:
-            plugins.encoder(f"clip:{folder}")  # which describes its networks
-            return
-        for line in plugins.tool("onnx_export").export(folder):
-            click.echo(plain(line), err=True)
-    except BocError as error:
-        if needed:
-            raise
-        click.echo(f"not ready in ONNX: {one_line(error)}", err=True)
+    for line in plugins.tool("onnx_export").export(folder):
+        click.echo(plain(line), err=True)
 
 
 verbose = click.option(

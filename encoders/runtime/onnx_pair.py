@@ -3,32 +3,29 @@ without torch.
 
 What is not in a network is in settings beside it: how pictures become pixels, in the manner of
 transformers or of open_clip, and how sentences become ids. A network says by itself which inputs it
-has, of which type and shape, and its vectors by their names. Patches and words have no vectors of
-their own here, since the projection of the towers is inside the networks.
+has, of which type and shape, and its vectors by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Encoding, Regex, Tokenizer, normalizers
 
 from boc.errors import EncoderError
 from boc.foreign import read_json
 from boc.models import Pair
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 from ..networks.foreign import reading_model
-from .dual_inputs import PixelForm, TextForm
-from .dual_onnx import DualOnnx
+from .dual_inputs import Inputs, PixelForm, Preparer, TextForm
 from .onnx_record import ModelFiles, OnnxRecord, read_record
 from .onnx_towers import OnnxSessions
 from .sessions import open_session
@@ -45,7 +42,7 @@ INPUTS = {"text": "input_ids", "image": "pixel_values"}
 """What open_clip calls the inputs of networks."""
 
 
-class PairOnnx(DualOnnx):
+class PairOnnx(OnnxSessions):
     """The networks of a ``pair`` in ``folder``, which ``record`` describes."""
 
     def __init__(
@@ -55,9 +52,8 @@ class PairOnnx(DualOnnx):
         batch: int,
         pair: Pair,
     ) -> None:
-        OnnxSessions.__init__(self, folder, record, batch)
-        self.pair = pair
-        self.grid = None
+        super().__init__(folder, record, batch)
+        self.names = (pair.image, pair.text)
         details = record.details
         with reading_model(lambda reason: f"{folder / pair.tokenizer}: no tokenizer ({reason})"):
             tokenizer = Tokenizer.from_file(str(record.check(folder, pair.tokenizer)))
@@ -71,28 +67,40 @@ class PairOnnx(DualOnnx):
         if steps:
             tokenizer.normalizer = normalizers.Sequence(steps)
         self.form = TextForm(tokenizer, **details["text"])
+        self.preparer = Preparer(PixelForm(**details["pixels"]))
 
-    @cached_property
-    def image(self) -> Any:
-        return self._open(self.pair.image)
+    def images(self, prepared: Sequence[Inputs]) -> Floats:
+        return self._vectors(self.image, "pixel_values", prepared)
 
-    @cached_property
-    def text(self) -> Any:
-        return self._open(self.pair.text)
+    def texts(self, encodings: Sequence[Encoding]) -> Floats:
+        inputs = []
+        for each in encodings:
+            ids, attended = self.form.arrays([each])
+            inputs.append({"input_ids": ids[0], "attention_mask": attended[0]})
+        return self._vectors(self.text, "input_ids", inputs)
 
-    def _open(self, name: str) -> Any:
-        session = open_session(self.record.check(self.folder, name))
-        count = session.get_inputs()[0].shape[0]
-        if isinstance(count, int):
-            self.batch = count
-        return session
+    def _vectors(
+        self,
+        session: Any,
+        name: str,
+        inputs: Sequence[Inputs],
+    ) -> Floats:
+        """Return the vectors of inputs, whose length is that of ``name``."""
+
+        def stack(batch: list[int]) -> dict[str, NDArray[Any]]:
+            return {key: np.stack([inputs[i][key] for i in batch]) for key in inputs[0]}
+
+        no_rows = np.empty((0, self.dim), np.float32)
+        lengths = [len(each[name]) for each in inputs]
+        vectors, _ = self.encode(session, lengths, stack, lambda place: no_rows)
+        return vectors
 
     def _run(
         self,
         session: Any,
         inputs: Mapping[str, NDArray[Any]],
     ) -> list[NDArray[Any]]:
-        """Return vectors of unit length, and sets without rows."""
+        """Return vectors of unit length."""
         feed = {}
         for each in session.get_inputs():
             name = INPUTS.get(each.name, each.name)
@@ -108,8 +116,7 @@ class PairOnnx(DualOnnx):
                 f"a network in ONNX gives {output} of shape {vectors.shape}, and not one vector "
                 "each, as wide as those of the other network; take another model",
             )
-        rows = unit_rows(vectors.astype(np.float32))
-        return [rows, np.empty((len(rows), 0, rows.shape[1]), np.float32)]
+        return [unit_rows(vectors.astype(np.float32))]
 
 
 def describe(
@@ -132,8 +139,8 @@ def describe(
     towers = PairOnnx(folder, record, 1, pair)
     # The first run tells the width of vectors, the second one has to give the same.
     towers.dim = 0
-    ids, attended, _ = towers.form.arrays(towers.form.encode(["a photo"]))
-    vectors, _ = towers._run(towers.text, {"input_ids": ids, "attention_mask": attended})
+    ids, attended = towers.form.arrays(towers.form.encode(["a photo"]))
+    (vectors,) = towers._run(towers.text, {"input_ids": ids, "attention_mask": attended})
     towers.dim = vectors.shape[1]
     (pixels,) = towers.preparer.inputs(Image.radial_gradient("L").convert("RGB")).values()
     towers._run(towers.image, {"pixel_values": pixels[None]})

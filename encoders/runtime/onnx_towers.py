@@ -21,7 +21,10 @@ Places = Sequence[Sequence[int]]
 
 
 class OnnxSessions:
-    """The two networks of a model in ONNX, each opened with its first input."""
+    """The two networks of a model in ONNX, files ``names`` of a folder, each opened with its first
+    input."""
+
+    names = (IMAGE, TEXT)
 
     def __init__(
         self,
@@ -36,11 +39,19 @@ class OnnxSessions:
 
     @cached_property
     def image(self) -> Any:
-        return open_session(self.record.check(self.folder, IMAGE))
+        return self._open(self.names[0])
 
     @cached_property
     def text(self) -> Any:
-        return open_session(self.record.check(self.folder, TEXT))
+        return self._open(self.names[1])
+
+    def _open(self, name: str) -> Any:
+        session = open_session(self.record.check(self.folder, name))
+        count = session.get_inputs()[0].shape[0]
+        # Some networks of others read batches of one size.
+        if isinstance(count, int):
+            self.batch = count
+        return session
 
     def encode(
         self,

@@ -2,6 +2,7 @@
 if it is used."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
-from boc.types import Identity, Ragged, Regions, Runtime
+from boc.types import Embeddings, Identity, Ragged, Regions, Runtime
 
 from .. import regions
 from ..networks.tokens import Tokens, read_tokens
-from .device import import_for_torch, runs_onnx
-from .dual_encoder import DualEncoder, Encoded, EncodedTexts, choose_towers
+from .device import has_cuda, import_for_torch, runs_onnx
+from .dual_encoder import DualEncoder, Encoded
 from .hubs import MORE, HubBank
 from .model_config import (
     HUBS,
@@ -26,33 +27,47 @@ from .model_config import (
     read_config,
     reading_damaged,
 )
-from .onnx_record import read_record
+from .onnx_record import IMAGE, TEXT, read_record
 from .onnx_towers import OnnxTowers
 
 
-class SetTowers:
-    """The towers of a model folder behind their tokenizer: ``texts`` encodes ids, and ``pictures``
-    opens the tower of the pictures."""
+class SetEncoder(DualEncoder):
+    """The networks of a model folder as an Encoder: ``texts`` encodes ids, and ``pictures`` opens
+    the tower of the pictures. A ``bank`` of queries adds the components of offsets."""
 
     def __init__(
         self,
+        identity: Identity,
         tokens: Tokens,
+        open_source: Callable[[], RegionSource],
         texts: Any,
         pictures: Callable[[], Any],
+        bank: HubBank | None = None,
     ) -> None:
-        self.tokens = tokens
+        super().__init__(identity, tokens, open_source)
         self.encode_ids = texts.texts
         self._pictures = pictures
+        self._bank = bank
 
-    def images(self, prepared: Sequence[Regions]) -> Encoded:
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        vectors, sets = self.image_sets(prepared)
+        if self._bank is not None:
+            vectors, sets = self._bank.extend("image", vectors, sets)
+        boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
+        return Embeddings("image", vectors, sets, boxes=boxes)
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        vectors, sets, words = self.text_sets(texts)
+        if self._bank is not None:
+            vectors, sets = self._bank.extend("text", vectors, sets, texts)
+        return Embeddings("text", vectors, sets, words=self.tokens.strings(words))
+
+    def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
+        """Return vectors, and the sets of the regions."""
         vectors, sets = self._pictures().images(prepared)
         return vectors, sets
 
-    def texts(self, texts: Sequence[str]) -> EncodedTexts:
-        vectors, sets, words = self.encode_words(texts)
-        return vectors, sets, self.tokens.strings(words)
-
-    def encode_words(
+    def text_sets(
         self,
         texts: Sequence[str],
     ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
@@ -63,34 +78,37 @@ class SetTowers:
         return vectors, sets, words
 
 
-class AloneTowers(SetTowers):
-    """Towers whose concepts have no context: each region and each word goes through the network
+class AloneEncoder(SetEncoder):
+    """An encoder whose concepts have no context: each region and each word goes through the network
     alone (BoC, section IV). Global vectors are those of the whole pictures and sentences."""
 
-    def images(self, prepared: Sequence[Regions]) -> Encoded:
+    def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
         """Each region is encoded as the only region of a picture, which costs as much as a
         picture."""
-        vectors, whole = super().images(prepared)
+        vectors, whole = super().image_sets(prepared)
         single = [
             Regions(each.features[i : i + 1], each.boxes[i : i + 1])
             for each in prepared
             for i in range(len(each))
         ]
-        _, alone = super().images(single)
+        _, alone = super().image_sets(single)
         return vectors, Ragged(alone.values, whole.offsets)
 
-    def texts(self, texts: Sequence[str]) -> EncodedTexts:
+    def text_sets(
+        self,
+        texts: Sequence[str],
+    ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
-        vectors, whole, words = self.encode_words(texts)
+        vectors, whole, words = super().text_sets(texts)
         flat = np.array([word for row in words for word in row], np.int64)
         each, place = np.unique(flat, return_inverse=True)
         first, last = self.tokens.ids([""])[0]
         alone = [[first, int(word), last] for word in each]
         _, sets, _ = self.encode_ids(alone, [[1]] * len(alone))
-        return vectors, Ragged(sets.values[place], whole.offsets), self.tokens.strings(words)
+        return vectors, Ragged(sets.values[place], whole.offsets), words
 
 
-def load_encoder(kind: str, argument: str, runtime: Runtime) -> DualEncoder:
+def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
     """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which
     has the same global vectors, and another digest.
 
@@ -119,16 +137,28 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> DualEncoder:
             )
         return source
 
-    record = read_record(folder, parts(folder)) if runs_onnx(runtime) else None
-    texts, pictures = choose_towers(
-        record,
-        runtime,
-        lambda record: OnnxTowers(folder, record, runtime.batch),
-        on_torch,
-    )
+    record = None
+    if runs_onnx(runtime):
+        record = read_record(folder, parts(folder))
+    texts: Any
+    if record is None or TEXT not in record.files:
+        record = None
+        texts = on_torch()
+        digest = folder_digest(folder)
+    else:
+        texts = OnnxTowers(folder, record, runtime.batch)
+        digest = record.digest
+
+    @cache
+    def pictures() -> Any:
+        # Sentences go through ONNX Runtime wherever a folder has their network, pictures only
+        # where there is no GPU.
+        on_card = runtime.device != "cpu" and has_cuda()
+        if record is not None and (on_card or IMAGE not in record.files):
+            return on_torch()
+        return texts
+
     spec = f"{kind}:{folder.resolve()}"
-    digest = folder_digest(folder) if record is None else record.digest
-    towers = SetTowers(tokens, texts, pictures)
     bank = None
     dim = texts.dim
     if (folder / HUBS).is_file():
@@ -136,15 +166,9 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> DualEncoder:
             bank = HubBank.read(folder / HUBS)
             digest = hub_digest(digest, folder)
             dim += MORE
+    chosen = SetEncoder
     if mark:
         spec = f"{spec}?alone"
         digest = f"alone:{digest}"
-        towers = AloneTowers(tokens, texts, pictures)
-    return DualEncoder(
-        Identity(spec, digest, dim),
-        tokens,
-        open_source,
-        towers.images,
-        towers.texts,
-        bank=bank,
-    )
+        chosen = AloneEncoder
+    return chosen(Identity(spec, digest, dim), tokens, open_source, texts, pictures, bank)

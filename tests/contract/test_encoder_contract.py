@@ -136,6 +136,8 @@ def assert_sound(found: Embeddings, count: int, dim: int) -> None:
     assert found.vectors.dtype == np.float32
     assert found.vectors.shape == (count, dim)
     assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max(initial=0) <= 1e-5
+    if found.concepts is None:
+        return
     assert len(found.concepts) == count
     assert found.concepts.values.dtype == np.float32
     assert found.concepts.values.shape[1] == dim
@@ -161,7 +163,8 @@ def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
             alone = encode([each])
             for found, row in ((alone, 0), (backwards, len(inputs) - 1 - i)):
                 assert alike(found.vectors[row], together.vectors[i])
-                assert alike(found.concepts[row], together.concepts[i])
+                if together.concepts is not None:
+                    assert alike(found.concepts[row], together.concepts[i])
 
 
 def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
@@ -182,6 +185,8 @@ def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
 
 def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]) -> None:
     images = encoder.encode_images(pictures)
+    if images.concepts is None:
+        pytest.skip("this encoder has no concepts")
     texts = encoder.encode_texts(TEXTS)
     assert [len(images.concepts[i]) for i in range(len(pictures))] == [
         len(each) for each in pictures
@@ -196,7 +201,8 @@ def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]
 def test_a_text_that_is_too_long_is_cut(encoder: Encoder) -> None:
     embeddings = encoder.encode_texts(["red box " * 1000, "red box " * 3000, "red box"])
     assert_sound(embeddings, 3, encoder.identity.dim)
-    assert len(embeddings.concepts[0]) == len(embeddings.concepts[1]) > 100
+    if embeddings.concepts is not None:
+        assert len(embeddings.concepts[0]) == len(embeddings.concepts[1]) > 100
     assert alike(embeddings.vectors[0], embeddings.vectors[1])
     assert not alike(embeddings.vectors[0], embeddings.vectors[2])
 

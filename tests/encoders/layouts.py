@@ -12,9 +12,7 @@ from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from torch import Tensor, nn
 
-from encoders.runtime.onnx_export import export
-
-LAYOUTS = ("Xenova", "own export", "Immich", "Qdrant")
+LAYOUTS = ("Xenova", "Immich", "Qdrant")
 
 
 class Tower(nn.Module):
@@ -68,7 +66,7 @@ def arrange(model: Path, layout: str, kind: str, to: Path) -> Path:
     text = Tower(network, "text")
     image = Tower(network, "image")
     settings = [
-        *(each for each in model.iterdir() if each.suffix == ".json" and each.name != "onnx.json"),
+        *(each for each in model.iterdir() if each.suffix == ".json"),
         *model.glob("*.txt"),
     ]
     if layout == "Qdrant":
@@ -109,13 +107,6 @@ def arrange(model: Path, layout: str, kind: str, to: Path) -> Path:
     to.mkdir(parents=True)
     for each in settings:
         shutil.copy(each, to)
-    if layout == "own export":
-        own = shutil.copytree(model, to.with_name(f"{to.name}-own"))
-        list(export(own))
-        (to / "onnx").mkdir()
-        shutil.copy(own / "text.onnx", to / "onnx" / "text_model.onnx")
-        shutil.copy(own / "image.onnx", to / "onnx" / "vision_model.onnx")
-        return to
     outputs = {"clip": ("text_embeds", "image_embeds"), "siglip": ("pooler_output",) * 2}[kind]
     names = ("input_ids", outputs[0])
     write_tower(to / "onnx" / "text_model.onnx", text, ids, names, fixed=False)

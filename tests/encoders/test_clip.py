@@ -14,20 +14,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from PIL import Image, ImageDraw
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError
-from boc.labels import whole_words
 from boc.types import ImageRef, Runtime
-from encoders.clip import JOINER
-from encoders.runtime.dual_encoder import DualEncoder
-from encoders.runtime.dual_inputs import patch_boxes, window
+from encoders.clip import ClipEncoder
 from tests.helpers import Bomb, refuse_connections
 
 Folders = Callable[[str], Path]
@@ -337,9 +332,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_connections(monkeypatch)
 
 
-def open_encoder(folder: Path, **runtime: Any) -> DualEncoder:
+def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
     encoder = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
-    assert isinstance(encoder, DualEncoder)
+    assert isinstance(encoder, ClipEncoder)
     return encoder
 
 
@@ -383,7 +378,7 @@ def unit(found: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_vectors_are_those_of_the_library_and_concepts_are_counted(
+def test_vectors_are_those_of_the_library(
     kind: str,
     folders: Folders,
     pictures: list[ImageRef],
@@ -401,14 +396,7 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
     for embeddings in (seen, said):
         assert embeddings.vectors.dtype == np.float32
         assert np.abs(np.linalg.norm(embeddings.vectors, axis=1) - 1).max() <= 1e-6
-        assert embeddings.concepts.values.shape[1] == encoder.identity.dim
-        assert np.isfinite(embeddings.concepts.values).all()
-    assert np.array_equal(seen.concepts.offsets, seen.boxes.offsets)
-    assert np.diff(seen.concepts.offsets).tolist() == [len(each) for each in prepared]
-    assert all(0 < len(each) <= 64 for each in prepared)
-    assert np.diff(said.concepts.offsets).tolist() == [len(pieces) for pieces in said.words]
-    assert len(said.words[TEXTS.index("")]) == 0
-    assert all(piece for pieces in said.words for piece in pieces)
+        assert embeddings.concepts is embeddings.words is embeddings.boxes is None
     assert len(encoder.encode_images([])) == len(encoder.encode_texts([])) == 0
     for encode, inputs, together in (
         (encoder.encode_images, prepared, seen),
@@ -418,7 +406,6 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
         for i, each in enumerate(inputs):
             for rows, row in ((encode([each]), 0), (backwards, len(inputs) - 1 - i)):
                 assert np.abs(rows.vectors[row] - together.vectors[i]).max() <= 1e-5
-                assert np.abs(rows.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
 
 
 def test_siglip_tokenizer_settings(
@@ -436,177 +423,6 @@ def test_siglip_tokenizer_settings(
     expected = open_encoder(folders("siglip")).encode_texts(TEXTS)
     embeddings = open_encoder(folder).encode_texts(TEXTS)
     assert np.array_equal(embeddings.vectors, expected.vectors)
-    assert embeddings.words == expected.words
-
-
-def special(
-    folder: Path,
-    limit: int,
-) -> list[np.ndarray]:
-    """For each id of each of ``TEXTS`` whether it is the beginning or the end."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    found = tokenizer(
-        TEXTS,
-        truncation=True,
-        max_length=limit,
-    )
-    ends = [each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None]
-    return [np.isin(ids, ends) for ids in found["input_ids"]]
-
-
-@torch.no_grad()
-def test_clip_concepts(
-    folders: Folders,
-    pictures: list[ImageRef],
-) -> None:
-    encoder = open_encoder(folders("clip"))
-    model, images, texts = library_inputs(folders("clip"), pictures)
-    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    norm = model.vision_model.post_layernorm
-    for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
-        for token, concept in zip(tokens[1:], embeddings.concepts[i], strict=True):
-            deviation = (token.var(unbiased=False) + norm.eps).sqrt()
-            scaled = (token - token.mean()) / deviation * norm.weight + norm.bias
-            projected = (model.visual_projection.weight @ scaled).numpy()
-            assert np.abs(concept - projected).max() <= 1e-5
-    said = encoder.encode_texts(TEXTS)
-    hidden = model.text_model(**texts).last_hidden_state
-    for i, mask in enumerate(special(folders("clip"), 128)):
-        projected = (hidden[i, : len(mask)] @ model.text_projection.weight.T).numpy()
-        assert np.abs(said.concepts[i] - projected[~mask]).max(initial=0) <= 1e-5
-        # The tower pools a token among the others.
-        end = projected[-1] / np.linalg.norm(projected[-1])
-        assert np.abs(said.vectors[i] - end).max() <= 1e-6
-
-
-@torch.no_grad()
-def test_siglip_concepts(
-    folders: Folders,
-    pictures: list[ImageRef],
-) -> None:
-    encoder = open_encoder(folders("siglip"))
-    model, images, texts = library_inputs(folders("siglip"), pictures)
-    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    head = model.vision_model.head
-    width = 16
-    values = head.attention.in_proj_weight[2 * width :], head.attention.in_proj_bias[2 * width :]
-    for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
-        for j, token in enumerate(tokens):
-            attended = head.attention.out_proj(values[0] @ token + values[1])
-            pooled = attended + head.mlp(head.layernorm(attended))
-            assert np.abs(embeddings.concepts[i][j] - pooled.numpy()).max() <= 1e-5
-    said = encoder.encode_texts(TEXTS)
-    hidden = model.text_model(**texts).last_hidden_state
-    for i, mask in enumerate(special(folders("siglip"), 12)):
-        rows = model.text_model.head(hidden[i, : len(mask)]).numpy()
-        assert np.abs(said.concepts[i] - rows[~mask]).max(initial=0) <= 1e-5
-
-
-@torch.no_grad()
-def test_dual_encoder_concepts(
-    folders: Folders,
-    pictures: list[ImageRef],
-) -> None:
-    encoder = open_encoder(folders("vision-text-dual-encoder"))
-    model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
-    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    tokens = model.vision_model(**images).last_hidden_state[:, 1:]
-    pooled = torch.tanh(model.vision_model.pooler.dense(tokens))
-    expected = model.visual_projection(pooled).flatten(0, 1).numpy()
-    assert np.abs(embeddings.concepts.values - expected).max() <= 1e-5
-
-
-@pytest.mark.parametrize(("width", "height"), [(200, 330), (401, 100)])
-@pytest.mark.parametrize("kind", ["clip", "siglip", *(["siglip2"] if "siglip2" in KINDS else [])])
-def test_a_box_is_where_its_patch_was_looked_at(
-    kind: str,
-    width: int,
-    height: int,
-    folders: Folders,
-    tmp_path: Path,
-) -> None:
-    """A picture that is white in one box only is brightest at that patch."""
-    encoder = open_encoder(folders(kind))
-    Image.new("RGB", (width, height)).save(tmp_path / "a.png")
-    boxes = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).boxes
-    for i, box in enumerate(boxes):
-        picture = Image.new("RGB", (width, height))
-        x1, y1, x2, y2 = box * [
-            width,
-            height,
-            width,
-            height,
-        ]
-        ImageDraw.Draw(picture).rectangle((x1 + 1, y1 + 1, x2 - 1, y2 - 1), fill="white")
-        picture.save(tmp_path / "a.png")
-        pixels = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).inputs["pixel_values"]
-        if kind == "siglip2":  # patches already
-            bright = pixels.sum(axis=1)[: len(boxes)]
-        else:
-            bright = (
-                pixels.sum(axis=0)
-                .reshape(
-                    4,
-                    8,
-                    4,
-                    8,
-                )
-                .sum(axis=(1, 3))
-                .ravel()
-            )
-        assert bright.argmax() == i
-
-
-@given(st.integers(1, 3000), st.integers(1, 3000))
-def test_boxes_tile_what_was_seen(
-    width: int,
-    height: int,
-) -> None:
-    """A centred square of the short side, up to a pixel of the small picture."""
-    seen = window(crop(), width, height)
-    short = min(width, height)
-    expected = ((width - short) / 2 / width, (height - short) / 2 / height)
-    assert np.abs(np.array(seen) - [*expected, 1 - expected[0], 1 - expected[1]]).max() <= 1.5 / 32
-    boxes = patch_boxes(seen, 4, 4)
-    assert boxes.dtype == np.float32
-    assert boxes.min() >= 0
-    assert boxes.max() <= 1
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    assert areas.min() > 0
-    assert areas.sum() == pytest.approx((seen[2] - seen[0]) * (seen[3] - seen[1]), rel=1e-4)
-    assert np.array_equal(boxes[0, :2], np.float32(seen[:2]))
-    assert np.array_equal(boxes[-1, 2:], np.float32(seen[2:]))
-
-
-@pytest.mark.slow
-@settings(max_examples=20)  # of at least five texts each, which take little longer than one
-@given(texts=st.lists(st.text("abcdexyz  ", max_size=30), min_size=5, max_size=10))
-@pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
-def test_pieces_make_up_the_words_of_a_text(
-    kind: str,
-    texts: list[str],
-    folders: Folders,
-) -> None:
-    """Whatever the marks of the tokenizer: ends of words, beginnings of words, goings-on."""
-    encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
-    texts = [*texts, *map(str.upper, texts)]
-    for text, pieces in zip(texts, encoder.encode_texts(texts).words, strict=True):
-        expected = text.lower().split()
-        room = {"clip": 126, "siglip": 11, "chinese_clip": 22}[kind]
-        found = [word for word in whole_words(pieces)[0] if word != "▁"]
-        assert "".join(expected).startswith("".join(found).replace(JOINER, ""))
-        if 2 * len(text) <= room:
-            assert [word.replace(JOINER, "") for word in found] == expected
-
-
-CACHE: dict[str, DualEncoder] = {}
-
-
-def test_bytes_of_a_letter_are_one_word(folders: Folders) -> None:
-    pieces = open_encoder(folders("clip")).encode_texts(["caf\u00e9 \U0001f408, yes"]).words[0]
-    words, of = whole_words(pieces)
-    assert [word.replace(JOINER, "") for word in words] == ["caf\u00e9", "\U0001f408", ",", "yes"]
-    assert len(of) == len(pieces) == 5 + 4 + 1 + 3
 
 
 @pytest.mark.slow
@@ -622,10 +438,9 @@ def test_a_preparer_goes_to_other_processes(
             one = preparer(picture)
             prepared = pickle.loads(packed)(picture)  # noqa: S301
             other = pickle.loads(pickle.dumps(prepared))  # noqa: S301
-            assert np.array_equal(one.boxes, other.boxes)
-            assert one.inputs.keys() == other.inputs.keys()
-            assert all(np.array_equal(one.inputs[name], other.inputs[name]) for name in one.inputs)
-            assert one.inputs["pixel_values"].dtype == np.float32
+            assert one.keys() == other.keys()
+            assert all(np.array_equal(one[name], other[name]) for name in one)
+            assert one["pixel_values"].dtype == np.float32
 
 
 def test_thin_pictures_are_refused(
@@ -800,32 +615,14 @@ def test_other_model_type_is_refused(tmp_path: Path) -> None:
         open_encoder(tmp_path)
 
 
-def test_network_without_concepts(
-    folders: Folders,
-    pictures: list[ImageRef],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("encoders.networks.dual_tower.CLOSE", -1.0)
-    encoder = open_encoder(folders("clip"))
-    prepared = [encoder.prepare(each) for each in pictures]
-    assert [len(each) for each in prepared] == [0] * len(pictures)
-    found = encoder.encode_images(prepared)
-    said = encoder.encode_texts(TEXTS)
-    assert found.concepts is found.boxes is said.concepts is said.words is None
-    monkeypatch.undo()
-    whole = open_encoder(folders("clip"))
-    seen = whole.encode_images([whole.prepare(each) for each in pictures])
-    assert np.array_equal(found.vectors, seen.vectors)
-    assert np.array_equal(said.vectors, whole.encode_texts(TEXTS).vectors)
-
-
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
 def test_words_of_the_vocabulary_are_one_piece(
     kind: str,
     folders: Folders,
 ) -> None:
-    encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
+    encoder = open_encoder(folders(kind))
     # Other bytes stand for parts of letters.
     known = sorted(word for word in encoder.vocabulary if word.isascii())
     assert known
-    assert [pieces for pieces in encoder.encode_texts(known).words if len(pieces) > 1] == []
+    ids = [each.special_tokens_mask.count(0) for each in encoder.tokens.encode(known)]
+    assert ids == [1] * len(known)

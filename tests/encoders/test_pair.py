@@ -85,10 +85,7 @@ def expected(model: Path, pictures: list[Image.Image], texts: list[str], kind: s
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [
-        *(("clip", layout) for layout in LAYOUTS),
-        *(("siglip", layout) for layout in LAYOUTS if layout != "own export"),
-    ],
+    [(kind, layout) for kind in TINY for layout in LAYOUTS],
 )
 def test_vectors_equal_those_of_transformers(
     repository: Callable[[str, str], Path],

@@ -35,8 +35,7 @@ def command(
     """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN of its
     authors.
 
-    Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model
-    get do.
+    Or write the networks of a model folder in ONNX beside its weights, as boc train does.
 
     Nothing in the file is executed. Kind and sizes are read from the tensors, every one of which
     must be used.

@@ -71,7 +71,6 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
         )
         if not other and not models.verify(present):
             click.echo(f"{repository} is there already: {present.folder}")
-            options.write_onnx(present.folder, needed=False)
             if revision is None:
                 click.echo("To ask for a newer one: --revision main", err=True)
             return
@@ -100,9 +99,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
             )
         if not click.confirm("Download it?", err=True):
             raise BocError("nothing was downloaded")
-    folder = hub.download(offer).folder
-    click.echo(f"{repository}: {folder}")
-    options.write_onnx(folder, needed=False)
+    click.echo(f"{repository}: {hub.download(offer).folder}")
     spec = f"clip:{name}" if "/" in name else name
     click.echo(f"Use it: boc index photos ~/Pictures --encoder {spec}")
 

@@ -21,10 +21,9 @@ from boc.types import ImageRef, Runtime
 from encoders.conversion.checkpoints import read_published
 from encoders.conversion.convert import from_published
 from encoders.networks.alignment import pool_cosines
-from encoders.runtime.dual_encoder import DualEncoder
 from encoders.runtime.model_config import read_config
 from encoders.runtime.model_folder import load_network
-from encoders.runtime.set_encoder import SetTowers
+from encoders.runtime.set_encoder import SetEncoder
 from encoders.runtime.torch_towers import TorchTowers
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, run
@@ -304,17 +303,12 @@ def test_converted_checkpoint_matches_reference(
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
-    encode = SetTowers(
-        whole.tokens,
-        towers,
-        lambda: towers,
-    )
-    encoder = DualEncoder(
+    encoder = SetEncoder(
         whole.identity,
         whole.tokens,
         lambda: whole.preparer,
-        encode.images,
-        encode.texts,
+        towers,
+        lambda: towers,
     )
     if spec.startswith("teran"):
         network.config = replace(

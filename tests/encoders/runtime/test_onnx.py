@@ -1,7 +1,6 @@
 """Networks in ONNX give what torch gives, belong to their weights, and need no torch."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,12 @@ torch = pytest.importorskip("torch")
 
 from boc import plugins  # noqa: E402
 from boc.errors import EncoderError  # noqa: E402
-from boc.types import Embeddings, ImageRef, Regions, Runtime  # noqa: E402
+from boc.types import Embeddings, Regions, Runtime  # noqa: E402
 from encoders.networks import text_towers  # noqa: E402
 from encoders.runtime import model_folder, set_encoder  # noqa: E402
 from encoders.runtime.model_config import parts  # noqa: E402
 from encoders.runtime.onnx_export import export  # noqa: E402
 from encoders.runtime.onnx_record import read_record  # noqa: E402
-from tests.encoders.test_clip import KINDS as DUAL  # noqa: E402
-from tests.encoders.test_clip import TEXTS, folders, pictures  # noqa: E402, F401
 from tests.helpers import boc  # noqa: E402
 
 CAPTIONS = ["a red dog runs in the snow", "two dogs and a boat", "the dog is left of a boat"] * 5
@@ -196,34 +193,3 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
         on_cpu(spec).encode_texts(["a dog"])
     assert boc("convert", folder).exit_code == 0
     assert len(on_cpu(spec).encode_texts(["a dog"])) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", DUAL)
-def test_dual_encoders_give_one_result(
-    kind: str,
-    folders: Callable[[str], Path],  # noqa: F811
-    pictures: list[ImageRef],  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    """What cannot be exported, such as pictures that are prepared in another way, goes on with
-    torch."""
-    folder = tmp_path / kind
-    folder.mkdir()
-    for path in folders(kind).iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    reference = on_cpu(f"clip:{folder}")
-    lines = list(export(folder))
-    if kind in ("clip", "siglip", "chinese_clip"):
-        assert lines == ["writing text.onnx", "writing image.onnx"]
-    encoder = on_cpu(f"clip:{folder}")
-    assert encoder.identity == reference.identity
-    assert_equal(encoder.encode_texts(TEXTS), reference.encode_texts(TEXTS))
-    seen = [
-        each.encode_images([each.prepare(picture) for picture in pictures])
-        for each in (encoder, reference)
-    ]
-    assert_equal(*seen)
-    assert seen[0].boxes is not None
-    assert seen[1].boxes is not None
-    assert np.array_equal(seen[0].boxes.values, seen[1].boxes.values)
