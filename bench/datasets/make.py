@@ -1,13 +1,16 @@
 """Published data as files that boc and the other benchmarks read.
 
-    python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove  # then: python -m
-    bench.race.race glove/...h5 python -m bench.datasets.make coco coco/ -o tables/coco
-    # annotations/*.json, train2014/, val2014/ python -m bench.datasets.make coco dataset_coco.json
-    --images coco/ --restval -o tables/coco  # the papers' splits python -m bench.datasets.make
-    flickr30k f30k/dataset_flickr30k.json --images f30k-images -o tables/flickr30k python -m
-    bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images boc extract
-    tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder
-    ...
+    # then: python -m bench.race.race glove/...h5
+    python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove
+    # annotations/*.json, train2014/, val2014/
+    python -m bench.datasets.make coco coco/ -o tables/coco
+    # the papers' splits
+    python -m bench.datasets.make coco dataset_coco.json --images coco/ --restval -o tables/coco
+    python -m bench.datasets.make flickr30k f30k/dataset_flickr30k.json
+        --images f30k-images -o tables/flickr30k
+    python -m bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images
+    boc extract tables/coco/captions.csv --images coco/
+        --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
 
 SOURCE of a corpus is its folder, or a file of captions; in a folder, the first of these files that
 exists is read, from the folder or from ``annotations`` in it:

@@ -1,8 +1,8 @@
 """Terms of an index for other engines: JSON Lines of Anserini, Pyserini and Seismic, and CIFF.
 
-    python -m bench.datasets.terms photos -o photos.jsonl    # photos.image.jsonl,
-    photos.text.queries.jsonl, ... python -m bench.datasets.terms photos -o photos.ciff --at
-    elastic+http://localhost:9200
+    # photos.image.jsonl, photos.text.queries.jsonl, ...
+    python -m bench.datasets.terms photos -o photos.jsonl
+    python -m bench.datasets.terms photos -o photos.ciff --at elastic+http://localhost:9200
 
 A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
 Index File Format (Lin et al., SIGIR 2020): messages of protocol buffers, each after its length;

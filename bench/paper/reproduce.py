@@ -1,9 +1,10 @@
 """The tables of a paper from the files that its authors published: every printed number beside the
 one found here.
 
-    python -m bench.paper.reproduce PAPER DATA --out OUT            # tern, teran, vsrn, vsrnpp or
-    boc python -m bench.paper.reproduce PAPER DATA --needs              # the files that DATA has to
-    hold
+    # tern, teran, vsrn, vsrnpp or boc
+    python -m bench.paper.reproduce PAPER DATA --out OUT
+    # the files that DATA has to hold
+    python -m bench.paper.reproduce PAPER DATA --needs
 
 Published checkpoints are converted, the features of the test pictures encoded and evaluated; of
 VSRN++, which has no published checkpoint, two models are trained. Steps whose files are not in DATA

@@ -1,18 +1,17 @@
 """Many clients at once on a server, alone and beside writers, and filters: ours and the server's
 own HNSW.
 
-    python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5 --validation
-    composed-validation.h5
-        --work FOLDER --count 100000
+    python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5
+        --validation composed-validation.h5 --work FOLDER --count 100000
 
 Ours is `boc index` with all defaults, asked through ``Searcher.search_vectors``; the other is asked
 in the fastest form that the server reads (hnsw.py), over the same connection, at the first setting
 that reaches a recall on the validation queries. Sides take turns of ``--seconds``, ``--rounds``
-times, so that a machine that becomes
-slower does so for both. ``server_s`` and ``client_s`` are processor seconds of a thousand queries.
-Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``put`` are
-those that were put in a second, ``lost`` items that the index lacks in the end, or holds too many
-of. Rows of filters are those of filtered.py: there ours is asked by default.
+times, so that a machine that becomes slower does so for both. ``server_s`` and ``client_s`` are
+processor seconds of a thousand queries. Beside writers, 200 items are put and 50 deleted each
+second, made visible at once; ``put`` are those that were put in a second, ``lost`` items that the
+index lacks in the end, or holds too many of. Rows of filters are those of filtered.py: there ours
+is asked by default.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Everyone in one table at equal recall: latency, throughput, loading, bytes, memory.
 
-    python -m bench.race.race captions.h5 captions-queries.h5 --validation captions-validation.h5
-    --work m30k python -m bench.race.race captions.h5 captions-queries.h5 --work m30k-es --server
-    elasticsearch-9 python -m bench.race.race glove-100-angular.hdf5 --work glove python -m
-    bench.race.race --synthetic 1000000 --work million
+    python -m bench.race.race captions.h5 captions-queries.h5
+        --validation captions-validation.h5 --work m30k
+    python -m bench.race.race captions.h5 captions-queries.h5 --work m30k-es
+        --server elasticsearch-9
+    python -m bench.race.race glove-100-angular.hdf5 --work glove
+    python -m bench.race.race --synthetic 1000000 --work million
 
 GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of
 ann-benchmarks, whose neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N

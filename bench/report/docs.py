@@ -3,11 +3,11 @@
 
 README.md and every page below docs/ may have markers, and everything between them is generated:
 
-    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py),
-    as a table <!-- end -->
+    <!-- rows: NAME VIEW WORD... -->  a view (views.py) of docs/rows/NAME.csv, as a table
+    <!-- end -->
 
-    <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as
-    docs/figures/NAME-PLOT.svg <!-- end -->
+    <!-- rows: NAME plot PLOT -->     a plot (figures.py), as docs/figures/NAME-PLOT.svg
+    <!-- end -->
 
 With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF.
 

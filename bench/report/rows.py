@@ -1,7 +1,7 @@
 """Rows of measurements as CSV, with settings, seed, versions, machine and time.
 
-    with Writer(sys.stdout, __file__, {"features": features, "rounds": 3}, ["code", "recall"]) as
-    out:
+    settings = {"features": features, "rounds": 3}
+    with Writer(sys.stdout, __file__, settings, ["code", "recall"]) as out:
         out.write("scalar", 0.98)
 
 gives

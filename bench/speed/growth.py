@@ -1,8 +1,9 @@
 """The cost of more items, on the way that a user goes: `boc index`, then searches by
 `boc.search.Searcher`.
 
-    python -m bench.speed.growth --work growth > growth.csv python -m bench.speed.growth --work
-    growth --server elasticsearch-9 --n 100000 --n 1000000 > growth-server.csv
+    python -m bench.speed.growth --work growth > growth.csv
+    python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000
+        --n 1000000 > growth-server.csv
 
 The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers
 that is started for it. No option is named: it is what a user gets by default.

@@ -3,10 +3,14 @@
 The scores pool A, the cosines of regions and words, with those of special and padding rows set to
 0:
 
-    mrsw    sum over words of the maximum over regions (eq. 3) mwsr    sum over regions of the
-    maximum over words (eq. 3) symm    mrsw + mwsr (eq. 4) mravgw  mrsw / number of words (eq. 8)
-    sum     sum of all cosines mean    sum / number of cells, padding included scan    sum over
-    regions of the cosine of a region and the words that it attends to (after SCAN, ECCV 2018)
+    mrsw    sum over words of the maximum over regions (eq. 3)
+    mwsr    sum over regions of the maximum over words (eq. 3)
+    symm    mrsw + mwsr (eq. 4)
+    mravgw  mrsw / number of words (eq. 8)
+    sum     sum of all cosines
+    mean    sum / number of cells, padding included
+    scan    sum over regions of the cosine of a region and the words that it attends to
+            (after SCAN, ECCV 2018)
 
 The zeros are part of the published networks: a maximum over a padded set is never below 0. So mwsr
 and symm depend slightly on whether a set is padded, and ``mean`` on the amount of padding.

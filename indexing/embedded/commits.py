@@ -1,11 +1,14 @@
 """Commits: each is a file that lists the segments of an index; CURRENT names the current commit.
 
-    NAME/CURRENT            the name of the current commit; replaced atomically by renaming
-    NAME/commit-*.json      manifest, codec, segments with their deleted rows, size and SHA-256 of
-    every file NAME/loading.json       the commit of an unfinished load NAME/codec-*/*.npy
-    learned arrays of the codec NAME/segment-*/         see ``segment.py`` NAME/dead-*.npy
-    tombstones: int32 rows of a segment that are deleted or replaced NAME/.checked           stamps
-    of files that were verified
+The folder of an index has::
+
+    CURRENT          the name of the current commit; replaced atomically by renaming
+    commit-*.json    manifest, codec, segments, and size and SHA-256 of every file
+    loading.json     the commit of an unfinished load
+    codec-*/*.npy    learned arrays of the codec
+    segment-*/       see ``segment.py``
+    dead-*.npy       tombstones: int32 rows of a segment that are deleted or replaced
+    .checked         stamps of verified files
 
 Files never change once a commit lists them. Folders, commits and tombstone files are named by their
 contents. The next writer removes files that neither CURRENT nor loading.json needs.

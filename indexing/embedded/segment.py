@@ -1,17 +1,20 @@
 """Segments: some items of an index with everything stored for them, as immutable arrays.
 
-The folder of a segment has, for n rows sorted by id and V terms::
+The folder of a segment has, for n rows sorted by id, V terms and d components::
 
-    starts, rows, frequencies .npy   the posting lists, see ``postings.py`` vectors.npy          (n,
-    d)      the dense vectors, for re-ranking; of int8 uint8 (n, d + 4), the scales beside them
-    concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
-    concept_offsets.npy  int64 (n + 1,)  their offsets per item, concept_scales.npy   float32 (N,)
-    and the scales of int8 rows compact.npy          uint8 (n, d / 4)  codes of the vectors, which
-    order candidates; there if the code of compact_scales.npy   float32 (n,)      the index has a
-    mean, and the segment was not written before they were modality.npy         uint8 (n,)  0
-    picture, 1 sentence ids, content, group              each .bin (UTF-8) and .npy (int64 offsets
-    (n + 1,)) fields                           the same, if the manifest declares metadata: JSON per
-    item words.sqlite                     the text and metadata index, see ``text_store.py``
+    starts, rows, frequencies  the posting lists, see ``postings.py``
+    vectors                    (n, d), for re-ranking; int8: uint8 (n, d + 4) with the scales
+    concepts                   (N, d), concept sets, if the index stores them: float16 or int8
+    concept_offsets            int64 (n + 1,), the offsets of each item in ``concepts``
+    concept_scales             float32 (N,), the scales of int8 rows
+    compact                    uint8 (n, d / 4), codes of the vectors, which order candidates
+    compact_scales             float32 (n,)
+    modality                   uint8 (n,), 0 for a picture, 1 for a sentence
+    ids, content, group        bytes in UTF-8 (.bin), and their offsets, int64 (n + 1,)
+    fields                     the same, if the manifest declares metadata: JSON of each item
+    words.sqlite               the text and metadata index, see ``text_store.py``
+
+Arrays are ``.npy`` files. A segment has compact codes if the code of the index has a mean.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Text and metadata index of a segment: one SQLite file, written by ``text_store_writer`` and read
 here.
 
-Rows are those of the segment, from 0::
+Rows are the rows of the segment, from 0. The tables and their columns::
 
-    words    word, documents, gaps, frequencies   posting list of a word: its rows as differences,
-    and the frequency in
-                                                  each, or nothing if all are 1
-    lengths  words                                (n,) number of words of each row fields   field,
-    name, rows                    the rows of all values of a metadata field, ordered by value edges
-    field, value, stop                   the end of the rows of a value; strings are UTF-8
+    words     word, documents, gaps, frequencies: the posting list of a word, with differences of
+              rows, and the frequency in each row; no frequencies if all are 1
+    lengths   words: the number of words of each row, (n,)
+    fields    field, name, rows: the rows of all values of a metadata field, ordered by value
+    edges     field, value, stop: the end of the rows of a value; strings are UTF-8
 
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """

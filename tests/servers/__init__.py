@@ -7,8 +7,8 @@ this machine.
         server.restart()                     # the same data, the same port
 
     Cluster(tmp_path).start()                # three OpenSearch nodes: .nodes, .urls
-    SecureServer(tmp_path).start()           # Elasticsearch with TLS: .authority, .password,
-    .api_key("photos*")
+    # Elasticsearch with TLS: .authority, .password, .api_key("photos*")
+    SecureServer(tmp_path).start()
 
 Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``elasticsearch-8.19``, ``opensearch-3``,
 ``opensearch-3-knn``, ``opensearch-2``; those not fetched yet are fetched at their first start
