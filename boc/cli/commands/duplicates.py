@@ -22,7 +22,7 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
     """List equal and nearly equal pictures of an index. If the index NAME has none, its captions
     are compared.
 
-    The first item of a group is the one to keep: it has the most near items. Nothing is deleted;
+    The first item of a group, which has the smallest id, is the one to keep. Nothing is deleted;
     boc delete removes items.
 
     \b
