@@ -125,10 +125,8 @@ def evaluate_ndcg(
     owners: Ints,
     relevance: Floats,
     fold: int | None = None,
-    *,
-    p: int = DEPTH,
 ) -> Ndcg:
-    """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as
+    """Compute NDCG@25 of both directions, over the whole gallery or averaged over folds as
     ``evaluate_recall`` does.
 
     ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong
@@ -139,8 +137,8 @@ def evaluate_ndcg(
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
-        to_image = ndcg(part, grades, p=p)
-        to_text = ndcg(part.T, grades.T, p=p)
+        to_image = ndcg(part, grades)
+        to_text = ndcg(part.T, grades.T)
         sides.append(mean_ndcg(to_image, to_text))
     return Ndcg.mean(sides)
 
@@ -163,48 +161,35 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
         )
 
 
-def ndcg(
-    scores: Floats,
-    relevance: Floats,
-    *,
-    p: int = DEPTH,
-) -> Doubles:
-    """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where
-    nothing is relevant.
+def ndcg(scores: Floats, relevance: Floats) -> Doubles:
+    """Compute NDCG@p (n_queries,), p = 25, of each query's ranking of all items by ``scores``; 0
+    where nothing is relevant.
 
     DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and
     TERAN; NDCG divides it by that of the p most relevant items (Jarvelin and Kekalainen, TOIS 2002;
     TERN, eq. 5-6). ir_measures has the gain rel of their papers, for runs. Both arrays are
     (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal scores are ordered by
-    position. BocError unless p is at least 1.
+    position.
     """
-    if p < 1:
-        raise BocError(f"p must be at least 1, got {p}; papers take {DEPTH}")
     n, m = scores.shape
-    p = min(p, m)
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
         block = scores[part]
         columns = (block[:, i : i + ITEMS] for i in range(0, m, ITEMS))
-        rows, _ = topk_of_blocks(columns, p)
-        values[part] = ndcg_of_hits(rows, relevance[part], p=p)
+        rows, _ = topk_of_blocks(columns, min(DEPTH, m))
+        values[part] = ndcg_of_hits(rows, relevance[part])
     return values
 
 
-def ndcg_of_hits(
-    hits: Ints,
-    relevance: Floats,
-    *,
-    p: int = DEPTH,
-) -> Doubles:
+def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
     """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
 
-    ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit
-    and gains nothing.
+    ``hits`` (n_queries, n), of which 25 count, are columns of ``relevance`` (n_queries, n_items);
+    -1 is no hit and gains nothing.
     """
     grades = np.nan_to_num(relevance, nan=0.0)
-    p = min(p, grades.shape[1])
+    p = min(DEPTH, grades.shape[1])
     hits = hits[:, :p]
     gained = np.take_along_axis(grades, np.maximum(hits, 0), axis=1)
     gained[hits < 0] = 0

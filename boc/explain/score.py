@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -89,10 +88,6 @@ class Explanation:
     def score(self) -> int:
         """The sum of the products, which is the score of the engine before re-ranking."""
         return sum(match.product for match in self.matches)
-
-    def share(self, match: Match) -> Fraction:
-        """Return the share of ``match`` in the score; all shares sum to 1."""
-        return Fraction(match.product, self.score)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as values for JSON: terms with words and examples; parts with names, boxes and

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from boc.inputs.images import Picture
     from boc.plugins import Encoder, Engine, Request
     from boc.search.options import SearchKeywords
-    from boc.types import FieldType, Filter
+    from boc.types import Filter
 
 
-KEPT = 64  # options of searches that are kept, checked, for the next query with the same
+KEPT = 64  # options of searches, for the next query with the same
 FUSED = 10_000  # hits of a ranking that are fused at most
 ZERO = "all scores are 0: the query is like nothing here"
 BLOCK = 256  # queries per request of a batch that several threads share
@@ -108,10 +108,6 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
-        # Not of self: what refers to itself is closed late.
-        self._checked = lru_cache(KEPT, typed=True)(
-            partial(_check_options, index.manifest.fields, self.codec.given is None),
-        )
         self._ways: dict[object, _Way] = {}
         self._backgrounds: dict[Modality, Background] = {}
 
@@ -456,9 +452,19 @@ class Searcher:
     ) -> SearchOptions:
         """Return the options with keywords replaced, whose filters are values; BocError for a field
         that is none."""
-        if options is None and isinstance(keywords.get("filters", ""), str):
-            return self._checked(None, **keywords)
-        return self._checked.__wrapped__(options, **keywords)
+        options = SearchOptions.of(options, **keywords)
+        fields = self.index.manifest.fields
+        if options.filters != ():
+            options = replace(options, filters=parse_filters(options.filters, fields))
+        if options.sort is not None:
+            check_sort(options.sort, fields)
+        named = [name for name in options.on_hits if name != "sort"]
+        if named and self.codec.given is not None:
+            raise BocError(
+                "terms of another system have no vectors beside them; leave out "
+                f"{', '.join(named)}",
+            )
+        return options
 
     def _options_of(
         self,
@@ -745,26 +751,6 @@ def _sort_hits(
     if options.sort is not None:
         hits = by_field(hits, options.sort)
     return Hits(len(hits), lambda: hits, notes)
-
-
-def _check_options(
-    fields: Mapping[str, FieldType],
-    has_vectors: bool,
-    options: SearchOptions | None,
-    **keywords: Unpack[SearchKeywords],
-) -> SearchOptions:
-    """Return the options with keywords replaced, whose filters are values."""
-    options = SearchOptions.of(options, **keywords)
-    if options.filters != ():
-        options = replace(options, filters=parse_filters(options.filters, fields))
-    if options.sort is not None:
-        check_sort(options.sort, fields)
-    named = [name for name in options.on_hits if name != "sort"]
-    if named and not has_vectors:
-        raise BocError(
-            f"terms of another system have no vectors beside them; leave out {', '.join(named)}",
-        )
-    return options
 
 
 def _row(vector: ArrayLike) -> NDArray[Any]:

@@ -44,58 +44,46 @@ class UnknownWord(NamedTuple):
 
 
 class Spelling:
-    """The words that an index and its encoder have. Thread-safe."""
+    """The words that an index and its encoder have, by their lengths and how often they have which
+    letters. Thread-safe."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
     @cached_property
-    def vocabulary(self) -> Collection[str]:
-        """The words that the encoder reads whole; empty if it does not tell."""
+    def words(self) -> Collection[str]:
+        """The words that the encoder reads whole, and those of the first sentences of the index;
+        empty if the encoder does not tell."""
         words: Collection[str] = getattr(self._searcher.encoder, "vocabulary", ())
+        index = self._searcher.index
+        if words and index.manifest.items["text"]:
+            items = islice(index.items(), ITEMS)
+            texts = (item.content for item in items if item.modality == "text")
+            words = {*words, *islice(WORD.findall(" ".join(texts).lower()), 10 * MOST)}
         return words
 
     @cached_property
-    def words(self) -> Collection[str]:
-        """The words of the first sentences of the index."""
-        index = self._searcher.index
-        if not index.manifest.items["text"]:
-            return set()
-        items = islice(index.items(), ITEMS)
-        texts = (item.content for item in items if item.modality == "text")
-        return set(islice(WORD.findall(" ".join(texts).lower()), 10 * MOST))
-
-    @cached_property
-    def indexes(self) -> tuple[LetterIndex, LetterIndex]:
-        """Where words like another are looked up: those of the index first."""
-        return LetterIndex(self.words), LetterIndex(self.vocabulary)
+    def by_length(self) -> dict[int, tuple[list[str], NDArray[np.uint8]]]:
+        """The words of each length, and their letters."""
+        groups: dict[int, list[str]] = {}
+        for word in islice(sorted(self.words), MOST):
+            if 2 < len(word) <= LONGEST + LONGER:
+                groups.setdefault(len(word), []).append(word)
+        return {length: (words, _letters(words)) for length, words in groups.items()}
 
     def unknown(self, text: str) -> list[UnknownWord]:
         """Return the words of a sentence that neither has, in its order; for the first ``SOUGHT``
         of at most ``LONGEST`` letters with the known ones that may be meant."""
         unknown: list[UnknownWord] = []
-        for word in dict.fromkeys(WORD.findall(nfc(text).lower())):
+        for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
             letters = unicodedata.normalize("NFD", word)
             plain = "".join(each for each in letters if not unicodedata.combining(each))
-            known = not self.vocabulary or word in self.vocabulary or plain in self.vocabulary
-            if not known and word not in self.words:
+            if word not in self.words and plain not in self.words:
                 near = None
                 if len(unknown) < SOUGHT and len(word) <= LONGEST:
-                    own, others = self.indexes
-                    near = own.nearest(word) or others.nearest(word)
+                    near = self.nearest(word)
                 unknown.append(UnknownWord(word, near))
         return unknown
-
-
-class LetterIndex:
-    """Known words by their lengths and how often they have which letters."""
-
-    def __init__(self, known: Collection[str]) -> None:
-        self._words: dict[int, list[str]] = {}
-        for word in islice(sorted(known), MOST):
-            if 2 < len(word) <= LONGEST + LONGER:
-                self._words.setdefault(len(word), []).append(word)
-        self._letters = {length: _letters(words) for length, words in self._words.items()}
 
     def nearest(self, word: str) -> str | None:
         """Return the known word most like one; of similar ones one of the same letters, which were
@@ -106,12 +94,11 @@ class LetterIndex:
         mine = _letters([word])
         choices: list[tuple[float, str]] = []
         for length in range(len(word) - LONGER, len(word) + LONGER + 1):
-            if length in self._words:
-                shared = np.minimum(self._letters[length], mine).sum(axis=1, dtype=np.int32)
-                alike = 2.0 * shared / (length + len(word))
-                best = np.argsort(-alike, kind="stable")[:COMPARED]
-                words = self._words[length]
-                choices += [(-float(alike[row]), words[row]) for row in best.tolist()]
+            words, theirs = self.by_length.get(length, ([], mine[:0]))
+            shared = np.minimum(theirs, mine).sum(axis=1, dtype=np.int32)
+            alike = 2.0 * shared / (length + len(word))
+            best = np.argsort(-alike, kind="stable")[:COMPARED]
+            choices += [(-float(alike[row]), words[row]) for row in best.tolist()]
         some = [each for _, each in sorted(choices)[:COMPARED]]
         near = get_close_matches(word, some, NEAR, ALIKE if len(word) > SHORT else ALIKE_SHORT)
         return max(near, key=lambda each: sorted(each) == sorted(word), default=None)

@@ -95,7 +95,7 @@ class LibrarySnapshot:
 
     def warm(self) -> None:
         """Read what the first questions would wait for."""
-        _ = self.spelling.indexes, self.fields, self.examples
+        _ = self.spelling.by_length, self.fields, self.examples
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that

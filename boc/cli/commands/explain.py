@@ -81,7 +81,7 @@ def print_terms(explanation: Explanation) -> None:
 
     for match in explanation.matches[:LABELLED]:
         product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
-        share = f"{100 * float(explanation.share(match)):5.1f} %"
+        share = f"{100 * match.product / explanation.score:5.1f} %"
         line = f"{share}  t{match.term:<6} {product:<24}"
         if match.label:
             line += f"  {options.plain(', '.join(match.label.words))}"

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.evaluate import metrics
 from boc.evaluate.metrics import (
     BLOCK,
     Recall,
@@ -293,14 +295,11 @@ def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -
             strict=True,
         )
     ]
-    assert ndcg(texts @ images.T, R, p=p).tolist() == pytest.approx(to_image)
-    assert ndcg(images @ texts.T, R.T, p=p).tolist() == pytest.approx(to_text)
-    found = evaluate_ndcg(
-        texts @ images.T,
-        owners,
-        R,
-        p=p,
-    )
+    scores = texts @ images.T
+    with patch.object(metrics, "DEPTH", p):
+        assert ndcg(scores, R).tolist() == pytest.approx(to_image)
+        assert ndcg(images @ texts.T, R.T).tolist() == pytest.approx(to_text)
+        found = evaluate_ndcg(scores, owners, R)
     assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
     counted = [value for value in to_text if value > 0]
     assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
@@ -325,21 +324,10 @@ def test_metrics_equal_trec_eval() -> None:
         str(q): {str(i): g for i, g in enumerate(row)}
         for q, row in enumerate((2**grades - 1).tolist())
     }
-    for p in (5, 25):
-        values = {
-            v.query_id: v.value
-            for v in ir_measures.iter_calc(
-                [ir_measures.nDCG @ p],
-                qrels,
-                run,
-            )
-        }
-        found = ndcg(
-            queries @ items.T,
-            grades.astype(np.float32),
-            p=p,
-        )
-        assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(queries))])
+    tool = ir_measures.iter_calc([ir_measures.nDCG @ metrics.DEPTH], qrels, run)
+    values = {each.query_id: each.value for each in tool}
+    found = ndcg(queries @ items.T, grades.astype(np.float32))
+    assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(queries))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
     recall = Recall.of(
         ranks(
@@ -396,10 +384,6 @@ ROWS = np.eye(3, dtype=np.float32)
                 4,
             ),
             "fold must be between 1 and the number of pictures, 3; got 4",
-        ),
-        (
-            lambda: ndcg(ROWS, ROWS, p=0),
-            "p must be at least 1, got 0",
         ),
         (
             lambda: evaluate_ndcg(
