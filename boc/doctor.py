@@ -119,7 +119,7 @@ def downloaded_models() -> Iterator[Finding]:
         yield _problem("models", error)
         return
     if names := ", ".join(model.repository for model in present):
-        yield Finding("ok", "models", f"{names}; boc model verify checks them")
+        yield Finding("ok", "models", names)
     else:
         todo = "to search pictures without training: boc model get clip"
         yield Finding("note", "models", f"none in {folder}", todo)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -353,15 +352,3 @@ def verify(model: Model) -> list[str]:
         for name, path in paths.items()
         if not path.is_file() or sha256(path) != model.files[name]
     ]
-
-
-def remove(repository: str) -> int:
-    """Remove a model, or what was left of a download; return the bytes. BocError if there is
-    none."""
-    folder = place(repository)
-    if not folder.is_dir():
-        present = ", ".join(model.repository for model in models()) or "none"
-        raise BocError(f"no model {repository} in {home()}; there: {present}")
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    shutil.rmtree(folder)
-    return size

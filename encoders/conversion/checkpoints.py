@@ -3,13 +3,9 @@ must be used."""
 
 import argparse
 import re
-import shutil
-import tarfile
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +53,7 @@ SETTINGS = {
 
 def read_published(path: Path) -> dict[str, Any]:
     """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of
-    names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, the
-    single checkpoint in it.
+    names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN).
 
     Nothing in it is executed: torch's restricted unpickler takes tensors and plain types.
     EncoderError for others.
@@ -70,16 +65,16 @@ def read_published(path: Path) -> dict[str, Any]:
     with (
         reading_model(
             lambda reason: (
-                f"{path}: not a checkpoint that can be read safely ({reason}); download it again"
+                f"{path}: not a checkpoint that can be read safely ({reason}); download it again, "
+                "and unpack archives"
             ),
         ),
-        _unpack(path) as file,
         torch.serialization.safe_globals(PLAIN),
         warnings.catch_warnings(),
     ):
         # Unusual files raise errors beside warnings.
         warnings.simplefilter("ignore")
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     states = isinstance(content, dict) and content.get("model")
     if not isinstance(states, (list, tuple)):
         states = [states]
@@ -114,15 +109,6 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
     if aligned and name != "tern":
         return "teran"
     return "tern"
-
-
-def pooling(checkpoint: Mapping[str, Any]) -> str | None:
-    """Return the pooling of the published network, as in ``networks.alignment``; None without
-    alignment."""
-    mode = _setting(checkpoint, "training", "alignment-mode", None)
-    if mode is None:
-        return None
-    return str(mode).lower().replace("scan-sentences", "scan")
 
 
 def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
@@ -232,29 +218,3 @@ def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any
     """Return a setting of the published configuration, or ``default`` in older files that lack
     it."""
     return _section(checkpoint, section).get(key, default)
-
-
-@contextmanager
-def _unpack(path: Path) -> Iterator[Path]:
-    """Yield ``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
-
-    The suffix does not decide: VSRN's files end in .tar and are no archives.
-    """
-    if not tarfile.is_tarfile(path):
-        yield path
-        return
-    with tarfile.open(path) as archive, tempfile.NamedTemporaryFile() as temporary:
-        files = [member for member in archive if member.isfile()]
-        pattern = re.compile(r"/[^.][^/]*\.pth(\.tar)?$")
-        members = [member for member in files if pattern.search(f"/{member.name}")]
-        if len(members) != 1:
-            names = ", ".join(PurePosixPath(member.name).name for member in members) or "none"
-            raise EncoderError(
-                f"{path}: an archive with several checkpoints or none ({names}); unpack it and "
-                "name one",
-            )
-        content = archive.extractfile(members[0])
-        assert content is not None
-        shutil.copyfileobj(content, temporary, 1 << 20)
-        temporary.flush()
-        yield Path(temporary.name)

@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
-
-from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
@@ -25,13 +22,11 @@ from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_publi
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion: the kind of network, its settings, its number of parameters, and
-    what the file says of its training (epoch, best scores, pooling of alignments)."""
+    """The result of a conversion: the kind of network, its settings, its number of parameters."""
 
     kind: str
     settings: dict[str, Any]
     parameters: int
-    training: dict[str, Any]
 
 
 def convert(
@@ -96,16 +91,8 @@ def convert(
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
-    training: dict[str, Any] = {
-        key: float(value)
-        for key, value in published.items()
-        if (key == "epoch" or str(key).startswith("best_")) and isinstance(value, Real)
-    }
-    pooling = checkpoints.pooling(published) if kind == "teran" else None
-    if pooling is not None:
-        training["pooling"] = pooling
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Conversion(kind, asdict(network.config), parameters, training)
+    return Conversion(kind, asdict(network.config), parameters)
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
@@ -143,5 +130,4 @@ def _word_pieces(path: Path, network: Network) -> WordPieces:
             f"{config.vocab_size}; "
             "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)",
         )
-    tokenizer = BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer
-    return WordPieces(tokenizer, config.max_position_embeddings)
+    return WordPieces(text_towers.word_pieces(pieces), config.max_position_embeddings)

@@ -19,16 +19,7 @@ and symm depend slightly on whether a set is padded, and ``mean`` on the amount 
 import torch
 from torch import Tensor
 
-from boc.errors import EncoderError
-
 POOLINGS = ("mrsw", "mwsr", "symm", "mravgw", "sum", "mean", "scan")
-
-
-def check_pooling(pooling: str) -> str:
-    """Return ``pooling``; raise EncoderError listing the known poolings if it is unknown."""
-    if pooling not in POOLINGS:
-        raise EncoderError(f"no pooling {pooling!r} of alignments; known: {', '.join(POOLINGS)}")
-    return pooling
 
 
 def pool_cosines(

@@ -1,10 +1,7 @@
 """Layers that several networks use."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 
 def transformer(
@@ -40,15 +37,3 @@ class _NoLayers(nn.Module):
 def padding_mask(lengths: Tensor, size: int) -> Tensor:
     """Return boolean (B, size), true beyond the length of each row."""
     return torch.arange(size, device=lengths.device)[None, :] >= lengths[:, None]
-
-
-def recompute(network: nn.Module) -> None:
-    """Let the layers of transformers in ``network`` keep their inputs only, and compute the rest
-    again on the way back (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
-    Results and gradients stay the same."""
-    from transformers.models.bert.modeling_bert import BertLayer
-
-    for module in network.modules():
-        if isinstance(module, (nn.TransformerEncoderLayer, BertLayer)):
-            forward = partial(checkpoint, module.forward, use_reentrant=False)
-            setattr(module, "forward", forward)  # noqa: B010 (mypy)

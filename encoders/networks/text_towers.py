@@ -283,16 +283,15 @@ def _static_tower(folder: Path) -> TextTower:
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer:
-    if (folder / "tokenizer.json").is_file():
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if (folder / "vocab.txt").is_file():
-        tokenizer = _word_pieces(models.WordPiece.read_file(str(folder / "vocab.txt")))
-        known = tokenizer.get_vocab()
-        tokenizer.add_special_tokens([piece for piece in SPECIALS if piece in known])
-        return tokenizer
-    raise EncoderError(
-        f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model",
-    )
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+        raise EncoderError(
+            f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the "
+            "model",
+        )
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    return tokenizer
 
 
 def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
@@ -318,10 +317,11 @@ def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
         *_frequent(endings, 200),
         *(word for word in _frequent(counts, 4000) if counts[word] > 1),
     ]
-    return _word_pieces({piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
+    return word_pieces({piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
 
 
-def _word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
+def word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
+    """Return the tokenizer of an uncased BERT with these word-pieces and their ids."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BERT
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))

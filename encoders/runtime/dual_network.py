@@ -106,23 +106,17 @@ class DualNetwork:
     def _form(self, tokenizer: Any) -> TextForm:
         backend = tokenizer.backend_tokenizer
         # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
-        full = self.model.config.text_config.model_type.startswith("siglip")
+        config = self.model.config.text_config
+        full = config.model_type.startswith("siglip")
         if full:
             steps = [normalizers.Lowercase(), backend.normalizer]
             backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
         left = full and tokenizer.padding_side == "left"
         # A text has 512 ids if neither tokenizer nor network has a smaller limit.
-        limits = [512, tokenizer.model_max_length]
-        for name, table in self.model.text_model.named_modules():
-            if isinstance(table, nn.Embedding) and name.endswith(
-                ("position_embedding", "position_embeddings"),
-            ):
-                # RoBERTa counts positions from the one after the padding id.
-                first = -1 if table.padding_idx is None else table.padding_idx
-                limits.append(table.num_embeddings - first - 1)
+        limit = min(512, tokenizer.model_max_length, config.max_position_embeddings)
         return TextForm(
             backend,
-            min(limits),
+            limit,
             tokenizer.pad_token_id or 0,
             full,
             left,

@@ -47,20 +47,6 @@ NAMES = (
 )
 """The contents of a model folder, also while it is trained."""
 
-RETIRED = {
-    "covariance": "diagonal",
-    "points": "centre",
-    "units": "picture",
-    "neighbours": "all",
-    "normalised_kernels": True,
-    "location_input": "features",
-    "batch_norm": True,
-    "special_words": True,
-    "affinity": "mean",
-}
-"""Settings of VSRN and VSRN++ that older folders have besides, and the one value of each that is
-still read."""
-
 
 def make(
     kind: str,
@@ -70,10 +56,9 @@ def make(
     """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a
     wrong value."""
     network = NETWORKS[kind]
-    config = {name: value for name, value in config.items() if (name, value) not in RETIRED.items()}
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
-        raise EncoderError(f"{kind} has no setting {unknown[0]!r}; this boc may be too old for it")
+        raise EncoderError(f"{kind} has no setting {unknown[0]!r}; it is of another version of boc")
     try:
         return network(network.Config(**config), text)
     except (TypeError, ValueError) as error:

@@ -58,8 +58,6 @@ class TrainConfig:
     generation_weight: float = 1.0  # weight of the generation loss
     generation_hidden: int = 512  # width of its recurrent states
     batch_size: int = 128  # pictures per batch
-    # compute layers again on the way back instead of keeping their activations: less memory
-    recompute: bool = False
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # largest learning rate
     schedule: str = "cosine"  # cosine to 0, or steps: times ``decay`` every ``decay_epochs`` epochs
@@ -99,11 +97,6 @@ class TrainConfig:
         one_of("loss", self.loss, ("hinge", "contrast"))
         one_of("choose", self.choose, CHOICES)
         one_of("keep", self.keep, ("best", "last"))
-        for name in ("fragments", "opposites"):
-            if getattr(self, name) and self.text_lr == 0:
-                raise EncoderError(
-                    f"{name} need a text tower that learns; set text_lr, or {name} to 0",
-                )
         if self.opposites and "alignment" not in self.objective.split("+"):
             raise EncoderError(
                 f"opposites need an alignment, which objective={self.objective} lacks; set them "

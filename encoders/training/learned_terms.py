@@ -180,7 +180,6 @@ def train(
     z: int = Z,
     query_z: int = QUERY_Z,
     epochs: int = EPOCHS,
-    rate: float = 1e-3,
 ) -> Iterator[float]:
     """Change the head in place, and yield the mean loss of each epoch.
 
@@ -192,7 +191,7 @@ def train(
     steps = epochs * (len(pictures) // per_batch)
     adam = torch.optim.Adam(
         head.parameters(),
-        lr=rate,
+        lr=1e-3,
         betas=(0.9, 0.99),
     )
 
@@ -233,19 +232,18 @@ def _labels(
     captions: Ragged,
     files: Sequence[FeatureFile],
 ) -> Iterator[Label]:
+    """Label terms by the captions that have most of them, among 20,000 at most."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
-    best = np.zeros((0, len(directions)), np.float32)
-    rows = np.zeros((0, len(directions)), np.int64)
-    for start in range(0, len(captions), 512):
-        numbers = range(start, min(start + 512, len(captions)))
-        part = largest_products(captions.take(numbers), directions, thresholds)
-        best = np.concatenate([best, part])
-        rows = np.concatenate([rows, np.broadcast_to(np.array(numbers)[:, None], part.shape)])
-        order = np.argsort(-best, axis=0, kind="stable")[:CAPTIONS]
-        best = np.take_along_axis(best, order, axis=0)
-        rows = np.take_along_axis(rows, order, axis=0)
-    for having, which in zip(best.T, rows.T, strict=True):
-        typical = [words[row] for row in which[having > 0].tolist()]
+    numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])
+    parts = [
+        largest_products(
+            captions.take(numbers[start : start + 512].tolist()), directions, thresholds
+        )
+        for start in range(0, len(numbers), 512)
+    ]
+    for best in np.concatenate(parts).T:
+        which = np.argsort(-best, kind="stable")[:CAPTIONS]
+        typical = [words[row] for row in numbers[which[best[which] > 0]].tolist()]
         counts = Counter(word for caption in typical for word in sorted(caption))
         yield Label(tuple(distinctive(counts, len(typical), background, len(words))[:WORDS]))

@@ -54,12 +54,6 @@ def contrast(
     return total
 
 
-def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Compute the mean cross entropy of choosing ``scores`` (n,) over ``others`` (n,), divided by
-    ``temperature``."""
-    return torch.nn.functional.softplus((others - scores) / temperature).mean()
-
-
 def _others(
     scores: Tensor,
     positive: Tensor,

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from ..networks.alignment import check_pooling, pool_cosines
-from ..networks.base import Encodings, Network
+from ..networks.alignment import POOLINGS, pool_cosines
+from ..networks.base import Encodings, Network, one_of
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import CaptionTensors, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
-from .losses import contrast, hinge, preference
+from .losses import contrast, hinge
 
 if TYPE_CHECKING:
     from .config import TrainConfig
@@ -51,7 +51,7 @@ class Objective(nn.Module):
                 "objective must join matching or alignment (and generation) by +, got "
                 f"{config.objective!r}",
             )
-        check_pooling(config.pooling)
+        one_of("pooling", config.pooling, POOLINGS)
         self._margins = network.region_margins
         if config.uncertainty:
             self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
@@ -129,7 +129,8 @@ class Objective(nn.Module):
         own = positive.int().argmax(dim=0)[places]
         captions = positive.shape[1]
         others = scores[own, torch.arange(captions, captions + len(turned))]
-        return preference(scores[own, places], others, self.config.alignment_temperature)
+        excess = (others - scores[own, places]) / self.config.alignment_temperature
+        return nn.functional.softplus(excess).mean()
 
     def scores(
         self,

@@ -14,7 +14,7 @@ import torch
 from boc.atomic_files import json_sha256, write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
-from boc.foreign import parse_json
+from boc.foreign import parse_json, typed
 from boc.plugins import RegionSource
 from boc.remarks import write_counts
 
@@ -28,6 +28,14 @@ from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
 from .recipes import RECIPES
 from .trainer import RunState, Trainer, TrainingProgress
+
+
+@dataclass(frozen=True)
+class TowerChoice:
+    """The text tower of a recipe, see ``load_tower``."""
+
+    text: str
+    text_layers: int
 
 
 @dataclass(frozen=True)
@@ -59,17 +67,16 @@ class Recipe:
         if kind not in NETWORKS:
             raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
         network = NETWORKS[kind].Config
-        types = {field.name: str(field.type) for field in (*fields(network), *fields(TrainConfig))}
-        types |= {"text": "str", "text_layers": "int"}
-        del types["region_dim"]
-        unknown = [key for key in values if key not in types]
+        known = [
+            field.name for each in (network, TrainConfig, TowerChoice) for field in fields(each)
+        ]
+        known.remove("region_dim")
+        unknown = [key for key in values if key not in known]
         if unknown:
-            raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(types)}")
-        parsed: dict[str, Any] = {
-            key: _parse_value(key, value, types[key]) for key, value in values.items()
-        }
-        sizes = _take(parsed, network)
-        train = TrainConfig(**_take(parsed, TrainConfig))
+            raise EncoderError(f"no setting {unknown[0]!r}; known: {', '.join(known)}")
+        sizes = _parse(values, network)
+        train = TrainConfig(**_parse(values, TrainConfig))
+        tower = _parse(values, TowerChoice)
         vector = sizes.get("vector", getattr(network, "vector", None))
         # Something must train the vectors that an index holds.
         if "matching" not in train.objective.split("+") and vector != "mean":
@@ -79,13 +86,20 @@ class Recipe:
                 "as chance made it; add matching, as in objective=matching+alignment, or take a "
                 "teran with vector=mean",
             )
-        return cls(kind=kind, sizes=sizes, train=train, **parsed)
+        return cls(kind=kind, sizes=sizes, train=train, **tower)
 
 
-def _take(values: dict[str, Any], config: type) -> dict[str, Any]:
-    """Take the fields of ``config`` out of ``values``."""
-    names = [field.name for field in fields(config)]
-    return {name: values.pop(name) for name in names if name in values}
+def _parse(values: Mapping[str, str], config: type[Any]) -> dict[str, Any]:
+    """Return the fields of ``config`` among ``values``, with their types."""
+    own = {field.name: values[field.name] for field in fields(config) if field.name in values}
+    try:
+        parsed = typed(own, config, strict=False)
+    except ValueError as error:
+        raise EncoderError(
+            str(error),
+            "write for example <boc train --set epochs=4>",
+        ) from None
+    return {name: getattr(parsed, name) for name in own}
 
 
 def describe(
@@ -151,7 +165,7 @@ def best(folder: Path) -> Recalls:
     """Return the recalls, on the held-out pictures, of the weights that a finished run kept."""
     state = RunState(**parse_json((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
-    return Recalls(Recall(**entry["text_to_image"]), Recall(**entry["image_to_text"]))
+    return Recalls(*(Recall(**entry[side]) for side in ("text_to_image", "image_to_text")))
 
 
 class Training:
@@ -199,12 +213,6 @@ class Training:
         if tower.module is not None:
             network.txt_enc = tower.module
         (folder / "training").mkdir(parents=True, exist_ok=True)
-        self._captions = CaptionTensors(
-            captions,
-            tower.tokens,
-            frozen=recipe.train.text_lr == 0,
-            folder=folder / "training",
-        )
         held_out = None
         if validate is not None:
             pairs, held_out = pairs.apart(numbers_of(regions, validate))
@@ -213,7 +221,7 @@ class Training:
             network,
             pairs,
             reader,
-            self._captions,
+            CaptionTensors(captions, tower.tokens),
             recipe.train,
             self.device,
             held_out,
@@ -221,15 +229,6 @@ class Training:
         create_folder(folder, recipe.kind, network, tower.tokens, source)
         write_counts(folder, [caption.content for caption in captions])
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
-
-    @property
-    def captions(self) -> int:
-        """Number of captions that ``prepare`` reads."""
-        return len(self._captions)
-
-    def prepare(self) -> Iterator[int]:
-        """Run a frozen text tower over the captions; yields the number done."""
-        return self._captions.prepare(self._trainer.network, self.device)
 
     def run(self) -> Iterator[TrainingProgress]:
         """Train; at the end only the model and its history remain."""
@@ -239,24 +238,3 @@ class Training:
             bank.write(self.folder / HUBS)
         write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
         shutil.rmtree(self.folder / "training")
-
-
-def _parse_value(
-    name: str,
-    value: str,
-    kind: str,
-) -> int | float | str | bool:
-    if kind == "bool":
-        if value not in {"0", "1"}:
-            raise EncoderError(f"{name} must be 0 or 1, got {value!r}")
-        return value == "1"
-    if kind == "str":
-        return value
-    number: type[int | float] = {"int": int, "float": float}[kind]
-    try:
-        return number(value)
-    except ValueError:
-        raise EncoderError(
-            f"{name} must be a number, got {value!r}",
-            f"write for example <boc train --set {name}=1>",
-        ) from None

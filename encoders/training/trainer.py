@@ -28,7 +28,6 @@ from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
 
 from ..networks.base import Network, signed_power
-from ..networks.layers import recompute
 from ..runtime.device import fast_bfloat16
 from ..runtime.hubs import HubBank
 from ..runtime.model_config import WEIGHTS
@@ -97,8 +96,6 @@ class Trainer:
         self.device = device
         self.mixed = bool(config.mixed) and fast_bfloat16(device)
         self.network = network.to(device)
-        if config.recompute:
-            recompute(self.network)
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
@@ -275,7 +272,7 @@ class Trainer:
         torch.manual_seed(config.seed * 1_000_003 + step)
         self.network.train()
         self.objective.train()
-        if self.captions.frozen:
+        if not config.text_lr:
             self.network.txt_enc.eval()
         features, boxes, lengths = (
             each.to(self.device) for each in self.regions(pictures, config.region_keep)

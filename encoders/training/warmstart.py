@@ -160,9 +160,6 @@ def _start_tern(
         for layer in stack.layers:
             _damp(layer)
             attention = layer.self_attn
-            if averaging == 0:
-                attention.out_proj.weight.mul_(QUIET)
-                continue
             # Values pass unchanged, ``averaging`` times as strong as the row: with uniform
             # attention rows become the mean.
             width = attention.embed_dim

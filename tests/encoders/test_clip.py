@@ -210,8 +210,9 @@ def tiny_chinese(folder: Path) -> None:
 
 
 def tiny_alt(folder: Path) -> None:
-    """Its RoBERTa counts positions from 1 on: 24 are 23."""
-    texts = word_pieces(folder) | {"project_dim": 10, "type_vocab_size": 1}
+    """Its RoBERTa counts positions from 1 on."""
+    sizes = {"project_dim": 10, "type_vocab_size": 1, "max_position_embeddings": 514}
+    texts = word_pieces(folder) | sizes
     config = nested(
         transformers.AltCLIPConfig,
         texts,
@@ -347,7 +348,7 @@ def library_inputs(
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     long = "max_length" if "siglip" in model.config.model_type else True
-    limit = {"siglip": 12, "siglip2": 12, "altclip": 23, "align": 24, "chinese_clip": 24}
+    limit = {"siglip": 12, "siglip2": 12, "altclip": 512, "align": 24, "chinese_clip": 24}
     most = limit.get(model.config.model_type, 24 if "dual" in model.config.model_type else 128)
     texts = tokenizer(
         TEXTS,

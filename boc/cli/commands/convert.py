@@ -61,11 +61,5 @@ def command(
     model = plugins.tool("convert").convert(checkpoint, output, tokens, source, stop_list=stop_list)
     settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())
     click.echo(f"{model.kind} of {model.parameters:,} parameters: {settings}")
-    if model.training:
-        facts = []
-        for key, value in model.training.items():
-            shown = f"{value:g}" if isinstance(value, float) else value
-            facts.append(f"{key} {shown}")
-        click.echo(f"the file says: {', '.join(facts)}")
     options.write_onnx(output)
     click.echo(f"model in {output}; use it with --encoder {model.kind}:{output}")

@@ -116,9 +116,6 @@ def command(
                 device=device,
                 validate=validated,
             )
-            options.show(
-                ("reading captions", done, training.captions) for done in training.prepare()
-            )
             with options.bars() as progress:
                 for now in training.run():
                     progress("training", now.step, now.steps)

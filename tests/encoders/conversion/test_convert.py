@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import random
-import tarfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -207,16 +206,11 @@ def test_convert_published_files(
         tokens="words.json" if kind == "vsrn" else "vocab.txt",
     )
     assert status == 0, printed
-    first, told, *_, last = printed.splitlines()
+    first, *_, last = printed.splitlines()
     parameters = sum(
         p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters()
     )
     assert first.startswith(f"{kind} of {parameters:,} parameters: region_dim {REGION}, ")
-    assert told == (
-        "the file says: epoch 3, best_rsum 480"
-        if kind == "vsrn"
-        else "the file says: epoch 7, best_ndcg 0.65"
-    )
     assert last.endswith(f"use it with --encoder {kind}:{tmp_path / 'model'}")
     encoder = plugins.encoder(last.rpartition(" ")[2], "cpu")
     embeddings = encoder.encode_texts(["the dog", "dog"])
@@ -273,7 +267,6 @@ def test_teran_pooling_and_stop_words(
         *listed,
     )
     assert status == 0
-    assert "pooling mwsr" in printed
     encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
     # The last word is dropped as in the published network, after the stop-words.
     assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [
@@ -455,34 +448,6 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
         new, old = (network.state_dict() for network in networks)
         assert new.keys() == old.keys(), kind
         assert all(torch.equal(new[name], old[name]) for name in new)
-
-
-@pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_checkpoint_in_an_archive(
-    mode: Any,
-    home: Path,
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "TERN_model_best_ndcg.pth.tgz"
-
-    def pack(*names: str) -> None:
-        with tarfile.open(path, mode) as archive:
-            archive.add(home / "vocab.txt", "pretrained_models/README.txt")
-            link = tarfile.TarInfo("model.pth")  # which is not followed
-            link.type = tarfile.SYMTYPE
-            link.linkname = str(home / "tern.pth")
-            archive.addfile(link)
-            for name in names:
-                archive.add(home / "tern.pth", f"pretrained_models/{name}")
-
-    pack("model_best_ndcg.pth", "._model_best_ndcg.pth")
-    assert read_published(path)["epoch"] == 7
-    pack("one.pth", "two.pth.tar")
-    with pytest.raises(EncoderError, match=r"one\.pth, two\.pth\.tar\); unpack it"):
-        read_published(path)
-    pack()
-    with pytest.raises(EncoderError, match="none"):
-        read_published(path)
 
 
 def refusal(path: Path) -> str:

@@ -22,7 +22,7 @@ from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.tokens import SPECIALS
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlusConfig
-from encoders.runtime.model_folder import RETIRED, make
+from encoders.runtime.model_folder import make
 from tests.helpers import Bomb
 
 UNIT = 1e-6
@@ -618,12 +618,7 @@ def test_sinkhorn_refuses_what_means_nothing(
         )
 
 
-def test_settings_of_older_folders() -> None:
-    config = asdict(CONFIGS["plusplus"])
-    assert make("vsrnpp", config | RETIRED, TEXT).config == CONFIGS["plusplus"]
+def test_unknown_setting() -> None:
+    config = {**asdict(CONFIGS["plusplus"]), "units": "region"}
     with pytest.raises(EncoderError, match="vsrnpp has no setting 'units'"):
-        make(
-            "vsrnpp",
-            config | RETIRED | {"units": "region"},
-            TEXT,
-        )
+        make("vsrnpp", config, TEXT)

@@ -127,8 +127,6 @@ def test_exchange_opposites(
     [
         ({"loss": "guess"}, "loss must be one of hinge, contrast, got 'guess'"),
         ({"keep": "first"}, "keep must be one of best, last, got 'first'"),
-        ({"fragments": 0.5}, "fragments need a text tower that learns"),
-        ({"opposites": 1.0, "objective": "alignment"}, "opposites need a text tower that learns"),
         (
             {"opposites": 1.0, "text_lr": 1.0},
             "opposites need an alignment, which objective=matching lacks",
