@@ -238,7 +238,9 @@ def _labels(
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])
     parts = [
         largest_products(
-            captions.take(numbers[start : start + 512].tolist()), directions, thresholds
+            captions.take(numbers[start : start + 512].tolist()),
+            directions,
+            thresholds,
         )
         for start in range(0, len(numbers), 512)
     ]
