@@ -162,31 +162,6 @@ class Index:
             )
             return self._searcher.search_query(query, k=k, **options)
 
-    async def asearch(
-        self,
-        text: str | None = None,
-        k: int = 10,
-        *,
-        image: Picture | None = None,
-        vector: ArrayLike | None = None,
-        like: str | Iterable[str] = (),
-        unlike: str | Iterable[str] = (),
-        **options: Unpack[MoreKeywords],
-    ) -> Hits:
-        """Search as ``search`` does, in a thread, for coroutines."""
-        from asyncio import to_thread
-
-        return await to_thread(
-            self.search,
-            text,
-            k,
-            image=image,
-            vector=vector,
-            like=like,
-            unlike=unlike,
-            **options,
-        )
-
     def search_many(
         self,
         texts: Sequence[str],

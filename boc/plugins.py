@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boc.manifest import Manifest
-    from boc.names import RequestForm
     from boc.plan import Costs, Statistics
     from boc.types import (
         Embeddings,
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
         StoredConcepts,
         TermMatrix,
     )
+    from indexing.server.attach import ServerAttachment
+    from indexing.server.requests import HttpRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -191,21 +192,6 @@ class Encoder(Protocol):
         """Return embeddings of sentences, one row per input."""
 
 
-class Request(Protocol):
-    """The HTTP request of a search, for other programs. It contains no secret."""
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The body that is sent as JSON; its arrays are those of numpy."""
-
-    @property
-    def path(self) -> str:
-        """The path that it is sent to, behind the address of the server."""
-
-    def render(self, form: RequestForm) -> str:
-        """Return the body as JSON, or the request as a curl command."""
-
-
 class Engine(Protocol):
     """An open index. Replacing it does not change an open one; engines that edit in place show
     edits at once."""
@@ -249,7 +235,7 @@ class Engine(Protocol):
         The content of the hits is not read where the engine need not.
         """
 
-    def request(self, search: SearchRequest) -> Request:
+    def request(self, search: SearchRequest) -> HttpRequest:
         """Return the HTTP request that has the hits of ``search`` for one query as its answer.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
@@ -359,66 +345,6 @@ class IndexEditor(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-class Attachment(Protocol):
-    """A code that is, or will be, in the documents of an index of another program."""
-
-    @property
-    def index(self) -> Engine | None:
-        """The existing attachment, perhaps unfinished, whose code continues; else None."""
-
-    def change(self, manifest: Manifest) -> dict[str, Any]:
-        """Return what ``begin`` adds to the mapping of the index; empty if it is there."""
-
-    def begin(
-        self,
-        manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
-        change: dict[str, Any],
-    ) -> None:
-        """Add ``change`` to the mapping, and store the code, unless it is there."""
-
-    def find(
-        self,
-        items: Sequence[Item],
-        key: str | None,
-    ) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
-        """Return the documents of items by id: (_id, routing, row). ``key`` is the field with the
-        id of an item."""
-
-    def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """Return a digest of what an item is made of; that of a document says whether it has the
-        item already."""
-
-    def has(self, ids: Sequence[str]) -> None:
-        """Record documents that have their item already."""
-
-    def put(
-        self,
-        places: Sequence[tuple[str, str | None]],
-        rows: Sequence[str],
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-    ) -> None:
-        """Add items to the documents at ``places``, (_id, routing)."""
-
-    def finish(self, source: str) -> tuple[int, list[str], list[str]]:
-        """Publish: the number of documents with a code, ids of those removed, and some of those
-        replaced meanwhile."""
-
-    def detach(self) -> Iterator[int]:
-        """Remove the code from all documents; yields how many."""
-
-    def __enter__(self) -> Attachment: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: object,
-    ) -> None: ...
-
-
 class Backend(Protocol):
     """A place that holds indexes: a folder or a cluster."""
 
@@ -460,7 +386,7 @@ class Backend(Protocol):
     def edit(self, name: str) -> IndexEditor:
         """Open an index for editing; BackendError as ``open``."""
 
-    def attach(self, name: str) -> Attachment:
+    def attach(self, name: str) -> ServerAttachment:
         """Open what is attached, or will be, to the documents of the index ``name`` of another
         program."""
 

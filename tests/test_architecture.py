@@ -107,7 +107,9 @@ ANNOTATIONS = {
     },
     "boc.codecs": {"boc.clustering"},
     "boc.plan": {"boc.plugins", "boc.types"},
-    "boc.plugins": {"boc.plan"},
+    "boc.plugins": {"boc.plan", "indexing"},
+    "boc.manage": {"indexing"},
+    "boc.search": {"indexing"},
     "boc.cli": {"encoders"},
 }
 

@@ -155,4 +155,3 @@ def main() -> None:
 for modules in SECTIONS.values():
     for module in modules:
         main.add_command(module.command)
-settings.name_variables(main)

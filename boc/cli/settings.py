@@ -1,9 +1,8 @@
 """Options from the environment and from the file ``boc.toml``.
 
-Option ``--code`` of ``boc index`` is the variable BOC_INDEX_CODE, and ``code`` in the table
-``[index]`` of the file. The options of SHARED can stand at the top of the file, and have a variable
-for all commands: BOC_AT. The command line has priority over the environment, and the environment
-over the file.
+Option ``--code`` of ``boc index`` is ``code`` in the table ``[index]`` of the file. The options of
+SHARED can stand at the top of the file, and have a variable: BOC_AT. The command line has priority
+over the environment, and the environment over the file.
 """
 
 import os
@@ -56,23 +55,6 @@ def settable(command: click.Command) -> dict[str, click.Option]:
     return {name: option for name, option in named.items() if name not in ONCE}
 
 
-def variable(*words: str) -> str:
-    """Return the environment variable of an option, from command and name, or from a shared
-    name."""
-    return "_".join(("boc", *words)).replace("-", "_").upper()
-
-
-def name_variables(group: click.Group) -> None:
-    """Give each option that can be a setting its environment variable.
-
-    click's own ``auto_envvar_prefix`` would name them after parameters of functions, and set
-    ``--replace`` too.
-    """
-    for command in group.commands.values():
-        for name, option in settable(command).items():
-            option.envvar = variable(str(command.name), name)
-
-
 def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
     """Return click's ``default_map``: values of the file and of shared variables by command and
     parameter.
@@ -94,7 +76,8 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
         if command in INDEX_ENCODER:
             inherited.remove("encoder")
         values = {key: shared[key] for key in inherited if key in shared} | table
-        values |= {key: value for key in inherited if (value := os.environ.get(variable(key)))}
+        variables = {key: os.environ.get(f"BOC_{key.upper()}") for key in inherited}
+        values |= {key: value for key, value in variables.items() if value}
         result[command] = {
             str(options[key].name): _value(f"{path}: {key} in [{command}]", value, options[key])
             for key, value in values.items()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.paths import nfc
@@ -208,16 +207,12 @@ def explain_item(
     labels: Mapping[int, Label],
     *,
     labelled: int = LABELLED,
-    query_z: int | None = None,
 ) -> Explanation:
-    """Explain the score of an item for an encoded query ``embeddings``, with its ``query_z``
-    largest terms.
+    """Explain the score of an item for an encoded query ``embeddings``.
 
     ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
     """
     code = searcher.codec.encode_queries(embeddings)
-    if query_z is not None:
-        code = heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     explanation = Explanation(query, item, matches, _parts(embeddings))

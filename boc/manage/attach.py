@@ -24,8 +24,8 @@ from boc.plugins import check_name
 from boc.progress import Progress, progress_of
 
 if TYPE_CHECKING:
-    from boc.plugins import Attachment
     from boc.types import Batch
+    from indexing.server.attach import ServerAttachment
 
 LOOKED_UP = 10_000  # items at a time
 LISTED = 10  # ids of a list in a report
@@ -154,7 +154,7 @@ def detach_index(name: str, *, at: str) -> int:
         return max(place.detach(), default=0)
 
 
-def _check_documents(place: Attachment, file: FeatureFiles, key: str | None) -> None:
+def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | None) -> None:
     """Raise BocError unless an item has a document, before anything is changed."""
     first = ""
     for modality in MODALITIES:
@@ -170,7 +170,7 @@ def _check_documents(place: Attachment, file: FeatureFiles, key: str | None) -> 
 
 
 def _add_batch(
-    place: Attachment,
+    place: ServerAttachment,
     batch: Batch,
     codec: SurrogateCodec,
     key: str | None,

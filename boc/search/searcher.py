@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from boc.inputs.images import Picture
-    from boc.plugins import Encoder, Engine, Request
+    from boc.plugins import Encoder, Engine
     from boc.search.options import SearchKeywords
     from boc.types import Filter
+    from indexing.server.requests import HttpRequest
 
 
 KEPT = 64  # options of searches, for the next query with the same
@@ -408,7 +409,7 @@ class Searcher:
         *,
         encoded: Sequence[Embeddings] | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> Request:
+    ) -> HttpRequest:
         """Return the HTTP request that has the hits of ``search_query`` as its answer, for other
         programs.
 

@@ -48,7 +48,7 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
     budget = PixelBudget(settings.decoding)
     library = Library(searcher, settings, budget)
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
-    app.state.service = routes.Service(library, thumbnails, settings, metrics.stages)
+    app.state.service = routes.Service(library, thumbnails, settings)
     app.include_router(routes.api)
     app.mount("/static", StaticFiles(directory=HERE / "static"), "static")
     pages = Environment(

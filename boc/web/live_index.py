@@ -67,8 +67,6 @@ class LibrarySnapshot:
         self.searcher = searcher
         self.labels = TermLabels(searcher)
         self.orders: dict[tuple[str, ...], list[str]] = {}
-        # Numbers of items with each term, int64 (V,).
-        self.frequencies = searcher.index.document_frequencies()
 
     @cached_property
     def begin(self) -> list[Item]:

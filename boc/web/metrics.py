@@ -1,6 +1,5 @@
 """Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
 
-from collections.abc import Mapping
 from time import perf_counter
 
 from fastapi import FastAPI
@@ -42,20 +41,7 @@ class Metrics:
             registry=self.registry,
             buckets=SECONDS,
         )
-        self._stages = Histogram(
-            "boc_stage_seconds",
-            "Seconds of a stage of searches.",
-            ["stage"],
-            registry=self.registry,
-            buckets=SECONDS,
-        )
         ProcessCollector(registry=self.registry)
-
-    def stages(self, milliseconds: Mapping[str, float | None]) -> None:
-        """Record the stages of a search, which are named ``NAME_ms``."""
-        for name, value in milliseconds.items():
-            if value is not None:
-                self._stages.labels(name.removesuffix("_ms")).observe(value / 1000)
 
 
 class RequestCount:

@@ -12,7 +12,6 @@ turn (``boc.web.http.limits``):
 | search, hybrid | 200 words, 10,000 hits fused | 190 |
 | facets | 1,000 characters, 16 filters | 15 |
 | library | 16 filters, 1,000 pictures | 230 |
-| library | 900 picks | 90 |
 | words | 250 unknown words, 16 of them looked for | 100 |
 | explain | any item | 15 |
 """
@@ -21,12 +20,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -39,7 +37,6 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from boc import __version__
 from boc.atomic_files import replacing
 from boc.codecs import code_of
-from boc.codecs.signed import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
 from boc.inputs.images import open_image
@@ -55,7 +52,7 @@ from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Question, answer_question
+from boc.web.search import Question, answer_question
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 
@@ -80,12 +77,6 @@ class Why(BaseModel):
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
-    z: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="Terms of the query that count, the heaviest.",
-    )
 
 
 @dataclass(frozen=True)
@@ -95,8 +86,6 @@ class Service:
     library: Library
     thumbnails: Thumbnails
     settings: Settings
-    observe: Callable[[serialize.Json], None]
-    """Is called with the milliseconds of the stages of each search."""
 
 
 async def service_of(request: Request) -> Service:
@@ -160,7 +149,7 @@ def info(service: Served) -> Response:
 
 @api.get("/search", response_model=schemas.SearchAnswer)
 @api.post("/search", response_model=schemas.SearchAnswer)
-def search(request: Request, service: Served, question: Parameters, sent: Sent) -> Response:
+def search(service: Served, question: Parameters, sent: Sent) -> Response:
     """Search by a sentence, by items, by a picture, or by several of these. Items that it names are
     left out."""
     query = question.query(sent)
@@ -174,10 +163,7 @@ def search(request: Request, service: Served, question: Parameters, sent: Sent) 
             partial(library.part, snapshot, sent=sent),
         )
 
-    answered = library.do(answer)
-    answered["stages"]["total_ms"] = round(1000 * (perf_counter() - request.state.start), 3)
-    service.observe(answered["stages"])
-    return as_json(answered)
+    return as_json(library.do(answer))
 
 
 @api.get("/library", response_model=schemas.LibraryAnswer)
@@ -186,18 +172,11 @@ def library(
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
     skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
     k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
-    pick: Annotated[
-        list[str],
-        Query(max_length=K, description="Ids of pictures: only these."),
-    ] = [],  # noqa: B006
 ) -> Response:
     """The pictures of the index by date, the newest first: without a search."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         ids = snapshot.by_date(tuple(filters))
-        if pick:
-            wanted = frozenset(pick)
-            ids = [id for id in ids if id in wanted]
         try:
             items = snapshot.searcher.index.find(ids[skip : skip + k])
         except KeyError as error:  # deleted a moment ago
@@ -293,7 +272,6 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             snapshot.labels,
             # So many terms get words and pictures.
             labelled=12,
-            query_z=parameters.z,
         )
         return serialize.explanation(explanation)
 
@@ -407,12 +385,6 @@ def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
     searcher = snapshot.searcher
     settings = service.settings
     manifest = searcher.index.manifest
-    steps: list[Any] = list(searcher.codec.steps)
-    most = searcher.codec.n_terms
-    # A query has one of the two terms of a component.
-    if any(isinstance(step, CReLU) for step in steps):
-        most //= 2
-    budgets = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
     return {
         "name": settings.name,
         "at": re.sub("//[^/@]*@", "//", settings.at),  # without user and password
@@ -424,7 +396,6 @@ def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
             or ", ".join(entry["name"] for entry in manifest.codec["steps"]),
         ),
         "terms": manifest.codec["n_terms"],
-        "query_z": min([most, *filter(None, budgets)]),
         "rm": manifest.rm,
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,

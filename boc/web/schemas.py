@@ -33,8 +33,8 @@ class Limits(BaseModel):
 
 
 class Info(BaseModel):
-    """The contents of the index. ``query_z`` is the largest number of terms of a query, ``rm`` the
-    number of candidates re-ranked per hit, ``examples`` are sentences of the index. ``fields`` are
+    """The contents of the index. ``rm`` is the number of candidates re-ranked per hit, ``examples``
+    are sentences of the index. ``fields`` are
     the types of the metadata fields of which an item has a value, and of the text fields;
     ``facets`` are the fields whose values are worth counting, with usual ones; of dates their
     years. With ``keeps`` clients may add pictures."""
@@ -46,7 +46,6 @@ class Info(BaseModel):
     items: Counts
     code: str
     terms: int
-    query_z: int
     rm: float
     rerank: str
     dim: int
@@ -124,34 +123,16 @@ class WholeItem(ItemAnswer):
     words: list[WordAnswer]
 
 
-class StagesAnswer(BaseModel):
-    """Milliseconds per stage. ``rerank_ms`` is null if the engine re-ranks within
-    ``postings_ms``."""
-
-    encode_ms: float
-    code_ms: float
-    postings_ms: float
-    rerank_ms: float | None
-    content_ms: float
-    total_ms: float
-
-
 class SearchAnswer(BaseModel):
     """Hits, best first, or by the field that ``sort`` names.
 
     ``notes`` say how the sentence was read, which words the encoder hardly knows, and why there are
-    no hits. ``postings`` is the total length of the posting lists of the ``terms`` of the query,
-    ``candidates`` the largest number of re-ranked items, ``more`` whether a larger k might give
-    more hits.
+    no hits. ``more``: a larger k might give more hits.
     """
 
     find: Modality
     hits: list[HitAnswer]
     notes: list[str]
-    stages: StagesAnswer
-    postings: int
-    terms: int
-    candidates: int
     more: bool
 
 

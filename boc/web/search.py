@@ -12,9 +12,9 @@ from pydantic import Field, create_model
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
 from boc.search.options import SearchOptions
-from boc.search.queries import BETA, GAMMA, Query, QueryPart, parse_text
-from boc.types import Embeddings, Stages
-from boc.web import schemas, serialize
+from boc.search.queries import Query, QueryPart, parse_text
+from boc.types import Embeddings
+from boc.web import serialize
 from boc.web.live_index import LibrarySnapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
@@ -22,7 +22,6 @@ from boc.web.settings import FILTERS, SENTENCE, K
 MOST = 10_000_000  # limit of the number of terms in a request
 ITEMS = 64  # items that a question may name as wanted, and as unwanted
 UNWANTED = 16  # words and sentences that a question may name as unwanted
-HEAVIEST = 1000
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 LIMITS: Mapping[str, tuple[Any, Any]] = {
@@ -66,18 +65,6 @@ class Question(_Options):
     )
     like: list[Id] = Field([], max_length=ITEMS, description="Ids of items: more like these.")
     unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of items: less like these.")
-    weight: float = Field(
-        BETA,
-        gt=0,
-        le=HEAVIEST,
-        description="Weight of all pictures and items together; of the sentence: 1.",
-    )
-    unlike_weight: float = Field(
-        GAMMA,
-        gt=0,
-        le=HEAVIEST,
-        description="Weight of all together that is unwanted.",
-    )
 
     def options(self, snapshot: LibrarySnapshot) -> SearchOptions:
         """Return its options for an index. BocError for an unknown field, and for what the index
@@ -110,8 +97,6 @@ class Question(_Options):
             images=[sent.path] if sent else [],
             like=self.like,
             unlike=self.unlike,
-            weight=self.weight,
-            unlike_weight=self.unlike_weight,
         )
 
 
@@ -121,39 +106,23 @@ def answer_question(
     query: Query,
     encode: Callable[[QueryPart], Embeddings],
 ) -> serialize.Json:
-    """Return the ``SearchAnswer`` to a question, but for its time in all."""
+    """Return the ``SearchAnswer`` to a question."""
     searcher = snapshot.searcher
-    stages = Stages()
     options = question.options(snapshot)
     find = searcher.target(question.find)
-    with stages.timed("encode_ms"):
-        encoded = list(map(encode, query.parts))
-    hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
-    with stages.timed("content_ms"):
-        shown = [
-            {
-                **serialize.item(hit.item),
-                "score": float(hit.score),
-                "duplicates": hit.duplicates,
-            }
-            for hit in hits
-        ]
-    postings = 0
-    terms = 0
-    if stages.codes is not None:  # where a search was of use
-        postings = int(snapshot.frequencies[stages.codes.indices].sum())
-        terms = int(stages.codes.nnz)
-    milliseconds = {}
-    for name in schemas.StagesAnswer.model_fields:
-        value = getattr(stages, name, None)
-        milliseconds[name] = value and round(value, 3)
+    encoded = list(map(encode, query.parts))
+    hits = searcher.search_query(query, options, encoded=encoded)
+    shown = [
+        {
+            **serialize.item(hit.item),
+            "score": float(hit.score),
+            "duplicates": hit.duplicates,
+        }
+        for hit in hits
+    ]
     return {
         "find": find,
         "hits": shown,
         "notes": hits.notes,
-        "stages": milliseconds,
-        "postings": postings,
-        "terms": terms,
-        "candidates": stages.candidates,
         "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),
     }

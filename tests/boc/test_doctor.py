@@ -178,10 +178,10 @@ def test_unusable_servers() -> None:
 
 def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
-    monkeypatch.setenv("BOC_SEARCH_RM", "5")
+    monkeypatch.setenv("BOC_DEVICE", "cpu")
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
     result = run("doctor")
-    variables = "variables BOC_PASSWORD, BOC_SEARCH_RM"
+    variables = "variables BOC_DEVICE, BOC_PASSWORD"
     for line in (
         "file boc.toml",
         variables,

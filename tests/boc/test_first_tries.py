@@ -4,10 +4,8 @@
 pyright knows, too, which calls are wrong.
 """
 
-import asyncio
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -231,16 +229,6 @@ def test_wrong_tries_name_what_is_right(index: boc.Index, number: int) -> None:
     with pytest.raises(kind, match=message):
         call(index)
     assert len(boc.open("photos")) == count
-
-
-def test_coroutines_search_alike(index: boc.Index) -> None:
-    """In a thread of its own: this one may have the event loop of a browser."""
-    with ThreadPoolExecutor(1) as pool:
-        hits = pool.submit(
-            asyncio.run,
-            index.asearch(BOX, 3, find="text"),
-        ).result()
-    assert hits == index.search(BOX, 3, find="text")
 
 
 def test_pictures_in_memory_have_no_path(index: boc.Index) -> None:

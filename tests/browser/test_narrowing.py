@@ -201,22 +201,11 @@ def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str
 EMPTY = {
     "hits": [],
     "find": "image",
-    "stages": {
-        "encode_ms": 0,
-        "code_ms": 0,
-        "postings_ms": 0,
-        "rerank_ms": 0,
-        "content_ms": 0,
-        "total_ms": 0,
-    },
-    "postings": 0,
-    "terms": 0,
-    "candidates": 0,
     "more": False,
 }
 
 
-def test_near_duplicates_and_rerank_are_settings(visit: Callable[..., Any], server: str) -> None:
+def test_near_duplicates_are_a_setting(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q=red")
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()

@@ -33,11 +33,8 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
         "document.querySelectorAll('a.open')[i].href.includes(id))",
     )
     assert sorted(ids(page)) == sorted(first)  # all 40 fit one answer
-    assert page.locator("#meter .summary").inner_text().startswith("40 pictures")
-    page.wait_for_function(
-        "() => /40 pictures in .* "
-        "milliseconds/.test(document.querySelector('#status').textContent)",
-    )
+    assert page.locator("#meter").inner_text().startswith("40 pictures")
+    page.wait_for_function("() => document.querySelector('#status').textContent === '40 pictures'")
 
 
 def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
@@ -54,7 +51,6 @@ def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
             json={
                 "hits": [],
                 "find": "image",
-                "stages": {},
                 "more": False,
             },
         )
@@ -224,14 +220,6 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.fill("#q", SENTENCE)
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
-    for label, value in (
-        ("Query terms", "1000000"),
-        ("Query terms", "8"),
-        ("Candidates re-ranked per hit", "3"),
-    ):
-        page.get_by_label(label).fill(value)
-        page.keyboard.press("Enter")
-    assert "z=1000000" not in page.url
     settle_after(
         page,
         "hybrid=rrf",
@@ -240,8 +228,8 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.locator("a.open").nth(2).click()
     unfold(page)
     state = query_of(page)
-    assert state.keys() == {"q", "k", "rm", "z", "hybrid", "open"}
-    assert (state["k"], state["rm"]) == (["10"], ["3"])
+    assert state.keys() == {"q", "k", "hybrid", "open"}
+    assert state["k"] == ["10"]
     title = page.locator("dialog .figures").inner_text()
     shown = ids(page)
     page.reload()
@@ -250,7 +238,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
         page.locator("dialog .figures").inner_text(),
         ids(page)[:10],
     ) == (title, shown[:10])
-    assert page.get_by_label("Candidates re-ranked per hit").input_value() == "3"
+    assert page.get_by_label("Fuse ranks").is_checked()
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert "open" not in query_of(page)
@@ -269,31 +257,6 @@ def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: st
     assert page.input_value("#q") == SENTENCE
 
 
-def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: str) -> None:
-    page = visit(f"{server}?q={quote(SENTENCE)}&k=10")
-    settle(page)
-    read = (
-        "() => [...document.querySelectorAll('.cell')].map((c) => "
-        "[c.querySelector('dt').textContent, c.querySelector('dd').firstChild.textContent])"
-    )
-    before = dict(page.evaluate(read))
-    page.get_by_role("button", name="Settings of the search").click()
-    page.get_by_label("Query terms").fill("4")
-    settle_after(
-        page,
-        "z=",
-        lambda: page.keyboard.press("Enter"),
-    )
-    after = dict(page.evaluate(read))
-    number = {
-        name: int(text.replace(",", ""))
-        for name, text in after.items()
-        if name in ("postings read", "query terms")
-    }
-    assert number["postings read"] < int(before["postings read"].replace(",", ""))
-    assert number["query terms"] == int(query_of(page)["z"][0])
-
-
 def test_more_hits_come_by_scrolling_and_none_twice(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}&find=text&k=20")
     assert len(settle(page)) >= 20
@@ -304,4 +267,4 @@ def test_more_hits_come_by_scrolling_and_none_twice(visit: Callable[..., Any], s
             break
     found = ids(page)
     assert len(found) == len(set(found)) == 80
-    assert page.locator("#meter .summary").inner_text().startswith("80 sentences")
+    assert page.locator("#meter").inner_text().startswith("80 sentences")

@@ -155,41 +155,14 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_selection_alone_and_shared(hand: Hand, visit: Callable[..., Any]) -> None:
-    page = hand.page
-    shown = hand.asks(SENTENCE)
-    for item in (0, 2):
-        page.locator("li.hit").nth(item).hover()
-        hand.click(
-            page.locator("li.hit")
-            .nth(item)
-            .get_by_role(
-                "button",
-                name="Select",
-            ),
-        )
-    hand.click(page.get_by_role("button", name="Show alone"))
-    page.wait_for_selector("#meter >> text=2 pictures")
-    other = visit(page.url)
-    other.wait_for_selector("#meter >> text=2 pictures")
-    assert set(ids(other)) == {shown[0], shown[2]}
-    page.get_by_role("button", name="Remove 2 pictures").click()
-    page.wait_for_selector("text=60 pictures, newest first")
-    assert hand.clicks == 3
-
-
-def test_settings_and_figures_are_shown_and_hidden(hand: Hand) -> None:
+def test_settings_are_shown_and_hidden(hand: Hand) -> None:
     page = hand.page
     hand.asks(SENTENCE)
-    figures = page.locator("#meter .cells")
-    assert figures.is_hidden()
-    assert page.locator(".score").first.is_hidden()
     hand.click(page.get_by_role("button", name="Settings of the search"))
-    assert figures.is_visible()
+    assert page.locator("#panel").is_visible()
     page.focus("#q")
     page.keyboard.press("Escape")
     assert page.locator("#panel").is_hidden()
-    assert figures.is_hidden()
     assert page.input_value("#q") == SENTENCE
     assert hand.clicks == 1
 
@@ -236,12 +209,6 @@ def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any
     assert years(page, shown) == {YEAR}
     assert page.input_value("#q") == "a kite"
     assert hand.clicks == 1
-
-
-def test_a_selection_whose_pictures_are_gone(visit: Callable[..., Any], scenes: Any) -> None:
-    page = visit(f"{scenes.url}?pick=gone.jpg")
-    page.wait_for_selector("text=These pictures are not in this library any more.")
-    assert page.locator("#meter b").inner_text() == "0 pictures"
 
 
 def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:

@@ -87,9 +87,9 @@ if TYPE_CHECKING:
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @click.option(
-    "--paths/-0",
-    default=None,
-    help="Print paths alone, a line each; with -0 a zero byte ends each, for xargs -0.",
+    "--paths",
+    is_flag=True,
+    help="Print paths alone, a line each.",
 )
 @options.as_json
 @click.option(
@@ -110,7 +110,7 @@ def command(
     conditions: tuple[str, ...],
     hybrid: Hybrid | Literal["words"] | None,
     html: Path | None,
-    paths: bool | None,
+    paths: bool,
     as_json: bool,
     form: RequestForm | None,
     at: str,
@@ -161,7 +161,7 @@ def command(
     if ways := [way for way in ("as_json", "paths", "form") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
-                "give one of --json, --paths, -0 and --request: each prints something else",
+                "give one of --json, --paths and --request: each prints something else",
             )
         # An option of the command line counts whatever the settings say.
         as_json = ways == ["as_json"]
@@ -313,12 +313,12 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
 def print_answers(
     answers: Answers,
     search_options: SearchOptions,
-    paths: bool | None,
+    paths: bool,
     plan: str,
     *,
     as_json: bool,
 ) -> None:
-    """Print hits as JSON, as ``paths`` with a line end or a zero byte behind each, or as a list."""
+    """Print hits as JSON, as ``paths``, or as a list."""
     from boc.plan import ALL_COMPARED
 
     for id, query, hits in answers:
@@ -334,13 +334,13 @@ def print_answers(
                 record["note"] = ALL_COMPARED
             click.echo(json.dumps(record, ensure_ascii=False))
             continue
-        if paths is None:
+        if paths:
+            print_paths(hits)
+        else:
             if len(answers) > 1:
                 click.echo(options.plain(query))
             for rank, hit in enumerate(hits, 1):
                 print_hit(rank, hit)
-        else:
-            print_paths(hits, b"\n" if paths else b"\0")
         if not hits:
             which = "no item that passes all filters" if search_options.filters else "nothing"
             click.echo(f"{which} matches this query", err=True)
@@ -358,9 +358,9 @@ def print_hit(rank: int, hit: Hit) -> None:
     click.echo("  ".join(parts))
 
 
-def print_paths(hits: Sequence[Hit], end: bytes) -> None:
-    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a
-    terminal would obey."""
+def print_paths(hits: Sequence[Hit]) -> None:
+    """Print the paths of pictures, a line each: their bytes, but nothing that a terminal would
+    obey."""
     left = []
     for hit in hits:
         if hit.path is None:
@@ -369,10 +369,10 @@ def print_paths(hits: Sequence[Hit], end: bytes) -> None:
         name = os.fsencode(hit.path)
         if sys.stdout.isatty():
             name = options.plain(hit.path).encode()
-        if end in name:
-            left.append(f"{hit.path!r} has a line end: print it by -0, for xargs -0")
+        if b"\n" in name:
+            left.append(f"{hit.path!r} has a line end: print it by --json")
         else:
-            click.echo(name + end, nl=False)
+            click.echo(name)
     leave_out("hits", left)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -110,7 +109,6 @@ class LoadLimit:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
-        scope.setdefault("state", {})["start"] = perf_counter()
         # Thumbnails and files of pictures have their own places, and every body is an upload.
         path = path_of(scope)
         kind = path.split("/")[2]

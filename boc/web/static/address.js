@@ -1,20 +1,17 @@
 /** The state of the page as a query string, so that an address can be shared, reloaded and gone back to: which changes are
  * steps in the history of the browser, and what an entry keeps. */
 
-const NUMBERS = ["k", "rm", "z"];
-const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word"];
-const LISTS = ["like", "unlike", "pick"];
+const TEXTS = ["q", "find", "hybrid", "sort", "open", "word"];
+const LISTS = ["like", "unlike"];
 
-/** What the page shows: empty texts and null numbers stand for the index's own choice. `pick` are ids of a selection. */
+/** What the page shows: empty texts and a null `k`, the number of hits, stand for the index's own choice. */
 export function read(query) {
   const given = new URLSearchParams(query);
   const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true" };
   for (const name of LISTS) state[name] = given.getAll(name).filter(Boolean);
   for (const name of TEXTS) state[name] = given.get(name) ?? "";
-  for (const name of NUMBERS) {
-    const value = Number.parseFloat(given.get(name) ?? "");
-    state[name] = Number.isFinite(value) ? value : null;
-  }
+  const k = Number.parseFloat(given.get("k") ?? "");
+  state.k = Number.isFinite(k) ? k : null;
   if (state.find !== "text") state.find = state.find === "image" ? "image" : "";
   if (state.hybrid !== "rrf") state.hybrid = "";
   return state;
@@ -33,8 +30,8 @@ export function write(state, by = "") {
 /** The settings as the API takes them; what is the index's own choice is left out. */
 export function parameters(state) {
   const query = new URLSearchParams();
-  for (const name of NUMBERS) if (state[name] !== null) query.set(name, state[name]);
-  for (const name of ["find", "hybrid", "rerank", "sort"]) if (state[name]) query.set(name, state[name]);
+  if (state.k !== null) query.set("k", state.k);
+  for (const name of ["find", "hybrid", "sort"]) if (state[name]) query.set(name, state[name]);
   if (state.collapse) query.set("collapse", "true");
   for (const filter of state.filters) query.append("filter", filter);
   return query;

@@ -61,11 +61,10 @@ export async function search(state, picture, k, signal) {
   return call("api/search", asked(query, state), { picture, signal });
 }
 
-/** `k` pictures by date behind those `shown`, which pass the state's filters and are in its selection. */
+/** `k` pictures by date behind those `shown`, which pass the state's filters. */
 export async function library(state, shown, k, signal) {
   const query = new URLSearchParams({ skip: shown.length, k });
   for (const filter of state.filters) query.append("filter", filter);
-  for (const id of state.pick) query.append("pick", id);
   const { pictures, hits } = await call("api/library", query, { signal });
   return { pictures, hits, find: "image", more: shown.length + hits.length < pictures };
 }
@@ -92,7 +91,6 @@ export function facets(state, picture, signal) {
 /** Why an item has its score for what is asked. */
 export function explain(id, state, picture, signal) {
   const query = new URLSearchParams();
-  if (state.z !== null) query.set("z", state.z);
   if (!picture) query.set(state.like ? "like" : "q", state.like || state.q);
   return call(withId("api/explain", id), query, { picture, signal });
 }

@@ -18,7 +18,7 @@ import { Selection } from "./selection.js";
 const TYPING = 80; // milliseconds without a key before the server is asked
 const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
 const NOTHING = { fields: {}, facets: {} }; // of an index that has not described itself yet
-const FRESH = { open: "", word: "", pick: [] }; // of a state that asks something else
+const FRESH = { open: "", word: "" }; // of a state that asks something else
 
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const notices = new Notices(ui.notice, ui.status);
@@ -27,7 +27,6 @@ const selection = new Selection(ui.selection, {
   notices,
   onMore: (ids) => compose("like", "unlike", ids),
   onLess: (ids) => compose("unlike", "like", ids),
-  onAlone: (pick) => step({ ...FRESH, pick, q: "", like: [], unlike: [], filters: [] }),
   onChange: () => results.mark(),
 });
 const facets = new Facets(ui.facets, (filters) => step({ ...FRESH, filters }));

@@ -11,34 +11,24 @@ export class Controls {
   constructor(root, chips, info, onChange) {
     this.chips = chips;
     this.onChange = onChange;
-    const field = (key, name, hint, limits) => number(name, hint, limits, (value) => onChange({ [key]: value }));
-    this.rm = field("rm", "Candidates re-ranked per hit", "more: nearer to exact, slower", { max: 1000, step: "any", placeholder: info.rm });
-    this.z = field("z", "Query terms", "fewer: fewer posting lists to read", { max: info.query_z, placeholder: info.query_z });
     const told = "finds a sentence's own words in captions and text fields";
     this.hybrid = choice("Count the words too", { "": "No", rrf: "Fuse ranks" }, told, (hybrid) => onChange({ hybrid }));
-    const metrics = { "": "Index's own", dot: "Vectors", mrsw: "Alignment" };
-    this.rerank = choice("Re-scored by", metrics, "alignment compares each word with each region", (rerank) => onChange({ rerank }));
-    this.rerank.element.hidden = !info.concepts;
     const setCollapse = (value) => onChange({ collapse: Boolean(value) });
     const places = { "": "Side by side", true: "Under the best" };
     this.collapse = choice("Near-duplicates", places, "pictures that are nearly the same", setCollapse);
-    const own = { rm: null, z: null, hybrid: "", rerank: "", collapse: false, filters: [] };
+    const own = { hybrid: "", collapse: false, filters: [] };
     this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange(own) }, "Back to the index's settings");
     const leave = document.getElementById("leave");
     if (leave) leave.hidden = false;
-    const pair = h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element);
-    const knobs = h("div", { class: "knobs" }, this.rm.element, this.z.element, this.hybrid.element, pair);
+    const knobs = h("div", { class: "knobs" }, this.hybrid.element, this.collapse.element);
     root.replaceChildren(knobs, h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave));
   }
 
   /** Show a state. */
   show(state, bySentence) {
-    for (const key of ["rm", "z"]) this[key].show(state[key]);
     this.hybrid.show(state.hybrid, !bySentence);
-    this.rerank.show(state.rerank);
     this.collapse.show(state.collapse ? "true" : "");
     const shown = chips(state.filters).map(({ text, filters }) => [text, { filters: state.filters.filter((each) => !filters.includes(each)) }]);
-    if (state.pick.length) shown.push([many(state.pick.length, "picture"), { pick: [] }]);
     const chip = ([text, change]) => {
       const onclick = () => {
         this.onChange(change);
@@ -48,8 +38,7 @@ export class Controls {
     };
     this.chips.replaceChildren(...shown.map(chip));
     this.chips.hidden = !shown.length;
-    const { rm, z, hybrid, rerank, collapse, filters } = state;
-    this.reset.hidden = rm === null && z === null && !hybrid && !rerank && !collapse && !filters.length;
+    this.reset.hidden = !state.hybrid && !state.collapse && !state.filters.length;
   }
 }
 
@@ -59,15 +48,6 @@ function facts({ items, terms, code, encoder, engine, version }) {
 }
 
 let labels = 0;
-
-/** A field for a number within `limits`; an empty one is the index's own choice. */
-function number(name, hint, limits, onSet) {
-  const id = `knob-${++labels}`;
-  const onchange = () => input.reportValidity() && onSet(input.value ? Number(input.value) : null);
-  const input = h("input", { id, type: "number", min: 1, step: 1, ...limits, "aria-describedby": `${id}-hint`, onchange });
-  const element = h("div", { class: "knob" }, h("label", { for: id }, name), input, h("small", { id: `${id}-hint` }, hint));
-  return { element, show: (value) => (input.value = value ?? "") };
-}
 
 /** A row of radio buttons that looks like one switch; `options` are texts by value. */
 function choice(name, options, told, onSet) {
@@ -89,7 +69,6 @@ export function foldPanel(button, panel) {
   const set = (open) => {
     panel.hidden = !open;
     button.setAttribute("aria-expanded", open);
-    document.body.classList.toggle("tuning", open);
   };
   set(false);
   const listen = (event) => {

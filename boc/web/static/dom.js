@@ -42,9 +42,6 @@ export const count = (n) => GROUPED.format(n);
 /** "1 picture", "2 pictures". */
 export const many = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
-/** Milliseconds with as many digits as tell something. */
-export const milliseconds = (ms) => (ms < 10 ? ms.toFixed(1) : count(Math.round(ms)));
-
 /** A score: cosines and fused ranks with three digits, sums of products as whole numbers. */
 export const score = (value) =>
   Math.abs(value) >= 100 ? count(Math.round(value)) : Math.abs(value) >= 0.1 ? value.toFixed(3) : value.toPrecision(3);

@@ -16,8 +16,7 @@ export function welcome({ name, items }) {
 }
 
 /** An answer without hits to a state; `onRemove()` drops its filters, if there are any. */
-export function nothingFound({ filters, pick }, onRemove) {
-  if (pick.length && !filters.length) return message("Nothing found", "These pictures are not in this library any more.");
+export function nothingFound({ filters }, onRemove) {
   if (!filters.length) return message("Nothing found", "Other words may do.");
   const remove = h("button", { class: "button", type: "button", onclick: onRemove }, "Remove the filters");
   return message("Nothing found", "No picture that passes all filters matches what you ask.", remove);

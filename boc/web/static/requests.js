@@ -43,17 +43,16 @@ export class Requests {
     return { wait: seconds, now };
   }
 
-  /** The answer of `send(signal)`, with its `wall` time in milliseconds; null if a newer request was made. */
+  /** The answer of `send(signal)`; null if a newer request was made. */
   async send(send) {
     this.stop();
     const number = this.#latest;
     this.#running = new AbortController();
-    const began = performance.now();
     try {
       const answer = await send(this.#running.signal);
       if (number !== this.#latest) return null;
       this.#running = null;
-      return { ...answer, wall: performance.now() - began };
+      return answer;
     } catch (error) {
       if (error.name === "AbortError" || number !== this.#latest) return null;
       this.#running = null;

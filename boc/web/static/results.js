@@ -1,6 +1,6 @@
 /** The hits: pictures in rows of equal height, or sentences as a list; arrows move between them. */
 
-import { h, icon, opensElsewhere, picture, score } from "./dom.js";
+import { h, icon, opensElsewhere, picture } from "./dom.js";
 
 const GAP = 6;
 const EAGER = 12; // pictures that are asked for at once; others as they come near the screen
@@ -186,8 +186,6 @@ export class Results {
 
   refreshed(item, hit) {
     if (!item) return null;
-    if (Boolean(item.querySelector(".score")) !== (hit.score !== undefined)) return null;
-    if (hit.score !== undefined) item.querySelector(".score").textContent = score(hit.score);
     item.querySelector("a.open").href = this.address({ open: hit.id, word: "" });
     return item;
   }
@@ -210,23 +208,22 @@ export class Results {
 
   made(hit, i) {
     const link = { class: "open", href: this.address({ open: hit.id, word: "" }), draggable: "false" };
-    const points = hit.score === undefined ? null : h("span", { class: "score", text: score(hit.score), title: "score" });
-    const href = this.address({ like: [hit.id], q: "", open: "", word: "", pick: [] });
+    const href = this.address({ like: [hit.id], q: "", open: "", word: "" });
     const more = { href, title: "More like this (m)", "aria-label": `More like ${hit.content}` };
     const like = h("a", { class: "like", draggable: "false", ...more }, icon("like"));
     const select = h("button", { class: "select", type: "button", title: "Select (x)", "aria-label": `Select ${hit.content}` }, icon("check"));
     const { duplicates = [] } = hit;
     const under = duplicates.length && { text: `+${duplicates.length}`, title: `near-duplicates: ${duplicates.join(", ")}` };
-    const badges = [points, under ? h("span", { class: "under", ...under }) : null];
+    const badge = under ? h("span", { class: "under", ...under }) : null;
     const lazy = { loading: i < EAGER ? "eager" : "lazy", alt: "" };
     if (hit.modality === "text") {
       const beside = hit.thumb ? picture(hit.thumb, hit.group || hit.id, 120, lazy) : null;
       const text = h("span", { class: "sentence", text: hit.content, dir: "auto" });
-      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, badges), like, select);
+      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, badge), like, select);
     }
     const onload = hit.width ? null : (event) => this.measured(hit, event.target);
     const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content, onload });
-    return h("li", { class: "hit" }, h("a", link, image, badges), like, select);
+    return h("li", { class: "hit" }, h("a", link, image, badge), like, select);
   }
 
   /** The picture of a hit whose size the server did not know is there. */

@@ -1,7 +1,7 @@
 /** The search: asks the server for the hits of the page's state, shows them, and fetches more near their end. */
 
 import * as api from "./api.js";
-import { h, many, milliseconds } from "./dom.js";
+import { h, many } from "./dom.js";
 import { advice } from "./filters.js";
 import { message, nothingFound } from "./messages.js";
 import { hasQuery, page, pageSize, request } from "./page.js";
@@ -73,7 +73,7 @@ export class Search {
     this.#more = answer.more && depth < most;
     const unseen = answer.hits.filter((hit) => !this.results.at.has(hit.id));
     this.results.append(unseen);
-    if (hasQuery()) this.meter.count(this.results.hits.length);
+    if (hasQuery()) this.meter.count(this.results.hits.length, answer.find);
     if (unseen.length) this.notices.tell(`${unseen.length} more`);
     if (this.results.endIsNear) this.deeper();
     return true;
@@ -120,7 +120,7 @@ export class Search {
     this.#shown = this.#wanted;
     this.#more = false;
     this.recovered();
-    this.meter.clear();
+    this.meter.show("");
     this.onWelcome();
   }
 
@@ -130,13 +130,13 @@ export class Search {
     if (answer.hits.length) this.results.show(answer.hits, answer.find, found);
     else this.results.replace(nothingFound(page.state, this.onRemove));
     if (!hasQuery()) {
-      const text = many(answer.pictures, "picture") + (page.state.pick.length ? "" : ", newest first");
-      this.meter.clear(text);
+      const text = `${many(answer.pictures, "picture")}, newest first`;
+      this.meter.show(text);
       return this.notices.tell(text);
     }
-    this.meter.show(answer, answer.wall);
+    this.meter.show(found);
     this.#spell(answer.notes ?? []);
-    this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
+    this.notices.tell(found);
   }
 
   /** Say the notes and what of the sentence nothing here knows, once nothing is typed any more; offer what may be meant. */
@@ -172,7 +172,7 @@ export class Search {
   #refused(text) {
     if (this.results.hits.length) return this.notices.show(text);
     this.notices.hide();
-    this.meter.clear();
+    this.meter.show("");
     this.results.replace(message("That could not be answered", text));
   }
 }

@@ -5,8 +5,8 @@ import { h, many } from "./dom.js";
 export class Selection {
   #hits = new Map();
 
-  /** `onMore(ids)` and `onLess(ids)` search by them, `onAlone(ids)` shows them alone; `onChange()` follows every change. */
-  constructor(root, { notices, onMore, onLess, onAlone, onChange }) {
+  /** `onMore(ids)` and `onLess(ids)` search by them; `onChange()` follows every change. */
+  constructor(root, { notices, onMore, onLess, onChange }) {
     Object.assign(this, { root, notices, onChange });
     this.count = h("b", { "aria-live": "polite" });
     const button = (text, onclick) => h("button", { class: "button", type: "button", onclick }, text);
@@ -19,7 +19,6 @@ export class Selection {
       this.count,
       button("More like these", then(onMore)),
       button("Less like these", then(onLess)),
-      button("Show alone", then(onAlone)),
       button("Copy paths", () => this.copy()),
       button("Clear", () => this.clear()),
     );

@@ -140,7 +140,7 @@ CASES = [
     (f"search photos hello --request body --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (
         f"search photos hello --request body --json {AT}",
-        ["give one of --json, --paths, -0 and --request"],
+        ["give one of --json, --paths and --request"],
     ),
     (
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",

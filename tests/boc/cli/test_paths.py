@@ -1,4 +1,4 @@
-"""`boc search --paths` and `-0`: the bytes that other programs and terminals get."""
+"""`boc search --paths`: the bytes that other programs and terminals get."""
 
 import os
 import pty
@@ -75,27 +75,14 @@ def printed(odd: Path, *options: str) -> tuple[bytes, str]:
     return result.stdout_bytes, result.stderr
 
 
-def test_a_zero_byte_ends_each_path_whatever_its_name(odd: Path) -> None:
-    output, said = printed(odd, "-0")
-    assert said == ""
-    *paths, end = output.split(b"\0")
-    assert end == b""
-    order = re.findall(
-        r"p(\d)",
-        printed(odd)[0].decode(),
-    )
-    assert paths == [paths_in(odd)[int(number)] for number in order]
-    assert sum(Path(os.fsdecode(path)).exists() for path in paths) == len(NAMES)
-
-
 def test_a_line_is_a_path_or_named_as_none(odd: Path) -> None:
     lines, said = printed(odd, "--paths")
-    whole = [path for path in printed(odd, "-0")[0].split(b"\0") if b"\n" not in path]
-    assert lines == b"".join(path + b"\n" for path in whole if path)
+    order = map(int, re.findall(r"p(\d)", printed(odd)[0].decode()))
+    paths = [paths_in(odd)[number] for number in order]
+    assert lines == b"".join(path + b"\n" for path in paths if b"\n" not in path)
+    assert sum(Path(os.fsdecode(path)).exists() for path in paths) == len(NAMES)
     assert "left out 1" in said
-    assert "-0" in said
-    for path in whole:
-        assert not path or path in lines.splitlines()
+    assert "--json" in said
 
 
 def test_what_has_no_path_is_named(odd: Path) -> None:
@@ -106,7 +93,7 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--json", "-0"), ("--paths", "--request", "body")],
+    [("--json", "--paths"), ("--paths", "--request", "body")],
 )
 def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
     result = boc(
@@ -118,38 +105,14 @@ def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
         f"--at=file:{odd / 'at'}",
     )
     assert result.exit_code == 2
-    assert "give one of --json, --paths, -0 and --request" in result.stderr
+    assert "give one of --json, --paths and --request" in result.stderr
 
 
 def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOC_SEARCH_JSON", "1")
+    (odd / "json.toml").write_text("[search]\njson = true\n")
+    monkeypatch.setenv("BOC_CONFIG", str(odd / "json.toml"))
     assert printed(odd)[0].startswith(b'{"query"')
-    assert printed(odd, "-0")[0].endswith(b"\0")
-
-
-def test_a_minus_zero_is_no_word_of_the_sentence(library: Path) -> None:
-    at = f"--at=file:{library / 'index'}"
-    assert (
-        run(
-            "search",
-            "photos",
-            "-0",
-            "a red box",
-            at,
-        ).stdout.count("\0")
-        == 10
-    )
-    assert (
-        run(
-            "search",
-            "photos",
-            "a red box",
-            "-0",
-            "-k2",
-            at,
-        ).stdout.count("\0")
-        == 2
-    )
+    assert not printed(odd, "--paths")[0].startswith(b"{")
 
 
 def test_no_setting_gives_another_program_other_lines() -> None:

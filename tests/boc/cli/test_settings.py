@@ -51,7 +51,7 @@ def write(text: str, path: Path | str = "boc.toml") -> None:
     Path(path).write_text(text, encoding="utf-8")
 
 
-SOURCES = ("shared key", "own key", "shared variable", "own variable", "flag")  # weakest first
+SOURCES = ("shared key", "own key", "variable", "flag")  # weakest first
 
 
 @anywhere
@@ -63,12 +63,8 @@ def test_the_strongest_source_counts(given: set[str]) -> None:
         lines = ['at = "file:shared key"'] if "shared key" in given else []
         lines += ["[info]", 'at = "file:own key"'] if "own key" in given else []
         write("\n".join(lines))
-        for name, source in (
-            ("BOC_AT", "shared variable"),
-            ("BOC_INFO_AT", "own variable"),
-        ):
-            if source in given:
-                patch.setenv(name, f"file:{source}")
+        if "variable" in given:
+            patch.setenv("BOC_AT", "file:variable")
         at = parameters(
             "info",
             *(["--at", "file:flag"] if "flag" in given else []),
@@ -99,12 +95,7 @@ def sample(parameter: click.Option) -> Any:
     OPTIONS,
     ids=[f"{name}-{key}" for name, key, _ in OPTIONS],
 )
-def test_file_and_environment_equal_the_flag(
-    command: str,
-    key: str,
-    option: click.Option,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_file_equals_the_flag(command: str, key: str, option: click.Option) -> None:
     def effective(arguments: list[str]) -> Any:
         parent = click.Context(
             main,
@@ -123,19 +114,12 @@ def test_file_and_environment_equal_the_flag(
     single = value[0] if isinstance(value, list) else value
     typed = max(option.opts, key=len)
     flag = effective([typed] if single is True else [typed, str(single)])
-    monkeypatch.setenv(
-        settings.variable(command, key),
-        str(single),
-    )
-    assert effective([]) == flag
-    monkeypatch.delenv(settings.variable(command, key))
     write(f"[{command}]\n{key} = {json.dumps(value)}\n")
     assert effective([]) == flag
 
 
-def test_what_is_done_once_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_once_is_no_setting() -> None:
     for command, option in (("delete", "all"), ("index", "replace")):
-        monkeypatch.setenv(settings.variable(command, option), "1")
         write(f"[{command}]\n{option} = true")
         assert f"unknown '{option}' in [{command}]" in boc("info").stderr
     write("")
@@ -169,10 +153,9 @@ def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPat
 
 
 def test_variables_that_are_empty_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BOC_AT", "BOC_SEARCH_K", "BOC_SEARCH_JSON", "BOC_CONFIG"):
+    for name in ("BOC_AT", "BOC_CONFIG"):
         monkeypatch.setenv(name, "")
-    seen = parameters("search", "photos", "a dog")
-    assert (seen["at"], seen["k"], seen["as_json"]) == ("file:boc-data", 10, False)
+    assert parameters("search", "photos", "a dog")["at"] == "file:boc-data"
 
 
 def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,9 +274,5 @@ def test_documented_settings_exist() -> None:
     for text in files:
         write(text)
         assert settings.defaults(main)
-    known = {settings.variable(name, key) for name, key, _ in OPTIONS}
-    known |= {
-        *settings.OTHERS,
-        *map(settings.variable, settings.SHARED),
-    }
+    known = {*settings.OTHERS, *(f"BOC_{key.upper()}" for key in settings.SHARED)}
     assert set(re.findall(r"\bBOC_[A-Z_]+[A-Z]\b", page)) <= known

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import math
 import re
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from PIL import Image
 from boc.explain.score import explain
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
-from boc.types import Hit, Stages
+from boc.types import Hit
 from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
@@ -100,10 +99,6 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
         manifest.rm,
         manifest.identity.dim,
     )
-    assert answer["query_z"] == max(
-        int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz)
-        for text in ("a", TEXT, "x y z")
-    )
     assert (
         answer["name"],
         answer["concepts"],
@@ -140,16 +135,13 @@ def test_a_search_finds_what_the_library_finds(
         **options,
     )
     same = {"k": 40, **options}
-    stages = Stages()
     wanted = searcher.search(
         TEXT,
         query_z=same.pop("z", None),
-        stages=stages,
         **same,
     )
     assert pairs_of_hits(wanted) == pairs_of_json(answer["hits"])
     assert answer["find"] == options.get("find", "image") == wanted[0].item.modality
-    assert answer["candidates"] == stages.candidates
     assert answer["more"] is (
         len(wanted) == same["k"] < searcher.index.manifest.items[answer["find"]]
     )
@@ -180,59 +172,6 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     assert client.get(sentence["thumb"]).headers["content-type"] == "image/jpeg"
 
 
-@pytest.mark.parametrize("find", ["image", "text"])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"z": 1}, {"rm": 1, "k": 2}],
-    ids=str,
-)
-def test_stages_are_parts_of_the_whole(
-    client: TestClient,
-    find: str,
-    options: dict[str, Any],
-) -> None:
-    answer = fetch(
-        client,
-        "/api/search",
-        schemas.SearchAnswer,
-        q=f"{TEXT} {find} {options}",
-        find=find,
-        **options,
-    )
-    stages = answer["stages"]
-    total = stages.pop("total_ms")
-    assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
-    if stages["rerank_ms"] is None:  # part of postings_ms where one call does both
-        stages["rerank_ms"] = 0
-    assert all(took >= 0 for took in stages.values())
-    assert stages["encode_ms"] > 0
-    assert 0 < sum(stages.values()) <= total + 0.003  # each is rounded
-
-
-def test_postings_count(client: TestClient, searcher: Searcher) -> None:
-    frequencies = np.zeros(searcher.codec.n_terms, int)
-    for item in searcher.index.items():
-        frequencies[searcher.index.terms([item.id]).indices] += 1
-    before = math.inf
-    codes = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
-    order = sorted(
-        range(codes.nnz),
-        key=lambda i: (-codes.data[i], codes.indices[i]),
-    )
-    for z in (codes.nnz + 5, codes.nnz, 4, 1):
-        answer = fetch(
-            client,
-            "/api/search",
-            schemas.SearchAnswer,
-            q=TEXT,
-            z=z,
-        )
-        assert answer["terms"] == min(z, codes.nnz)
-        assert answer["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
-        assert answer["postings"] <= before
-        before = answer["postings"]
-
-
 def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path) -> None:
     path = library / "images" / "011.png"
     for _ in range(2):  # the second time it is known
@@ -250,16 +189,8 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
     id = searcher.search(TEXT, k=1, rm=1, query_z=5)[0].id
     answer = fetch(client, f"/api/explain/{id}", schemas.ExplanationAnswer, q=TEXT)
-    few = fetch(
-        client,
-        f"/api/explain/{id}",
-        schemas.ExplanationAnswer,
-        q=TEXT,
-        z=5,
-    )
     wanted = explain(searcher, id, TEXT, labelled=3)
-    assert answer["score"] == wanted.score > few["score"] > 0
-    assert {term["term"] for term in few["terms"]} < {match.term for match in wanted.matches}
+    assert answer["score"] == wanted.score > 0
     assert [term["words"] for term in answer["terms"][:3]] == [
         list(match.label.words) for match in wanted.matches[:3] if match.label is not None
     ]
@@ -693,7 +624,6 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         "q": f'{TEXT} -green -"a blue box"',
         "like": ["003.png", "004.png"],
         "unlike": "005.png",
-        "weight": 2,
     }
     found = fetch(
         client,
@@ -709,7 +639,6 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         minus=minus,
         like=like,
         unlike=["005.png"],
-        weight=2,
     )
     assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))
     path = library / "images" / "011.png"

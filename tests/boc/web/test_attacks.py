@@ -277,7 +277,7 @@ def test_body_without_length(client: TestClient) -> None:
         ({"q": ""}, "empty"),
         ({}, "nothing to look for"),
         ({"q": "-snow"}, "nothing to look for, only what is unwanted"),
-        ({"q": "x", "weight": "0"}, "^weight: "),
+        ({"q": "x", "weight": "1"}, "^no parameter 'weight'"),
         ({"q": "x", "unlike": [""]}, "^unlike"),
         ({"like": ["003.png"] * 65}, "^like: "),
         ({"q": "x" * 1001}, "^the sentence has 1,001 characters; shorten it to 1,000$"),
