@@ -144,7 +144,7 @@ export class Search {
     clearTimeout(this.spelling);
     const { q } = page.state;
     if (page.picture || !q.trim()) return;
-    const [shown, wrong] = [this.#shown, advice(q, page.info)];
+    const [shown, wrong] = [this.#shown, page.info && advice(q, page.info)];
     this.spelling = setTimeout(async () => {
       if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
       const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
