@@ -20,7 +20,6 @@ from boc.manage.whole_index import compact_index
 from boc.plugins import find_item
 from boc.progress import progress_of
 from boc.search.options import SearchOptions
-from boc.search.queries import Query
 from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -149,18 +148,15 @@ class Index:
         >>> hits[0].id in index.search(like=hits[0].id)
         False
         """
-        if not like and not unlike and (text is None or image is None):
-            return self._searcher.search(text, image=image, vector=vector, k=k, **options)
-        if vector is not None:
-            raise BocError("a vector is a query of its own; leave out all but vector=")
-        with nullcontext() if image is None else picture_file(image) as path:
-            query = Query.of(
-                text,
-                images=[] if path is None else [path],
-                like=_several(like),
-                unlike=_several(unlike),
-            )
-            return self._searcher.search_query(query, k=k, **options)
+        return self._searcher.search(
+            text,
+            image=image,
+            vector=vector,
+            like=_several(like),
+            unlike=_several(unlike),
+            k=k,
+            **options,
+        )
 
     def search_many(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,11 @@ class Ours(CodeEngine, Local):
         return vectors_read(setting[1], K) if compact else setting[1]
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        return self.searcher.rank_vectors(
-            Embeddings(self.data.asking, queries),
-            self.options,
-            threads=threads,
-        )
+        def rank(some: Matrix) -> Any:
+            return self.searcher.rank_vectors(Embeddings(self.data.asking, some), self.options)
+
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(rank, np.array_split(queries, threads)))
 
 
 def fit(data: Data, kind: str) -> None:

@@ -3,7 +3,7 @@ behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -204,7 +204,7 @@ def explain_item(
     embeddings: Embeddings,
     item: Item,
     encode: Callable[[Item], Embeddings],
-    labels: Mapping[int, Label],
+    labels: TermLabels,
     *,
     labelled: int = LABELLED,
 ) -> Explanation:
@@ -298,7 +298,7 @@ def _part_shares(
     return part_shares / np.where(sums > 0, sums, 1)
 
 
-class TermLabels(Mapping[int, Label]):
+class TermLabels:
     """Labels of terms: ``term_labels_`` of a step of their chain, or else from the index.
 
     A label is made on first use, and cached.
@@ -306,7 +306,6 @@ class TermLabels(Mapping[int, Label]):
 
     def __init__(self, searcher: Searcher) -> None:
         codec = searcher.codec
-        self._n = codec.n_terms
         self._index_labels = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
         self._cache: dict[int, Label] = {}
@@ -323,12 +322,6 @@ class TermLabels(Mapping[int, Label]):
                 label = Label(label.words or other.words, label.examples or other.examples)
             self._cache[term] = label
         return self._cache[term]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._n))
-
-    def __len__(self) -> int:
-        return self._n
 
 
 def _max_per_name(rows: Floats, parts: ConceptParts) -> Floats:

@@ -37,8 +37,8 @@ HITS = 10  # hits that recall counts
 
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 """Terms of a query that are tried."""
-DEEP = 3000, 8000
-"""Candidates of a query at most, and where they do not hold the promise."""
+DEEP = 4000
+"""Candidates of a query at most."""
 EVERY = 10_010
 """Candidates, for all items that share a term: more than a server re-ranks otherwise."""
 MOVED = 0.3
@@ -237,8 +237,7 @@ class _Tuner:
         self.find = find
         self.sample = sample
         self.budgets = [each for each in BUDGETS if each < n_terms] or [1]
-        self.items = index.manifest.items[find]
-        self.depth = min(DEEP[0], self.items)
+        self.depth = min(DEEP, index.manifest.items[find])
         self.ranks = lru_cache(None)(self.rank_truth)
         # The harder truth of moved items is harder than sentences are.
         self.bound = "low" if len(sample.truths) == 1 else "measured"
@@ -250,17 +249,9 @@ class _Tuner:
         near to it where the last of it takes most of the time."""
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
-        chosen = self.cheapest(target - LAST)
-        if chosen is None:
-            self.depth = min(DEEP[1], self.items)
-            self.ranks.cache_clear()
-            most_found = (self.ranks(self.budgets[-1])[0] < self.depth).mean()
-            if most_found < target - LAST:
-                chosen = self.budgets[-1], self.depth
-                return chosen[0], float(math.ceil(chosen[1] / HITS)), self.measure(*chosen)
-            chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
+        chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
         most = 1.5 * self.cost(*chosen)
-        chosen = self.cheapest(target, most) or self.cheapest(target - LAST / 2, most) or chosen
+        chosen = self.cheapest(target, most) or chosen
         aim = target
         while True:
             figures = self.measure(*chosen)
@@ -282,7 +273,7 @@ class _Tuner:
         wanted = min(target, measure(self.budgets[-1])[self.bound] - LAST)
         least = bisect_left(self.budgets, wanted, key=lambda each: measure(each)[self.bound])
         query_z = self.budgets[min(least, len(self.budgets) - 1)]
-        return query_z, DEEP[0] / HITS, measure(query_z)
+        return query_z, 300.0, measure(query_z)
 
     def cheapest(self, aim: float, most: float = math.inf) -> tuple[int, int] | None:
         """Return the terms and candidates of least cost, below ``most``, that have a share ``aim``

@@ -7,10 +7,11 @@ arranges the hits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
 
 KEPT = 64  # options of searches, for the next query with the same
 FUSED = 10_000  # hits of a ranking that are fused at most
+BLOCK = 256  # queries per request of a batch
 ZERO = "all scores are 0: the query is like nothing here"
-BLOCK = 256  # queries per request of a batch that several threads share
 
 
 class _Queries(NamedTuple):
@@ -201,12 +202,14 @@ class Searcher:
         *,
         image: Picture | None = None,
         vector: ArrayLike | None = None,
+        like: Sequence[str] = (),
+        unlike: Sequence[str] = (),
         options: SearchOptions | None = None,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> Hits:
-        """Return the k best items for a sentence, a picture or the vector of a sentence (d,), best
-        first.
+        """Return the k best items for a sentence, a picture and items that hits should be ``like``
+        and ``unlike``, or for the vector of a sentence (d,), best first.
 
         The keyword arguments are the fields of ``SearchOptions``, and override those of
         ``options``. ``stages`` gets the time of each stage.
@@ -214,34 +217,25 @@ class Searcher:
         BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable
         picture.
         """
-        if sum(each is not None for each in (text, image, vector)) != 1:
-            raise BocError(
-                "give one of these: search('a dog'), search(image='dog.jpg') or "
-                "search(vector=numbers)",
-            )
-        if vector is not None:
-            queries = Embeddings("text", _row(vector))
-            return self.search_vectors(queries, options, stages=stages, **keywords)[0]
-        if image is not None:
-            with picture_file(image) as path:
-                return self.search_query(
-                    Query((QueryPart("image", path),)),
-                    options,
-                    stages=stages,
-                    **keywords,
-                )
-        if not isinstance(text, str):
+        if not isinstance(text, (str, NoneType)):
             raise BocError(
                 f"search takes one sentence, got {type(text).__name__}; write image= for a "
                 "picture, vector= for "
                 "numbers, and index.search_many([...]) for several sentences",
             )
-        return self.search_query(
-            Query.of(text),
-            options,
-            stages=stages,
-            **keywords,
-        )
+        if vector is not None:
+            if text is not None or image is not None or like or unlike:
+                raise BocError("a vector is a query of its own; leave out all but vector=")
+            queries = Embeddings("text", _row(vector))
+            return self.search_vectors(queries, options, stages=stages, **keywords)[0]
+        with nullcontext() if image is None else picture_file(image) as path:
+            query = Query.of(
+                text,
+                images=[] if path is None else [path],
+                like=like,
+                unlike=unlike,
+            )
+            return self.search_query(query, options, stages=stages, **keywords)
 
     def warm(self) -> None:
         """Load the encoder, if there is one, and search once, so that the first query waits for
@@ -361,15 +355,13 @@ class Searcher:
         self,
         queries: Embeddings,
         options: SearchOptions | None = None,
-        *,
-        threads: int = 1,
         **keywords: Unpack[SearchKeywords],
     ) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
         Their content is not read, which takes most of the time of a batch. m is at most k; where a
-        query has fewer hits than others, None and -inf follow. ``threads`` share the queries.
+        query has fewer hits than others, None and -inf follow.
         BocError for an option that works on hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
@@ -379,28 +371,20 @@ class Searcher:
                 f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call "
                 "search_vectors",
             )
-        if type(threads) is not int or threads < 1:
-            raise BocError(f"threads must be at least 1, got {threads!r}; 1 answers in this thread")
-        n = len(queries)
-        size = max(1, min(BLOCK, -(-n // threads)))
-
-        def rank(some: Embeddings) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-            if not self._goes_on(options):
-                return self.index.rank(self._request(_Queries(some), options, None))
-            answers = self._ordered(_Queries(some), options, None)
-            ids = np.full((len(some), max(map(len, answers), default=0)), None, object)
-            scores = np.full(ids.shape, -np.inf)
-            for i, hits in enumerate(answers):
-                ids[i, : len(hits)] = [hit.id for hit in hits]
-                scores[i, : len(hits)] = [hit.score for hit in hits]
-            return ids, scores
-
-        if n <= size:
-            return rank(queries)
-        blocks = [range(first, min(first + size, n)) for first in range(0, n, size)]
-        with ThreadPoolExecutor(threads) as pool:
-            ids, scores = zip(*pool.map(lambda i: rank(queries.take(i)), blocks), strict=True)
-        return np.concatenate(ids), np.concatenate(scores)
+        width = min(options.k, self.index.manifest.items[self.target(options.find)])
+        ids = np.full((len(queries), width), None, object)
+        scores = np.full(ids.shape, -np.inf)
+        for first in range(0, len(queries), BLOCK):
+            some = _Queries(queries.take(range(first, min(first + BLOCK, len(queries)))))
+            if self._goes_on(options):
+                for i, hits in enumerate(self._ordered(some, options, None), first):
+                    ids[i, : len(hits)] = [hit.id for hit in hits]
+                    scores[i, : len(hits)] = [hit.score for hit in hits]
+            else:
+                best, values = self.index.rank(self._request(some, options, None))
+                ids[first : first + BLOCK, : best.shape[1]] = best
+                scores[first : first + BLOCK, : best.shape[1]] = values
+        return ids, scores
 
     def request(
         self,

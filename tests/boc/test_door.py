@@ -166,7 +166,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: build_index("x", "photos.h5", code=5),
         "code must be text such as 'dictionary:2/64'",
     ),
-    (lambda index: index.search(), "give one of these: search"),
+    (lambda index: index.search(), "there is nothing to look for"),
     (
         lambda index: index.search(np.zeros(16)),
         "got ndarray; .* vector= for numbers",

@@ -116,7 +116,6 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
         assert stages.candidates == 6
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,18 +127,13 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
 def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     searcher: Searcher,
     monkeypatch: pytest.MonkeyPatch,
-    threads: int,
     options: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
     queries = searcher.encoder.encode_texts(
         ["a red box", "something green", "a box", "blue", "two red boxes"],
     )
-    ids, scores = searcher.rank_vectors(
-        queries,
-        threads=threads,
-        **options,
-    )
+    ids, scores = searcher.rank_vectors(queries, **options)
     assert ids.shape == scores.shape
     assert ids.shape[1] <= options.get("k", 10)
     for i in range(5):
@@ -243,8 +237,6 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
     queries = searcher.encoder.encode_texts(["a red box"])
     with pytest.raises(BocError, match="leave out collapse, or call search_vectors"):
         searcher.rank_vectors(queries, collapse=True)
-    with pytest.raises(BocError, match="threads must be at least 1, got 0"):
-        searcher.rank_vectors(queries, threads=0)
 
 
 @pytest.mark.parametrize(
