@@ -382,8 +382,9 @@ class Searcher:
                     scores[i, : len(hits)] = [hit.score for hit in hits]
             else:
                 best, values = self.index.rank(self._request(some, options, None))
-                ids[first : first + BLOCK, : best.shape[1]] = best
-                scores[first : first + BLOCK, : best.shape[1]] = values
+                columns = slice(min(width, best.shape[1]))
+                ids[first : first + BLOCK, columns] = best[:, columns]
+                scores[first : first + BLOCK, columns] = values[:, columns]
         return ids, scores
 
     def request(
