@@ -31,6 +31,7 @@ USES = {
     "words": "text towers that read whole words",
     "detectors": "regions from detectors",
     "web": "boc serve",
+    "watch": "boc sync --watch",
 }
 """The purpose of each extra; those of developers are not checked."""
 ROOT = Path(__file__).resolve().parents[1]

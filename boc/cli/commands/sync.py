@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
+from boc.errors import BocError
+
+if TYPE_CHECKING:
+    from boc.manage.sync import SyncReport
 
 
 @click.command("sync")
@@ -19,6 +23,12 @@ from boc.cli import options
     default="remove",
     help="For files that are gone.",
 )
+@click.option(
+    "--watch",
+    "watching",
+    is_flag=True,
+    help="Keep running, and sync whenever files change, until Ctrl-C.",
+)
 @options.at
 @options.encoder
 @options.metadata
@@ -29,6 +39,7 @@ def command(
     name: str,
     sources: tuple[Path, ...],
     missing: str,
+    watching: bool,
     **keywords: Any,
 ) -> None:
     """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was
@@ -44,25 +55,50 @@ def command(
     than half of the index would be removed. --missing keep keeps items whose files are gone, such
     as those of a detached disk.
 
+    With --watch a line is printed for each sync that changed something, and the encoder stays
+    loaded.
+
     \b
     Examples: boc sync photos ~/Pictures
               boc sync photos ~/Pictures /media/disk/DCIM --missing keep
+              boc sync photos ~/Pictures --watch
               boc sync flickr captions.csv --images flickr30k-images
     """
     if not options.on_command_line("encoder"):
         keywords["encoder"] = None
     keywords["exclude"] = keywords["exclude"] or None
     keywords["keep_missing"] = missing == "keep"
-    from boc.manage.sync import sync_index
+    if not watching:
+        from boc.manage.sync import sync_index
 
-    with options.bars() as progress:
-        report = sync_index(
-            name,
-            sources,
-            remove_many=missing == "remove-many",
-            progress=progress,
-            **keywords,
+        with options.bars() as progress:
+            report = sync_index(
+                name,
+                sources,
+                remove_many=missing == "remove-many",
+                progress=progress,
+                **keywords,
+            )
+        _print(name, report)
+        options.report(report.failed, report.added + report.changed + report.moved + report.same)
+        return
+    if missing == "remove-many":
+        raise click.UsageError(
+            "--missing remove-many is for one sync, which somebody looks at; leave out --watch",
         )
+    from boc.manage.watch import watch
+
+    def show(news: SyncReport | BocError) -> None:
+        if isinstance(news, BocError):
+            click.echo(f"{name}: {options.one_line(news)}", err=True)
+            return
+        _print(name, news)
+        options.report(news.failed, 1)
+
+    watch(name, sources, show, **keywords)
+
+
+def _print(name: str, report: SyncReport) -> None:
     counts = {
         "added": report.added,
         "changed": report.changed,
@@ -81,4 +117,3 @@ def command(
             f"before (such as {options.plain(report.unreadable[0])})",
             err=True,
         )
-    options.report(report.failed, report.added + report.changed + report.moved + report.same)
