@@ -194,8 +194,7 @@ class Embeddings:
     ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised
     concept vectors (one per region or word, without special positions), or is None. The concepts
     belong to ``boxes`` (4 wide, as in ``Regions``) for pictures, and to ``words`` (lists of
-    word-pieces) for sentences; each is None or as long as the concepts. ``terms`` (n, V) are given
-    in place of vectors if another system made them.
+    word-pieces) for sentences; each is None or as long as the concepts.
     """
 
     modality: Modality
@@ -203,7 +202,6 @@ class Embeddings:
     concepts: Ragged | None = None
     boxes: Ragged | None = None
     words: list[list[str]] | None = None
-    terms: TermMatrix | None = None
 
     def __post_init__(self) -> None:
         if self.modality not in MODALITIES:
@@ -235,7 +233,6 @@ class Embeddings:
             self.concepts and self.concepts.take(chosen),
             self.boxes and self.boxes.take(chosen),
             self.words and [self.words[i] for i in chosen],
-            None if self.terms is None else self.terms[chosen],
         )
 
 

@@ -13,7 +13,7 @@ before it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -45,9 +45,6 @@ def write_terms(index: Engine, path: Path) -> list[Path]:
     them. Return the paths that were written. BocError if a file of another kind is there.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-    given: dict[int, str] = {}
-    if codec.given is not None:
-        given = {column: name for name, column in codec.given.columns.items()}
     is_lines = begins(b'{"id":')
     written = []
     for modality in MODALITIES:
@@ -56,13 +53,13 @@ def write_terms(index: Engine, path: Path) -> list[Path]:
         blocks = _blocks(index, modality, None)
         written.append(path.with_suffix(f".{modality}{path.suffix}"))
         if path.suffix == ".ciff":
-            _write(written[-1], _ciff(blocks, given), _is_ciff)
+            _write(written[-1], _ciff(blocks), _is_ciff)
         else:
-            _write(written[-1], _lines(blocks, given), is_lines)
+            _write(written[-1], _lines(blocks), is_lines)
         if not codec.reads_concepts:
             queries = _blocks(index, modality, codec)
             written.append(path.with_suffix(f".{modality}.queries.jsonl"))
-            _write(written[-1], _lines(queries, given), is_lines)
+            _write(written[-1], _lines(queries), is_lines)
     return written
 
 
@@ -82,19 +79,16 @@ def _blocks(
     items = (item for item in index.items() if item.modality == modality)
     while some := list(islice(items, READ)):
         ids = [item.id for item in some]
-        if codec is None or codec.given is not None:
+        if codec is None:
             yield some, index.terms(ids)
         else:
             vectors = index.vectors(ids).astype(np.float32)
             yield some, codec.encode_queries(Embeddings(modality, vectors))
 
 
-def _lines(
-    blocks: Iterator[tuple[list[Item], TermMatrix]],
-    given: Mapping[int, str],
-) -> Iterator[bytes]:
+def _lines(blocks: Iterator[tuple[list[Item], TermMatrix]]) -> Iterator[bytes]:
     for items, terms in blocks:
-        names = [given.get(term, f"t{term}") for term in terms.indices.tolist()]
+        names = [f"t{term}" for term in terms.indices.tolist()]
         weights = terms.data.tolist()
         ends = terms.indptr.tolist()
         for item, start, end in zip(items, ends, ends[1:], strict=False):
@@ -105,10 +99,7 @@ def _lines(
             yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _ciff(
-    blocks: Iterator[tuple[list[Item], TermMatrix]],
-    given: Mapping[int, str],
-) -> Iterator[bytes]:
+def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]]) -> Iterator[bytes]:
     ids = []
     parts = []
     for items, terms in blocks:
@@ -119,7 +110,7 @@ def _ciff(
     lists = rows.tocsc()
     lists.sort_indices()
     used = np.flatnonzero(np.diff(lists.indptr)).tolist()
-    names = {given.get(term, f"t{term}"): term for term in used}
+    names = {f"t{term}": term for term in used}
     yield _message(
         1,
         len(names),

@@ -14,7 +14,6 @@ from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.codecs.base import Blocks, Sample, Step, stack_rows
 from boc.codecs.dictionary import Dictionary, query_terms
 from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
-from boc.codecs.given import GivenTerms
 from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.learned import LearnedTerms
 from boc.codecs.signed import Center, CReLU, RandomRotation
@@ -42,7 +41,6 @@ STEPS: dict[str, type[Step]] = {
         LateInteraction,
         LearnedTerms,
         WordTerms,
-        GivenTerms,
     )
 }
 
@@ -74,12 +72,6 @@ class SurrogateCodec:
     def reads_concepts(self) -> bool:
         """True if the first step reads concept sets."""
         return self.steps[0].reads_concepts
-
-    @property
-    def given(self) -> GivenTerms | None:
-        """The step of terms that another system made, beside which vectors and sentences have no
-        meaning."""
-        return self.steps[0] if isinstance(self.steps[0], GivenTerms) else None
 
     @property
     def words(self) -> dict[int, str]:
@@ -253,8 +245,6 @@ class SurrogateCodec:
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError("call fit before encoding")
-        if embeddings.terms is not None:
-            return embeddings.terms
         if not len(embeddings):
             return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         X: Any = self.steps[0].read(embeddings)

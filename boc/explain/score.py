@@ -216,20 +216,14 @@ def explain_item(
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     explanation = Explanation(query, item, matches, _parts(embeddings))
-    if searcher.codec.given is None:
-        stored = searcher.index.vectors([item.id]).astype(np.float32)
-        by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
-        explanation = replace(explanation, by_vectors=by_vectors)
-        if searcher.index.manifest.identity.has_offsets:
-            # The component in which an item holds its own offset, and a query its weight.
-            place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
-            offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
-            explanation = replace(explanation, offset=offset)
-    else:
-        return replace(
-            explanation,
-            missing="another system made the terms, from parts that it knows",
-        )
+    stored = searcher.index.vectors([item.id]).astype(np.float32)
+    by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
+    explanation = replace(explanation, by_vectors=by_vectors)
+    if searcher.index.manifest.identity.has_offsets:
+        # The component in which an item holds its own offset, and a query its weight.
+        place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
+        offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
+        explanation = replace(explanation, offset=offset)
     try:
         encoded = encode(item)
     except ImageError as error:

@@ -1,26 +1,20 @@
 """Metadata that a camera wrote into a picture (EXIF).
 
-EXIF (CIPA DC-008) is a TIFF structure in the header of a picture: directories of entries (tag,
-type, number of values, their place). Anybody can write anything there, so only the few entries
-wanted are read, each of a bounded size, and a value counts only if it is of the right type and in
-its range. Pillow reads whatever an entry claims.
+Pillow reads the entries. Anybody can write anything there, so a value counts only if it is of the
+right type and in its range.
 """
 
 from __future__ import annotations
 
-import io
-import math
 import re
-import struct
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 from boc.errors import ImageError
-from boc.inputs.archives import opener
-from boc.inputs.images import open_image, orientation, upright_size
+from boc.inputs.images import decoding, open_image, orientation, upright_size
 from boc.paths import nfc, printable, words_of
 from boc.types import FieldType, ImageRef
 
@@ -41,11 +35,7 @@ FIELDS: dict[str, FieldType] = {
 picture, in pixels; ``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude
 are degrees, north and east positive."""
 
-ENTRIES = 512  # entries read of a directory
-LONGEST = 256  # bytes of a text
-TEXTS = {2, 129}  # types of entries: ASCII, and UTF-8 of EXIF 3.0
-POINTERS = {3: "H", 4: "I", 13: "I"}
-FRACTIONS = {5: "II", 10: "ii"}
+LONGEST = 256  # characters of a text
 
 MAKE = 0x010F
 MODEL = 0x0110
@@ -95,130 +85,70 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
     return {name: facts[name] for name in FIELDS if facts.get(name) not in (None, "")}
 
 
-def exif_facts(file: BinaryIO) -> dict[str, Any]:
-    """Return the facts of an EXIF structure or a TIFF file at the position of ``file``. Never
-    raises for damage."""
-    exif = _Exif(file)
-    main = exif.directory(exif.first)
-    camera = exif.directory(exif.pointer(main, CAMERA_DIRECTORY))
-    place = exif.directory(exif.pointer(main, GPS_DIRECTORY))
-    times = (exif.text(camera, TAKEN), exif.text(camera, DIGITIZED), exif.text(main, CHANGED))
+def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
+    """Return the facts of the EXIF of a picture, as Pillow reads it, without damaged entries."""
+    camera = _directory(exif, CAMERA_DIRECTORY)
+    place = _directory(exif, GPS_DIRECTORY)
+    times = (_text(camera, TAKEN), _text(camera, DIGITIZED), _text(exif, CHANGED))
     taken = next(filter(None, map(_moment, times)), None)
     # The maker is not named twice: Canon, Canon EOS 5D.
-    make = exif.text(main, MAKE)
-    name = exif.text(main, MODEL)
+    make = _text(exif, MAKE)
+    name = _text(exif, MODEL)
     if not name.lower().startswith(make.split(" ")[0].lower()):
         name = f"{make} {name}".strip()
-    facts: dict[str, Any] = {"camera": name or make, "lens": exif.text(camera, LENS)}
+    facts: dict[str, Any] = {"camera": name or make, "lens": _text(camera, LENS)}
     if taken:
         facts |= {"taken": taken, "taken_from": "exif"}
-    latitude = _angle(exif, place, 1, "NS", 90)
-    longitude = _angle(exif, place, 3, "EW", 180)
+    latitude = _angle(place, 1, "NS", 90)
+    longitude = _angle(place, 3, "EW", 180)
     # Zeros are written without a position.
     if latitude is not None and longitude is not None and (latitude or longitude):
         facts |= {"gps_latitude": latitude, "gps_longitude": longitude}
     return {name: value for name, value in facts.items() if value != ""}
 
 
+def _directory(exif: Any, tag: int) -> Mapping[int, Any]:
+    """Return the entries of a directory below the main one by tag; no entries if it is damaged."""
+    with suppress(ImageError), decoding("EXIF"):
+        return exif.get_ifd(tag) or {}
+    return {}
+
+
+def _text(entries: Mapping[int, Any], tag: int) -> str:
+    """Return a text, which Pillow reads as Latin-1 and cameras write in UTF-8, too."""
+    with suppress(ImageError), decoding("EXIF"):
+        value = entries.get(tag)
+        if isinstance(value, str):
+            text = value.partition("\0")[0][:LONGEST]
+            with suppress(UnicodeError):
+                text = text.encode("latin-1").decode()
+            return printable(text)
+    return ""
+
+
 def _header_facts(path: Path) -> dict[str, Any]:
-    facts = {}
-    with ExitStack() as stack:
-        try:
-            image = stack.enter_context(open_image(path))
+    facts: dict[str, Any] = {}
+    try:
+        with open_image(path) as image:
             width, height = upright_size(image)
             size = {"width": width, "height": height, "orientation": orientation(image)}
-            block = image.info.get("exif")
-            if image.format == "TIFF":
-                # The file itself is the structure.
-                facts = exif_facts(stack.enter_context(open(path, "rb", opener=opener)))
-            elif isinstance(block, bytes):
-                facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0")))
-        except (ImageError, OSError):  # the decoder reports the error
-            return {}
-        # When it was taken stands in its XMP, too, or in the texts of a PNG.
-        info = image.info
-        xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
-        if isinstance(xmp, str):
-            xmp = xmp.encode()
-        match = _XMP.search(xmp[:XMP])
-        texts = [("xmp", match[1].decode(errors="replace"))] if match else []
-        texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
-        for source, text in texts:
-            taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
-            if taken and "taken" not in facts:
-                facts |= {"taken": taken, "taken_from": source}
+            with suppress(ImageError), decoding("EXIF"):
+                facts = exif_facts(image.getexif())
+            info = image.info
+    except (ImageError, OSError):  # the decoder reports the error
+        return {}
+    # XMP and the texts of a PNG also have the time.
+    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
+    if isinstance(xmp, str):
+        xmp = xmp.encode()
+    match = _XMP.search(xmp[:XMP])
+    texts = [("xmp", match[1].decode(errors="replace"))] if match else []
+    texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
+    for source, text in texts:
+        taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
+        if taken and "taken" not in facts:
+            facts |= {"taken": taken, "taken_from": source}
     return {**facts, **size}
-
-
-class _Entry(NamedTuple):
-    """An entry of a directory: its type, the number of its values, and its last four bytes."""
-
-    kind: int
-    size: int
-    inside: bytes
-
-
-class _Exif:
-    """Reads entries of an EXIF structure; what is damaged is missing."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._start = file.tell()
-        self._order = {b"II*\0": "<", b"MM\0*": ">"}.get(self._at(0, 4), "")
-        self.first = self._number("I", self._at(4, 4))
-
-    def directory(self, place: int) -> dict[int, _Entry]:
-        """Return the entries by tag; none if there is no directory."""
-        if not self._order or place < 8:
-            return {}
-        count = self._number("H", self._at(place, 2))
-        data = self._at(place + 2, 12 * min(count, ENTRIES))
-        entries = struct.iter_unpack(f"{self._order}HHI4s", data[: len(data) // 12 * 12])
-        return {tag: _Entry(*entry) for tag, *entry in entries}
-
-    def pointer(self, entries: Mapping[int, _Entry], tag: int) -> int:
-        """Return the place of another directory; 0 if there is none."""
-        entry = entries.get(tag)
-        if entry is None or entry.kind not in POINTERS or entry.size != 1:
-            return 0
-        return self._number(POINTERS[entry.kind], entry.inside)
-
-    def text(self, entries: Mapping[int, _Entry], tag: int) -> str:
-        entry = entries.get(tag)
-        if entry is None or entry.kind not in TEXTS or entry.size > LONGEST:
-            return ""
-        data = self._value(entry.size, entry.inside).partition(b"\0")[0]
-        try:
-            return printable(data.decode())
-        except UnicodeDecodeError:
-            return printable(data.decode("latin-1"))
-
-    def fractions(self, entries: Mapping[int, _Entry], tag: int, most: int) -> list[float]:
-        entry = entries.get(tag)
-        if entry is None or entry.kind not in FRACTIONS or not 0 < entry.size <= most:
-            return []
-        data = self._value(8 * entry.size, entry.inside)
-        if len(data) < 8 * entry.size:
-            return []
-        pairs = list(struct.iter_unpack(self._order + FRACTIONS[entry.kind], data))
-        if not all(below for _, below in pairs):
-            return []
-        return [above / below for above, below in pairs]
-
-    def _value(self, size: int, inside: bytes) -> bytes:
-        """Return the bytes of a value: those of the entry, or from where they point to."""
-        return inside[:size] if size <= 4 else self._at(self._number("I", inside), size)
-
-    def _at(self, place: int, size: int) -> bytes:
-        self._file.seek(self._start + place)
-        return self._file.read(size)
-
-    def _number(self, letter: str, data: bytes) -> int:
-        """Return the number at the beginning of ``data``; 0 if this is cut off."""
-        if not self._order or len(data) < struct.calcsize(f"={letter}"):
-            return 0
-        (number,) = struct.unpack_from(self._order + letter, data)
-        return int(number)
 
 
 def _moment(text: str) -> str | None:
@@ -232,22 +162,20 @@ def _moment(text: str) -> str | None:
         return None
 
 
-def _angle(
-    exif: _Exif,
-    place: Mapping[int, _Entry],
-    tag: int,
-    sides: str,
-    most: int,
-) -> float | None:
+def _angle(place: Mapping[int, Any], tag: int, sides: str, most: int) -> float | None:
     """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out
-    of its range. ``tag`` is that of its side, and before that of its value."""
-    parts = exif.fractions(place, tag + 1, 3)
-    side = exif.text(place, tag).upper()
-    if not parts or min(parts) < 0 or max(parts[1:], default=0) >= 60:
+    of its range. ``tag`` is the entry of its side, the next one of its value."""
+    side = _text(place, tag).upper()
+    try:
+        parts = [float(part) for part in place.get(tag + 1, ())]
+    except (TypeError, ValueError, ArithmeticError):
         return None
-    angle = sum(part / 60**i for i, part in enumerate(parts))
-    # Without a side the text is empty, and in each.
-    if len(side) != 1 or side not in sides or not math.isfinite(angle) or angle > most:
+    # Without a side the text is empty, and in each. An odd fraction is not a number.
+    if len(side) != 1 or side not in sides or len(parts) not in (1, 2, 3):
         return None
-    rounded: float = round(angle, 7)
-    return rounded if side == sides[0] else -rounded
+    if not (min(parts) >= 0 and max(parts[1:], default=0) < 60):
+        return None
+    angle: float = sum(part / 60**i for i, part in enumerate(parts))
+    if not angle <= most:
+        return None
+    return round(angle, 7) if side == sides[0] else -round(angle, 7)

@@ -27,14 +27,7 @@ from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
 from boc.inputs.spreadsheets import open_table
-from boc.inputs.text_lines import (
-    BOM,
-    check_text,
-    first_object,
-    id_of,
-    json_lines,
-    text_of,
-)
+from boc.inputs.text_lines import BOM, check_text, json_lines
 from boc.paths import nfc, path_on_disk, path_text
 from boc.types import FieldType, Item
 
@@ -204,25 +197,13 @@ def _text(value: object) -> str:
 
 
 def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, FieldType]]:
-    """Return the pictures and captions of a file of one of ``READERS``, or the texts of BEIR, and
-    the types of their metadata.
+    """Return the pictures and captions of a file of one of ``READERS``, and the types of their
+    metadata.
 
     ``images`` is the folder of the pictures (default: its own, or ``images`` in it). SourceError if
     the file cannot be read.
     """
     table = CaptionTable()
-    if path.suffix == ".jsonl" and "_id" in first_object(path):
-        items = []
-        for number, record in json_lines(path, table.faults):
-            text = text_of(record) if isinstance(record, dict) else ""
-            if not text:
-                table.faults.append(f"line {number}: no text ({record!r:.60})")
-            elif fault := check_text([text]):
-                table.faults.append(f"line {number}: {fault}")
-            else:
-                key = id_of(record, number)
-                items.append(Item(key, "text", nfc(text), key))
-        return table.join(path, items)
     for where, value in READERS[path.suffix.lower()](path, table.faults):
         table.add(where, value)
     names = list(table.captions)

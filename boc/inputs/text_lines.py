@@ -78,11 +78,6 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
-def first_object(path: Path) -> dict[str, Any]:
-    """Return the first object of a file of JSON Lines that can be read, or an empty one."""
-    return next((value for _, value in json_lines(path, []) if isinstance(value, dict)), {})
-
-
 def text_of(record: dict[str, Any]) -> str:
     """Return the text of an object of JSON Lines, after its title if it has one."""
     names = ("title", "text", "contents", "content")

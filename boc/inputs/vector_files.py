@@ -1,10 +1,9 @@
-"""Vectors in the files of others, dense and sparse, with ids and captions beside them.
+"""Vectors in the files of others, with ids and captions beside them.
 
 ``.npy`` and ``.npz`` (one array) of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of
-TEXMEX; ``.fbin``, ``.u8bin`` and the sparse ``.csr`` of big-ann-benchmarks; JSON Lines of ``{"id":
-..., "vector": {term: weight}}``, for sentences with ``text`` and the id of their ``image``. Beside
-X.npy, ``X.ids.txt`` has an id a line; ``X.txt`` the sentences of vectors of sentences, each after
-the id of its picture and a tab, or else as many for each picture in turn.
+TEXMEX; ``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has an id a
+line; ``X.txt`` the sentences of vectors of sentences, each after the id of its picture and a tab,
+or else as many for each picture in turn.
 """
 
 from __future__ import annotations
@@ -18,24 +17,21 @@ from typing import Any
 
 import h5py
 import numpy as np
-from scipy import sparse
 
-from boc.errors import SourceError, check_system, leave_out
+from boc.errors import SourceError, check_system
 from boc.foreign import DAMAGE, PACKED, read_archive
 from boc.inputs.hdf5_check import check_heaps
 from boc.inputs.scan_arrays import is_scan_array
-from boc.inputs.text_lines import first_object, id_of, json_lines, read_ids, text_lines, text_of
+from boc.inputs.text_lines import read_ids, text_lines
 
 
 @dataclass
 class VectorRows:
-    """The rows of a file, an array (n, d) or csr with the ``names`` of its terms; ids, sentences,
-    and the ids of their pictures, each None if the file has none. With ``exact`` the length of a
-    vector counts."""
+    """The rows of a file, an array (n, d); ids, sentences, and the ids of their pictures, each None
+    if the file has none. With ``exact`` the length of a vector counts."""
 
     path: Path
     rows: Any
-    names: list[str] | None = None
     ids: list[str] | None = None
     sentences: list[str] | None = None
     owners: list[str] | None = None
@@ -44,8 +40,6 @@ class VectorRows:
 
 def has_vectors(path: Path) -> bool:
     """Return whether a file holds vectors in a form of others, by its name and its beginning."""
-    if path.suffix == ".jsonl" and path.is_file():
-        return "vector" in first_object(path)
     if path.suffix in (".h5", ".hdf5"):
         # The reader of feature files reports damage.
         with suppress(OSError), h5py.File(path, "r") as file:
@@ -117,56 +111,6 @@ def _bin(path: Path) -> VectorRows:
     return VectorRows(path, np.memmap(path, kind, "r", 8, shape))
 
 
-def _csr(path: Path) -> VectorRows:
-    n, width, count = np.fromfile(path, "<i8", 3).tolist()
-    # Each term has a name.
-    if min(n, count) < 0 or 32 + 8 * (n + count) > path.stat().st_size or width > 1 << 22:
-        raise ValueError(f"{n} rows of {width} terms with {count} weights do not fit its bytes")
-    ends = np.fromfile(path, "<i8", n + 1, offset=24)
-    columns = np.fromfile(path, "<i4", count, offset=24 + ends.nbytes)
-    weights = np.fromfile(path, "<f4", count, offset=24 + ends.nbytes + columns.nbytes)
-    rows = sparse.csr_array((weights, columns, ends), (n, width))
-    rows.check_format()
-    return VectorRows(path, rows, [f"t{j}" for j in range(width)])
-
-
-def _json_lines(path: Path) -> VectorRows:
-    columns: dict[str, int] = {}
-    indices = []
-    ends = [0]
-    ids = []
-    texts = []
-    owners = []
-    weights: list[float] = []
-    faults: list[str] = []
-    for number, record in json_lines(path, faults):
-        try:
-            vector = {str(name): float(weight) for name, weight in record["vector"].items()}
-            if not all(0 <= weight < 2**31 for weight in vector.values()):
-                raise ValueError
-        except (ValueError, LookupError, TypeError, AttributeError):
-            faults.append(
-                f"line {number}: no vector with weights from 0 to 2**31 by term ({record!r:.60})",
-            )
-            continue
-        indices += [columns.setdefault(name, len(columns)) for name in vector]
-        weights += vector.values()
-        ends.append(len(indices))
-        ids.append(id_of(record, number))
-        texts.append(text_of(record))
-        owners.append(str(record.get("image", ids[-1])))
-    leave_out(str(path), faults)
-    rows = sparse.csr_array(
-        (np.array(weights), np.array(indices, np.int32), ends),
-        (len(ids), len(columns)),
-    )
-    part = VectorRows(path, rows, list(columns), ids)
-    if any(texts):
-        part.sentences = texts
-        part.owners = owners
-    return part
-
-
 READERS: dict[str, Callable[[Path], VectorRows]] = {
     ".npy": lambda path: VectorRows(path, np.load(path, mmap_mode="r", allow_pickle=False)),
     ".npz": _npz,
@@ -174,6 +118,4 @@ READERS: dict[str, Callable[[Path], VectorRows]] = {
     ".fvecs": _fvecs,
     ".fbin": _bin,
     ".u8bin": _bin,
-    ".csr": _csr,
-    ".jsonl": _json_lines,
 }

@@ -183,7 +183,7 @@ def build_index(
                 "choose a code for its vectors, or copy the index again",
             )
         else:
-            codec = getattr(file, "codec", None) or make(file.header.identity)
+            codec = make(file.header.identity)
             if shard is None:
                 fit_code(file, codec, show)
             else:
@@ -191,7 +191,7 @@ def build_index(
             manifest = new_manifest(
                 file,
                 codec,
-                rm or (DEFAULT_RM if codec.given is None else 1.0),
+                rm or DEFAULT_RM,
                 rerank=rerank or "dot",
                 vectors=vectors,
                 concepts=concepts,

@@ -15,7 +15,7 @@ from typing import Any
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError
+from boc.errors import BocError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import SUFFIXES, Header, is_feature_file
 from boc.manage.budgets import choose_budgets, promise
@@ -175,10 +175,6 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
 def _write_features(source: StoredItems, path: Path, progress: Progress) -> None:
     """Write the items of an index with their vectors to a feature file."""
     manifest = source.manifest
-    if "GivenTerms" in [step["name"] for step in manifest.codec["steps"]]:
-        raise FeatureFileError(
-            f"{source.path} holds terms of another system, and no vectors; copy it to a .zip",
-        )
     kinds = (manifest.vector_floats, manifest.concept_dtype)
     dtype = "float32" if "float32" in kinds or "int8" in kinds else "float16"
     header = Header.of(manifest.identity, dtype, manifest.source, manifest.fields)

@@ -1,5 +1,4 @@
-"""Vectors in the files of others as items, dense ones and sparse ones, which are read like feature
-files."""
+"""Vectors in the files of others as items, which are read like feature files."""
 
 from __future__ import annotations
 
@@ -14,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.atomic_files import json_sha256
-from boc.codecs import SurrogateCodec
-from boc.codecs.given import GivenTerms, with_terms
 from boc.errors import SourceError
 from boc.inputs.features import Header, LazyBatch
 from boc.inputs.vector_files import VectorRows, read_vectors
@@ -40,40 +37,30 @@ class _Part(NamedTuple):
 class VectorItems:
     """The items of files of ``boc.inputs.vector_files``, and their vectors.
 
-    Dense vectors get unit length and are stored as float16; where their length counts it stays, and
-    they are float32. Sparse ones are terms of ``codec``, which is None for dense ones. ``failures``
-    are ids and reasons of rows that cannot be used. SourceError if the files do not belong
-    together.
+    Vectors get unit length and are stored as float16; where their length counts it stays, and they
+    are float32. ``failures`` are ids and reasons of rows that cannot be used. SourceError if the
+    files do not belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         files = list(map(read_vectors, paths))
-        widths = {None if file.names is not None else int(file.rows.shape[1]) for file in files}
+        widths = {int(file.rows.shape[1]) for file in files}
         if len(widths) > 1:
             raise SourceError(
-                f"{paths[0]} and the others hold vectors of different kinds or widths; index them "
-                "apart",
+                f"{paths[0]} and the others hold vectors of different widths; index them apart",
             )
         (width,) = widths
         lists = _items(files)
         spec = f"vectors:{paths[0].stem}"
         source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
         self.path = paths[0]
-        self.codec: SurrogateCodec | None = None
         self.failures: list[tuple[str, str]] = []
         dtype = "float32" if any(file.exact for file in files) else "float16"
-        self.header = Header("embeddings", spec, json_sha256(width), width or 1, dtype, source)
-        if width is None:
-            names = sorted({name for file in files for name in file.names or ()})
-            # Weights that are no whole numbers are multiplied by 100, as is usual for SPLADE.
-            whole = all((file.rows.data == np.rint(file.rows.data)).all() for file in files)
-            step = GivenTerms.of(names, 1 if whole else 100)
-            self.codec = SurrogateCodec([step]).fit(with_terms("image", step.rows([{}])))
-            self.header = Header("embeddings", spec, json_sha256(names), 1, "float16", source)
+        self.header = Header("embeddings", spec, json_sha256(width), width, dtype, source)
         self._parts = []
         for file, items in zip(files, lists, strict=True):
             usable = np.ones(len(items), bool)
-            for start in range(0, len(items) if self.codec is None else 0, BATCH):
+            for start in range(0, len(items), BATCH):
                 rows = np.asarray(file.rows[start : start + BATCH], np.float32)
                 good = np.isfinite(rows).all(axis=1) & (rows != 0).any(axis=1)
                 usable[start : start + BATCH] = good
@@ -105,14 +92,7 @@ class VectorItems:
 
     def _batch(self, part: _Part) -> Batch:
         modality = part.items[0].modality
-        if self.codec is None:
-            return Batch(part.items, Embeddings(modality, part.vectors(part.rows)))
-        step = self.codec.given
-        assert step is not None
-        rows = part.file.rows[part.rows]
-        columns = np.array([step.columns[name] for name in part.file.names or ()], np.int32)
-        terms = step.terms(rows.data, columns[rows.indices], rows.indptr)
-        return Batch(part.items, with_terms(modality, terms))
+        return Batch(part.items, Embeddings(modality, part.vectors(part.rows)))
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items with the numbers ``rows``, ascending, in blocks, float32
@@ -128,11 +108,7 @@ class VectorItems:
         digest = hashlib.sha256()
         for modality in MODALITIES:
             for *_, read in self.lazy_batches(modality, BATCH, sets=sets):
-                rows = read().embeddings
-                digest.update(rows.vectors.data)
-                if rows.terms is not None:
-                    digest.update(rows.terms.indices.data)
-                    digest.update(rows.terms.data.data)
+                digest.update(read().embeddings.vectors.data)
         return json_sha256([digest.hexdigest()])
 
 

@@ -21,7 +21,6 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
-from boc.codecs.given import TermReader
 from boc.errors import BocError, EncoderError
 from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
@@ -168,20 +167,16 @@ class Searcher:
         item = self.index.find([id])[0]
         sets = self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).to_ragged() if sets else None
-        terms = None if self.codec.given is None else self.index.terms([id])
         return Embeddings(
             item.modality,
             self.index.vectors([id]).astype(np.float32),
             concepts,
-            terms=terms,
         )
 
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
         identity = self.index.manifest.identity
-        if self.codec.given is not None:
-            return TermReader(self.codec.given, identity)
         if identity.spec.startswith("vectors:"):
             raise BocError(
                 "the index was made of vectors, which no encoder makes",
@@ -240,9 +235,7 @@ class Searcher:
     def warm(self) -> None:
         """Load the encoder, if there is one, and search once, so that the first query waits for
         nothing."""
-        if self.codec.given is None and not self.index.manifest.identity.spec.startswith(
-            "vectors:",
-        ):
+        if not self.index.manifest.identity.spec.startswith("vectors:"):
             self.search("a picture", k=1)
 
     def search_query(
@@ -444,12 +437,6 @@ class Searcher:
             options = replace(options, filters=parse_filters(options.filters, fields))
         if options.sort is not None:
             check_sort(options.sort, fields)
-        named = [name for name in options.on_hits if name != "sort"]
-        if named and self.codec.given is not None:
-            raise BocError(
-                "terms of another system have no vectors beside them; leave out "
-                f"{', '.join(named)}",
-            )
         return options
 
     def _options_of(
@@ -468,7 +455,7 @@ class Searcher:
     def caption_counts(self) -> Mapping[str, int]:
         """The number of captions, in the training of the encoder, with each word; empty if it does
         not tell."""
-        return {} if self.codec.given else read_counts(self.encoder.identity.spec)
+        return read_counts(self.encoder.identity.spec)
 
     def note(self, text: str) -> str:
         """Return which words of a sentence the encoder hardly knows; empty for most sentences."""
@@ -546,8 +533,6 @@ class Searcher:
             )
         if len(encoded) == 1:
             return encoded[0], []
-        if self.codec.given is not None:
-            raise BocError("terms of another system are one query; search by one of its parts")
         background = self.background(self.target(options.find))
 
         def weighted_parts(metric: Metric) -> list[tuple[Embeddings, float]]:
@@ -591,8 +576,6 @@ class Searcher:
             code = None
             if stages is not None:
                 stages.codes = terms
-        if self.codec.given is not None:
-            return SearchRequest(terms, options.k, way.find, way.filters)
         rescore = Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True)
         return SearchRequest(
             terms,
@@ -657,7 +640,7 @@ class Searcher:
     def _goes_on(self, options: SearchOptions) -> bool:
         """Return whether a list is longer than a page, and not exact at any length."""
         given = options.rm is not None or options.query_z is not None
-        if options.k <= PAGE or given or self.codec.given is not None:
+        if options.k <= PAGE or given:
             return False
         if options.hybrid is not None or self._metric(options) != "dot":
             return True
@@ -715,7 +698,7 @@ class Searcher:
         notes: Sequence[str] = (),
     ) -> Hits:
         """Return the hits of a query of this vector in the order wanted; none if it is zero."""
-        if self.codec.given is None and self._metric(options) == "dot" and not vector.any():
+        if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)
 

@@ -104,27 +104,6 @@ def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: P
         assert ranked(scores) == hits
 
 
-def test_they_are_read_back_as_terms_of_another_system(at: str, tmp_path: Path) -> None:
-    write_terms(
-        Searcher.open("mine", at).index,
-        tmp_path / "mine.jsonl",
-    )
-    there = f"file:{tmp_path}"
-    build_index(
-        "again",
-        tmp_path / "mine.image.jsonl",
-        at=there,
-    )
-    queries = records(tmp_path / "mine.text.queries.jsonl")
-    answers = Searcher.open("again", there).search_texts(
-        [json.dumps(row) for row in queries.values()],
-        k=N,
-    )
-    expected = hits_of(at)
-    for key, hits in zip(queries, answers, strict=True):
-        assert [(hit.id, int(hit.score)) for hit in hits] == expected[key]
-
-
 def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
     seismic = pytest.importorskip(
         "seismic",

@@ -16,7 +16,6 @@ from sklearn.utils.estimator_checks import check_estimator
 from boc.clustering.codebook import Codebook
 from boc.codecs import STEPS, SurrogateCodec, WordTerms
 from boc.codecs.base import Step
-from boc.codecs.given import GivenTerms
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from tests.oracles import assert_canonical, dense, same_matrix
@@ -24,12 +23,7 @@ from tests.oracles import assert_canonical, dense, same_matrix
 ROWS = 12
 WIDTH = 6
 
-MADE_HERE = {name: kind for name, kind in STEPS.items() if kind is not GivenTerms}
-"""Steps that transform vectors; the terms of GivenTerms are made by others, see
-test_vector_items.py."""
-
-
-WITH_BOOK = {name: kind for name, kind in MADE_HERE.items() if hasattr(kind, "from_codebook")}
+WITH_BOOK = {name: kind for name, kind in STEPS.items() if hasattr(kind, "from_codebook")}
 """Steps that a codebook completes."""
 BOOK = Codebook(
     np.random.default_rng(99).standard_normal((9, WIDTH)).astype(np.float32),
@@ -91,14 +85,14 @@ def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:
 
 EXAMPLES = [
     pytest.param(make(kind), id=f"{name}-{word}")
-    for name, kind in MADE_HERE.items()
+    for name, kind in STEPS.items()
     for word, make in (
         (("default", of_book), ("varied", of_other_book))
         if name in WITH_BOOK
         else (("default", lambda kind: kind()), ("varied", varied))
     )
 ]
-LEARNING = {name: kind for name, kind in MADE_HERE.items() if name not in WITH_BOOK}
+LEARNING = {name: kind for name, kind in STEPS.items() if name not in WITH_BOOK}
 
 
 @pytest.mark.slow

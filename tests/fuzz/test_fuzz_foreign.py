@@ -156,10 +156,6 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
         open_source,
     ),
     "c.parquet": (parquet, open_source),
-    "q.jsonl": (
-        lambda path: path.write_text('{"_id": "1", "text": "a dog"}\n'),
-        open_source,
-    ),
     "q.txt": (
         lambda path: path.write_text("a dog\n-cat 'x'\n"),
         lambda path: list(map(parse_text, read_ids(path))),

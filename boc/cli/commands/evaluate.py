@@ -167,7 +167,7 @@ def measure_index(
 
     searcher = Searcher.open(name, at)
     budgets = {"index": rm}
-    if rm is None and searcher.codec.given is None:
+    if rm is None:
         budgets |= {"code": searcher.index.manifest.rm, "code alone": 1}
     for label, each in budgets.items():
         with options.bars() as bars:

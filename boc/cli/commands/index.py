@@ -64,8 +64,7 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     same command continues where it stopped. The index is published as a whole at the end.
 
     SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of
-    ann-benchmarks, with X.txt and X.ids.txt beside X.npy; or sparse ones, .csr and JSON Lines of
-    {"id": ..., "vector": {term: weight}}.
+    ann-benchmarks, with X.txt and X.ids.txt beside X.npy.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 

@@ -278,8 +278,7 @@ def search_file(
 
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Return the ids and sentences of a file, by default their numbers. A vector in JSON Lines is
-    a sentence, too."""
+    """Return the ids and sentences of a file; ids are the numbers of lines by default."""
     from boc.inputs.text_lines import id_of, json_lines, text_of
 
     shown = f"--queries {path}"
@@ -289,9 +288,7 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
         faults: list[str] = []
         for number, record in json_lines(path, faults):
             if isinstance(record, dict):
-                vector = record.get("vector")
-                text = text_of(record) if vector is None else json.dumps(vector)
-                pairs.append((id_of(record, number), text))
+                pairs.append((id_of(record, number), text_of(record)))
         leave_out(shown, faults)
     else:
         for number, line in enumerate(lines, 1):

@@ -1,9 +1,7 @@
-"""Indexes of the vectors of others: dense ones are found as by a loop, sparse ones have exactly
-their dot products."""
+"""Indexes of the vectors of others, whose hits are the hits of a loop."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,172 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boc import Searcher, build_index
-from boc.errors import BocError, LeftOut, SourceError
-from boc.evaluate.verify import verify
-from boc.explain.score import explain
-from boc.search.queries import Query
+from boc.errors import BocError, SourceError
 from tests.helpers import boc
-from tests.servers import Server
-from tests.servers.fixtures import address, kinds
-
-Vector = dict[str, float]
-
-
-def splade_like(n: int, terms: int, each: int, seed: int) -> list[Vector]:
-    """Random vectors in the statistics of SPLADE: few frequent terms, many rare ones, weights of a
-    few at most."""
-    rng = np.random.default_rng(seed)
-    usual = 1 / (1 + np.arange(terms)) ** 0.8
-    vectors = []
-    for _ in range(n):
-        columns = rng.choice(terms, each, replace=False, p=usual / usual.sum())
-        weights = np.clip(rng.exponential(0.6, each), 0.02, 3.2)
-        vectors.append(
-            {
-                f"##w{j}": round(float(w), 3)
-                for j, w in zip(
-                    columns,
-                    weights,
-                    strict=True,
-                )
-            },
-        )
-    return vectors
-
-
-def write(path: Path, vectors: list[Vector], letter: str) -> Path:
-    lines = (
-        json.dumps({"id": f"{letter}{i}", "vector": vector}) for i, vector in enumerate(vectors)
-    )
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def products(query: Vector, documents: list[Vector]) -> dict[str, int]:
-    """Integer dot products with all documents, by a slow loop."""
-    scaled = {name: round(100 * weight) for name, weight in query.items()}
-    return {
-        f"d{i}": sum(
-            scaled[name] * round(100 * weight) for name, weight in each.items() if name in scaled
-        )
-        for i, each in enumerate(documents)
-    }
-
-
-def check(at: str, documents: list[Vector], queries: list[Vector], k: int = 10) -> None:
-    """Hits, scores, explanations and verification of the index ``splade`` are right."""
-    searcher = Searcher.open("splade", at)
-    answers = searcher.search_texts([json.dumps(query) for query in queries], k=k)
-    for query, hits in zip(queries, answers, strict=True):
-        exact = products(query, documents)
-        best = sorted((key for key in exact if exact[key]), key=lambda key: (-exact[key], key))[:k]
-        assert [(hit.id, hit.score) for hit in hits] == [(key, exact[key]) for key in best]
-    assert (
-        explain(
-            searcher,
-            answers[0][0].id,
-            json.dumps(queries[0]),
-        ).score
-        == answers[0][0].score
-    )
-    assert verify(searcher.index).right
-    like = searcher.search_query(Query.of(like=["d3"]), k=3)
-    exact = products(documents[3], documents)
-    assert [hit.score for hit in like] == sorted(
-        (exact[key] for key in exact if key != "d3"),
-        reverse=True,
-    )[:3]
-
-
-def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
-    documents = splade_like(300, 3000, 120, 0)
-    queries = splade_like(30, 3000, 30, 1)
-    build_index("splade", write(tmp_path / "d.jsonl", documents, "d"), at=f"file:{tmp_path}")
-    check(f"file:{tmp_path}", documents, queries)
-    assert [path.name for path in tmp_path.glob(".splade*features*")] == []
-
-
-@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_a_server_gives_the_same_dot_products(server: Server, tmp_path: Path) -> None:
-    documents = splade_like(500, 30_000, 120, 0)
-    queries = splade_like(20, 30_000, 30, 1)
-    build_index(
-        "splade",
-        write(tmp_path / "d.jsonl", documents, "d"),
-        at=address(server),
-        replace=True,
-    )
-    check(address(server), documents, queries)
-
-
-def test_a_run_of_sparse_queries_has_their_ids(tmp_path: Path) -> None:
-    documents = splade_like(40, 300, 20, 0)
-    queries = splade_like(5, 300, 10, 1)
-    path = write(tmp_path / "d.jsonl", documents, "d")
-    topics = write(tmp_path / "q.jsonl", queries, "q")
-    at = f"file:{tmp_path}"
-    assert boc("index", "splade", path, "--at", at).stdout == "splade: 40 pictures and 0 captions\n"
-    result = boc(
-        "search",
-        "splade",
-        "--at",
-        at,
-        "--queries",
-        topics,
-        "-k",
-        3,
-        "--run",
-        tmp_path / "a.run",
-    )
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in (tmp_path / "a.run").read_text().splitlines()]
-    assert {line[0] for line in lines} == {f"q{i}" for i in range(5)}
-    assert float(lines[0][4]) == max(products(queries[0], documents).values())
-
-
-def test_sparse_captions_find_their_pictures(tmp_path: Path) -> None:
-    pictures = splade_like(20, 300, 20, 0)
-    lines = [
-        {"id": f"c{i}", "image": f"d{i}", "text": "a dog", "vector": vector}
-        for i, vector in enumerate(pictures)
-    ]
-    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    at = f"file:{tmp_path}"
-    build_index(
-        "both",
-        [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"],
-        at=at,
-    )
-    searcher = Searcher.open("both", at)
-    for line in lines:
-        hit = searcher.search(
-            json.dumps(line["vector"]),
-            k=1,
-            find="image",
-        )[0]
-        assert hit.item.id == line["image"]
-    assert (
-        "holds terms of another system"
-        in boc("copy", "both", "--at", at, "--to", tmp_path / "both.h5").stderr
-    )
-    assert boc("copy", "both", "--at", at, "--to", tmp_path / "both.zip").exit_code == 0
-    assert build_index("again", tmp_path / "both.zip", at=at).texts == 20
-
-
-def test_what_needs_vectors_is_refused(tmp_path: Path) -> None:
-    build_index(
-        "splade",
-        write(tmp_path / "d.jsonl", splade_like(9, 30, 5, 0), "d"),
-        at=f"file:{tmp_path}",
-    )
-    searcher = Searcher.open("splade", f"file:{tmp_path}")
-    for call, message in (
-        (lambda: searcher.search("a dog"), "are no terms"),
-        (lambda: searcher.search('{"a": -1, "##w0": -2}'), "give weights from 0"),
-        (lambda: searcher.search('{"##w0": 1}', collapse=True), "leave out collapse"),
-    ):
-        with pytest.raises(BocError, match=message):
-            call()
 
 
 def pairs(
@@ -241,8 +75,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
         build_index("mine", tmp_path / "images.npy", at=f"file:{tmp_path}")
 
 
-def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
-    """Also the first ones, by which a file is known."""
+def test_rows_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
     vectors[0] = 0
     vectors[5] = np.nan
@@ -250,32 +83,3 @@ def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> N
     report = build_index("dense", tmp_path / "images.npy", at=f"file:{tmp_path}")
     assert report.images == 7
     assert [id for id, _ in report.failed] == ["0", "5"]
-    lines = [
-        "{",
-        '{"id": "a", "vector": {"dog": 2}}',
-        '{"id": "b", "vector": {"dog": "x"}}',
-        "[]",
-        '{"id": "c", "vector": {"cat": NaN}}',
-        '{"vector": {"cat": 3}}',
-        "\ufeff",
-    ]
-    (tmp_path / "sparse.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    with pytest.warns(LeftOut, match=r"left out 4 \(line 1: no JSON in UTF-8"):
-        build_index("sparse", tmp_path / "sparse.jsonl", at=f"file:{tmp_path}")
-    searcher = Searcher.open("sparse", f"file:{tmp_path}")
-    assert [hit.id for hit in searcher.search('{"dog": 1, "cat": 1}')] == ["6", "a"]
-
-
-def test_texts_of_beir_are_a_source(tmp_path: Path) -> None:
-    from boc.inputs.sources import open_source
-
-    records = [
-        {"_id": "a1", "title": "Dogs", "text": "They bark."},
-        {"_id": "b2", "title": "", "text": "A cat."},
-    ]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, records)))
-    items = open_source(tmp_path / "corpus.jsonl").items
-    assert [(item.id, item.modality, item.content) for item in items] == [
-        ("a1", "text", "Dogs They bark."),
-        ("b2", "text", "A cat."),
-    ]
