@@ -28,8 +28,7 @@ from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, Searc
 
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
-ALL_HITS = 10_000  # hits per query, if the index has fewer items
-SOME_HITS = 1000  # hits per query, if the index has more items
+HITS = 1000  # hits per query
 QUERY_TERMS = 128  # largest terms kept of a query; every engine accepts so many
 LIGHT = 15  # largest frequency of a query made from a document, so that scores stay exact
 BATCH = 1000  # items looked up at a time
@@ -113,8 +112,7 @@ def verify(
     with ExitStack() as stack:
         opened = stack.enter_context(FeatureFiles(files)) if files else None
         source = _FrequencySource(index, codec, opened)
-        k = ALL_HITS if sum(counts.values()) < ALL_HITS else SOME_HITS
-        trials = _ask(index, source, sample, pairs, k, chance)
+        trials = _ask(index, source, sample, pairs, chance)
         mismatches, rounded = _compare(source, trials)
     actual = {**counts, "postings": int(index.document_frequencies().sum())}
     return Verification(
@@ -131,12 +129,11 @@ def verify(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A query: the id of the item with its ``code`` (1, V), its at most ``k`` hits, and the
-    ``items`` to compare."""
+    """A query: the id of the item with its ``code`` (1, V), its ``hits``, and the ``items`` to
+    compare."""
 
     id: str
     code: TermMatrix
-    k: int
     hits: Sequence[Hit]
     items: Sequence[Item]
 
@@ -149,7 +146,7 @@ class _Trial:
         the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
-        behind = len(self.hits) == self.k and (-expected, item) > (
+        behind = len(self.hits) == HITS and (-expected, item) > (
             -self.hits[-1].score,
             self.hits[-1].item.id,
         )
@@ -161,7 +158,6 @@ def _ask(
     source: _FrequencySource,
     sample: Sequence[Item],
     pairs: int,
-    k: int,
     chance: random.Random,
 ) -> list[_Trial]:
     """Yield queries from the sample, each with items to compare, half of them hits if there are
@@ -173,12 +169,12 @@ def _ask(
     codes = heaviest(source.queries(queries), QUERY_TERMS)
     trials = []
     for i, query in enumerate(queries):
-        hits = index.search(SearchRequest(codes[[i]], k))[0]
+        hits = index.search(SearchRequest(codes[[i]], HITS))[0]
         chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
         taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)
         compared = [*chosen, *islice(others, each - len(chosen))]
-        trials.append(_Trial(query.id, codes[[i]], k, hits, compared))
+        trials.append(_Trial(query.id, codes[[i]], hits, compared))
     return trials
 
 

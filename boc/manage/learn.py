@@ -20,7 +20,6 @@ FIT_SETS = 2000  # concept sets per modality that a code is learned from
 HELD_OUT = (
     250  # items of each modality that no dictionary is learned from, so that they can judge it
 )
-MANY = 100_000  # vectors, whose learning takes a while
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def fit_code(
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or
     as many as its steps need; their concept sets, of 2,000 per modality, if it learns from these.
 
-    If there are many of them, ``progress`` is called before and after.
+    ``progress`` is called before and after.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
@@ -97,12 +96,10 @@ def fit_code(
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     size = sum(map(len, samples))
-    if size >= MANY:
-        progress("learning", 0, size)
+    progress("learning", 0, size)
     try:
         codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
-    if size >= MANY:
-        progress("learning", size, size)
+    progress("learning", size, size)
     return codec

@@ -30,7 +30,7 @@ from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, wri
 from boc.manage.stored import stored_rows
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, FieldType, Modality, Rows
+from boc.types import MODALITIES, FieldType, Rows
 
 if TYPE_CHECKING:
     from boc.plugins import Engine, IndexEditor
@@ -284,16 +284,9 @@ def _encoded(
 ) -> Iterator[FeatureFile]:
     """Encode some of the new items to a feature file, which goes when the block succeeds."""
     concepts = searcher.codec.reads_concepts or searcher.index.manifest.concept_dtype is not None
-    earlier = Counter(item.modality for item in changes.new[:start])
-    new = Counter(item.modality for item in changes.new)
-
-    def show(label: str, done: int, total: int) -> None:
-        kind: Modality = "text" if label.endswith("sentences") else "image"
-        progress(label, earlier[kind] + done, new[kind])
-
     source = Source(changes.new[start:stop], types=types)
     with (
-        encoded(name, at, source, searcher.encoder, show, concepts=concepts, ocr=ocr) as path,
+        encoded(name, at, source, searcher.encoder, progress, concepts=concepts, ocr=ocr) as path,
         FeatureFile(path) as file,
     ):
         yield file

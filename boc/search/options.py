@@ -24,21 +24,18 @@ Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 
 MOST = 2**31  # hits of a query
 
-_WHOLE = (int, Integral)
-_NUMBER = (float, Real)
-_TEXT = (str, str)
-_KINDS: dict[str, tuple[tuple[type, type], str]] = {
-    "k": (_WHOLE, "a whole number, such as 10"),
-    "rm": (_NUMBER, "a number, such as 5"),
-    "find": (_TEXT, "image or text"),
-    "rerank": (_TEXT, "the name of a metric, such as dot"),
-    "filters": ((tuple, object), ""),
-    "hybrid": (_TEXT, "rrf"),
-    "query_z": (_WHOLE, "a whole number, such as 32"),
-    "sort": (_TEXT, "the name of a field, such as -taken"),
-    "collapse": ((bool, bool), "True or False"),
+_KINDS: dict[str, tuple[type, str]] = {
+    "k": (Integral, "a whole number, such as 10"),
+    "rm": (Real, "a number, such as 5"),
+    "find": (str, "image or text"),
+    "rerank": (str, "the name of a metric, such as dot"),
+    "filters": (object, ""),
+    "hybrid": (str, "rrf"),
+    "query_z": (Integral, "a whole number, such as 32"),
+    "sort": (str, "the name of a field, such as -taken"),
+    "collapse": (bool, "True or False"),
 }
-"""Of each option its usual type, all types that it may have, and how to write it."""
+"""Of each option its type, and how to write it."""
 
 
 class MoreKeywords(TypedDict, total=False):
@@ -104,10 +101,8 @@ class SearchOptions:
         for name, value in vars(self).items():
             if value is None and name != "k":
                 continue
-            (usual, kind), rule = _KINDS[name]
-            if type(value) is not usual and (
-                not isinstance(value, kind) or (type(value) is bool and kind is not bool)
-            ):
+            kind, rule = _KINDS[name]
+            if not isinstance(value, kind) or (kind in (Integral, Real) and type(value) is bool):
                 raise BocError(f"{name} must be {rule}, got {value!r}")
         if self.find is not None and self.find not in MODALITIES:
             raise BocError(f"find must be image or text, got {self.find!r}")

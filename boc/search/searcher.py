@@ -630,11 +630,14 @@ class Searcher:
         if options.collapse:
             near = self.background(self.target(options.find)).near
             plain = replace(options, collapse=False)
-            distinct = []
-            for i in range(len(queries.rows)):
-                ask = partial(self._first_hits, queries.take(i), plain, stages)
-                distinct.append(select_distinct(ask, self.index, options.k, near))
-            return distinct
+
+            def ask(i: int, k: int) -> Sequence[Hit]:
+                return self._hits(queries.take(i), replace(plain, k=k), stages)[0]
+
+            return [
+                select_distinct(partial(ask, i), self.index, options.k, near)
+                for i in range(len(queries.rows))
+            ]
         return self._ordered(queries, options, stages)
 
     def _goes_on(self, options: SearchOptions) -> bool:
@@ -701,15 +704,6 @@ class Searcher:
         if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)
-
-    def _first_hits(
-        self,
-        query: _Queries,
-        options: SearchOptions,
-        stages: Stages | None,
-        k: int,
-    ) -> Sequence[Hit]:
-        return self._hits(query, replace(options, k=k), stages)[0]
 
 
 def _sort_hits(

@@ -139,11 +139,8 @@ def measure_features(
     relevance."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
 
-    if score == "dot":
-        scores = gallery.scores()
-    else:
-        with options.bars() as bars:
-            scores = gallery.scores(score, tick=bars.ticks("scores", len(gallery.captions)))
+    with options.bars() as bars:
+        scores = gallery.scores(score, tick=bars.ticks("scores", len(gallery.captions)))
     for label, part in gallery.protocols(fold).items():
         gains = None
         if relevance is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -258,11 +259,10 @@ def test_wrong_scores(
     assert all(a == b for a, b in report.counts.values())
 
 
-@pytest.mark.parametrize("limit", [10_000, 20])
+@pytest.mark.parametrize("limit", [1000, 10])
 def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """With all hits there, and where only the first 10 of them are."""
-    monkeypatch.setattr(module, "ALL_HITS", limit)
-    monkeypatch.setattr(module, "SOME_HITS", 10)
+    monkeypatch.setattr(module, "HITS", limit)
     assert verify(index, pairs=N * N).right
     report = verify(
         tampered(index, lambda hits: hits[1:], monkeypatch),
@@ -295,12 +295,12 @@ def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> No
     one = module._Trial(
         "query",
         sparse.csr_array((1, 1)),
-        k,
         hits,
         [],
     )
     changed = [claimed if i == asked else score for i, score in enumerate(scores)]
-    assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
+    with patch.object(module, "HITS", k):
+        assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
 
 
 def test_changed_file_is_reported(

@@ -44,9 +44,6 @@ def test_code_is_learned_from_evenly_spread_items(
             count = counts[modality]
             rows = np.setdiff1d(spread(count, size), held_out(count))
             samples.append(Embeddings(modality, next(iter(file.sample(modality, rows)))))
-        fit(file)
-        assert not ticks
-        monkeypatch.setattr("boc.manage.learn.MANY", 0)
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
         codec = fit(file)
     rows = sum(map(len, samples))
