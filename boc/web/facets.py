@@ -54,7 +54,7 @@ def facets(
     encoded: Sequence[Embeddings],
     options: SearchOptions,
 ) -> dict[str, Any]:
-    """Return a ``FacetsAnswer`` to a question whose parts are ``encoded``."""
+    """Return the facets of the hits of a question whose parts are ``encoded``."""
     whole = replace(options, k=DEPTH, collapse=False, sort=None)
     hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
     answer = []

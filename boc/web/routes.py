@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
@@ -43,7 +43,7 @@ from boc.inputs.images import open_image
 from boc.manage.pictures import add_pictures
 from boc.progress import silent
 from boc.types import Item
-from boc.web import schemas, serialize
+from boc.web import serialize
 from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
@@ -66,10 +66,6 @@ register_url_convertor("any", AnyId())
 
 # checked each time: another index may have another picture under the same id
 CACHE_CONTROL = "private, no-cache"
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
-}
 
 
 class Why(BaseModel):
@@ -138,17 +134,17 @@ async def check_parameters(request: Request) -> None:
 
 Sent = Annotated[Upload | None, Depends(picture_of)]
 Parameters = Annotated[Question, Query()]
-api = APIRouter(prefix="/api", responses=ERRORS, dependencies=[Depends(check_parameters)])
+api = APIRouter(prefix="/api", dependencies=[Depends(check_parameters)])
 
 
-@api.get("/info", response_model=schemas.Info)
+@api.get("/info")
 def info(service: Served) -> Response:
     """Return the contents of the index, and the limits of requests."""
     return as_json(service.library.do(partial(contents, service)))
 
 
-@api.get("/search", response_model=schemas.SearchAnswer)
-@api.post("/search", response_model=schemas.SearchAnswer)
+@api.get("/search")
+@api.post("/search")
 def search(service: Served, question: Parameters, sent: Sent) -> Response:
     """Search by a sentence, by items, by a picture, or by several of these. Items that it names are
     left out."""
@@ -166,7 +162,7 @@ def search(service: Served, question: Parameters, sent: Sent) -> Response:
     return as_json(library.do(answer))
 
 
-@api.get("/library", response_model=schemas.LibraryAnswer)
+@api.get("/library")
 def library(
     service: Served,
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
@@ -186,7 +182,7 @@ def library(
     return as_json(service.library.do(look))
 
 
-@api.post("/library", response_model=schemas.AddedPicture)
+@api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
     """Keep a picture: in the folder that the owner named, and in the index, which shows it within
     seconds. The same picture is kept once."""
@@ -216,7 +212,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
     return as_json({"id": path.name, "replaced": report.replaced > 0})
 
 
-@api.get("/words", response_model=schemas.SpellingAnswer)
+@api.get("/words")
 def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
     """The words of a sentence that neither the index nor its encoder knows."""
 
@@ -226,8 +222,8 @@ def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Res
     return as_json(service.library.do(look))
 
 
-@api.get("/facets", response_model=schemas.FacetsAnswer)
-@api.post("/facets", response_model=schemas.FacetsAnswer)
+@api.get("/facets")
+@api.post("/facets")
 def facets(service: Served, question: Parameters, sent: Sent) -> Response:
     """Count how many of the hits have which value of each field."""
     query = question.query(sent)
@@ -239,8 +235,8 @@ def facets(service: Served, question: Parameters, sent: Sent) -> Response:
     return as_json(service.library.do(count))
 
 
-@api.get("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
-@api.post("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
+@api.get("/explain/{id:any}")
+@api.post("/explain/{id:any}")
 def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sent) -> Response:
     """Explain why an item has its score for a sentence, for another item, or for a picture."""
     q = parameters.q
@@ -278,7 +274,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
     return as_json(library.do(explain))
 
 
-@api.get("/item/{id:any}", response_model=schemas.WholeItem)
+@api.get("/item/{id:any}")
 def item(service: Served, id: str) -> Response:
     """One item."""
 
@@ -291,11 +287,7 @@ def item(service: Served, id: str) -> Response:
     return as_json(service.library.do(look))
 
 
-@api.get(
-    "/thumb/{id:any}",
-    response_class=Response,
-    responses={200: {"content": {"image/jpeg": {}}}},
-)
+@api.get("/thumb/{id:any}")
 def thumb(
     request: Request,
     service: Served,
@@ -322,11 +314,7 @@ def thumb(
         return Response(service.thumbnails.get(content, name, side), 200, headers, "image/jpeg")
 
 
-@api.get(
-    "/picture/{id:any}",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"image/*": {}}}},
-)
+@api.get("/picture/{id:any}")
 def original(service: Served, id: str) -> StreamingResponse:
     """The file of a picture as it is, to be saved."""
     entry = service.library.do(lambda snapshot: find(snapshot, id))
@@ -381,7 +369,7 @@ def find(snapshot: LibrarySnapshot, id: str) -> Item:
 
 
 def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
-    """Return an ``Info``."""
+    """Return what ``api/info`` answers."""
     searcher = snapshot.searcher
     settings = service.settings
     manifest = searcher.index.manifest

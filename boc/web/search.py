@@ -106,7 +106,7 @@ def answer_question(
     query: Query,
     encode: Callable[[QueryPart], Embeddings],
 ) -> serialize.Json:
-    """Return the ``SearchAnswer`` to a question."""
+    """Return the hits of a question; ``more``: a larger k might give more of them."""
     searcher = snapshot.searcher
     options = question.options(snapshot)
     find = searcher.target(question.find)

@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of
-    its fields."""
+    """Return an item, with the file name of a picture, not its path; its size is that of its
+    fields, None without them, its ``thumb`` the address of a thumbnail."""
     picture = entry.modality == "image"
     width = entry.fields.get("width")
     height = entry.fields.get("height")
@@ -47,8 +47,7 @@ def thumb(id: str) -> str:
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return ``WordAnswer``s of one row of terms, the most frequent first, ties to the lower
-    term."""
+    """Return the words of one row of terms, the most frequent first, ties to the lower term."""
     pairs = sorted(
         zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),
@@ -59,7 +58,7 @@ def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
 
 
 def explanation(result: Explanation) -> Json:
-    """Return an ``ExplanationAnswer``."""
+    """Return an explanation whose examples have thumbnails."""
     answer = result.to_dict()
     for term in answer["terms"]:
         term["examples"] = [{**each, "thumb": thumb(each["id"])} for each in term["examples"]]

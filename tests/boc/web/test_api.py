@@ -25,7 +25,6 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 from fastapi.testclient import TestClient
 
-from boc.web import schemas
 from boc.web.app import create_app
 from boc.web.http.limits import LoadLimit
 from boc.web.serialize import thumb
@@ -56,19 +55,10 @@ def client_of(
     )
 
 
-def fetch(client: TestClient, address: str, model: Any, **params: Any) -> dict[str, Any]:
-    """The answer, which has the shape that OpenAPI tells."""
+def fetch(client: TestClient, address: str, **params: Any) -> dict[str, Any]:
     answer = client.get(address, params=params)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
-    assert (
-        model.model_validate_json(answer.content, strict=False)
-        .model_dump(
-            mode="json",
-        )
-        .keys()
-        >= found.keys()
-    )
     return found
 
 
@@ -87,7 +77,7 @@ def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
 
 
 def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
-    answer = fetch(client, "/api/info", schemas.Info)
+    answer = fetch(client, "/api/info")
     manifest = searcher.index.manifest
     assert answer["items"] == {"image": 40, "text": 80}
     assert (
@@ -130,7 +120,6 @@ def test_a_search_finds_what_the_library_finds(
     answer = fetch(
         client,
         "/api/search",
-        schemas.SearchAnswer,
         q=TEXT,
         **options,
     )
@@ -151,7 +140,6 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     picture = fetch(
         client,
         "/api/search",
-        schemas.SearchAnswer,
         q=TEXT,
         k=1,
     )["hits"][0]
@@ -161,7 +149,6 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     sentence = fetch(
         client,
         "/api/search",
-        schemas.SearchAnswer,
         q=TEXT,
         k=1,
         find="text",
@@ -188,7 +175,7 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
 
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
     id = searcher.search(TEXT, k=1, rm=1, query_z=5)[0].id
-    answer = fetch(client, f"/api/explain/{id}", schemas.ExplanationAnswer, q=TEXT)
+    answer = fetch(client, f"/api/explain/{id}", q=TEXT)
     wanted = explain(searcher, id, TEXT, labelled=3)
     assert answer["score"] == wanted.score > 0
     assert [term["words"] for term in answer["terms"][:3]] == [
@@ -214,7 +201,7 @@ def test_items_and_pictures_are_explained_too(
     searcher: Searcher,
     library: Path,
 ) -> None:
-    liked = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
+    liked = fetch(client, "/api/explain/012.png", like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
     assert (
         liked["score"]
@@ -230,7 +217,7 @@ def test_items_and_pictures_are_explained_too(
             ),
         },
     ).json()
-    assert schemas.ExplanationAnswer.model_validate(sent).query_parts
+    assert sent["query_parts"]
     assert sent["score"] == pytest.approx(liked["score"], rel=0.01)
     assert client.get("/api/explain/012.png").status_code == 400
     assert (
@@ -243,10 +230,10 @@ def test_items_and_pictures_are_explained_too(
 
 
 def test_captions_of_an_item(client: TestClient) -> None:
-    answer = fetch(client, "/api/item/003.png", schemas.WholeItem)
+    answer = fetch(client, "/api/item/003.png")
     assert answer["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in answer
-    assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == [
+    assert fetch(client, "/api/item/003.png%231")["captions"] == [
         "a yellow box at the left",
     ]
     assert answer["words"] == []  # this code has none
@@ -285,14 +272,13 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
         )
     }
     with client_of(searcher, tmp_path) as client:
-        answer = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
+        answer = fetch(client, "/api/item/003.png")["words"]
         assert {entry["word"]: entry["frequency"] for entry in answer} == known != {}
         assert [entry["frequency"] for entry in answer] == sorted(known.values(), reverse=True)
         assert (
             fetch(
                 client,
                 "/api/item/003.png%231",
-                schemas.WholeItem,
             )["words"]
             == []
         )
@@ -376,7 +362,6 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
         for h in fetch(
             client,
             "/api/search",
-            schemas.SearchAnswer,
             q="red",
         )["hits"]
     }
@@ -424,7 +409,6 @@ def test_terms_of_a_changed_item(
     answer = fetch(
         client_of(searcher, tmp_path),
         "/api/explain/012.png",
-        schemas.ExplanationAnswer,
         q=TEXT,
     )
     stored, others = (searcher.index.terms([id]).toarray()[0] for id in ("012.png", "001.png"))
@@ -485,7 +469,6 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
             fetch(
                 client,
                 "/api/search",
-                schemas.SearchAnswer,
                 q=TEXT,
             )["hits"],
         )
@@ -508,7 +491,6 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
             fetch(
                 client,
                 "/api/search",
-                schemas.SearchAnswer,
                 q=TEXT,
             )["hits"],
         )
@@ -628,7 +610,6 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
     found = fetch(
         client,
         "/api/search",
-        schemas.SearchAnswer,
         k=6,
         **asked,
     )
