@@ -112,8 +112,8 @@ class Index:
 
     @property
     def searcher(self) -> Searcher:
-        """The searcher behind ``search``: batches of sentences, vectors, several parts, stages and
-        times."""
+        """The searcher behind ``search``: batches of sentences, vectors, several parts, and
+        stages."""
         return self._searcher
 
     def search(

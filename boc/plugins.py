@@ -220,8 +220,7 @@ class Engine(Protocol):
         (-score, id).
 
         Hits share a term with the query, unless the plan compares all items. ``stages`` gets the
-        milliseconds of postings, re-ranking and content, the number of candidates, and the plan;
-        without it, an engine may read items when a hit is looked at.
+        number of candidates and the plan. An engine may read items when a hit is looked at.
         BackendError for options that the engine does not support.
         """
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -529,36 +527,13 @@ class SearchRequest:
 
 @dataclass
 class Stages:
-    """The cost of a search: milliseconds per stage, and counts. Each stage adds its own.
+    """How a search was done; each stage adds its own.
 
-    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms, and the background
-    of scores. ``postings_ms``: candidates by posting lists and BM25. ``rerank_ms``: re-ranking;
-    None if the engine includes it in ``postings_ms``. ``content_ms``: reading the items of the
-    hits. ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked
-    items. ``plan`` is how the engine found the hits (``boc.plan.Way``); of several queries the way
-    of all, or else the first that was tried.
+    ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked items.
+    ``plan`` is how the engine found the hits (``boc.plan.Way``); of several queries the way of all,
+    or else the first that was tried.
     """
 
-    encode_ms: float = 0.0
-    code_ms: float = 0.0
-    postings_ms: float = 0.0
-    rerank_ms: float | None = 0.0
-    content_ms: float = 0.0
     codes: TermMatrix | None = None
     candidates: int = 0
     plan: str = ""
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to the stage ``name``."""
-        begun = perf_counter()
-        yield
-        vars(self)[name] = (vars(self)[name] or 0.0) + 1000 * (perf_counter() - begun)
-
-
-_UNTIMED = nullcontext()
-
-
-def timed(stages: Stages | None, name: str) -> AbstractContextManager[None]:
-    """Time a block of code as a stage, if there are ``stages``."""
-    return _UNTIMED if stages is None else stages.timed(name)

@@ -25,7 +25,6 @@ ONCE = {"all", "detach", "paths", "replace", "yes"}
 """Options that are never settings, so that a forgotten line cannot replace an index, nor give a
 program other lines."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
-OTHERS = ("BOC_CONFIG", "BOC_HEADERS", "BOC_MODELS", *SECRETS.values())
 PASSWORD = re.compile(
     r"://[^@]*:.*@",
     re.DOTALL,

@@ -45,7 +45,6 @@ from boc.types import (
     SearchRequest,
     Stages,
     TermMatrix,
-    timed,
 )
 from boc.vectors import plain_rows
 
@@ -207,7 +206,7 @@ class Searcher:
         and ``unlike``, or for the vector of a sentence (d,), best first.
 
         The keyword arguments are the fields of ``SearchOptions``, and override those of
-        ``options``. ``stages`` gets the time of each stage.
+        ``options``. ``stages`` gets how the search was done.
 
         BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable
         picture.
@@ -265,10 +264,8 @@ class Searcher:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
             notes += filter(None, map(self.note, texts))
         if encoded is None:
-            with timed(stages, "encode_ms"):
-                encoded = [self._encode(part) for part in query.parts]
-        with timed(stages, "code_ms"):
-            rows, parts = self._compose(query, encoded, options)
+            encoded = [self._encode(part) for part in query.parts]
+        rows, parts = self._compose(query, encoded, options)
         if nothing:
             return Hits(0, list, notes)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
@@ -289,8 +286,7 @@ class Searcher:
         texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoder = self.encoder
-        with timed(stages, "encode_ms"):
-            encoded = encoder.encode_texts(texts)
+        encoded = encoder.encode_texts(texts)
         answers = self.search_vectors(encoded, options, texts=texts, stages=stages)
         for i, text in enumerate(texts):
             query = Query.of(text)
@@ -571,8 +567,7 @@ class Searcher:
         if code is not None and stages is None and way.metric == "dot":
             terms = partial(query_terms, code, queries.rows.vectors)
         else:
-            with timed(stages, "code_ms"):
-                terms = self._terms(queries.rows, options.query_z, code)
+            terms = self._terms(queries.rows, options.query_z, code)
             code = None
             if stages is not None:
                 stages.codes = terms
@@ -687,8 +682,7 @@ class Searcher:
         find = request.modality
         assert find is not None
         if options.hybrid == "rrf":
-            with timed(stages, "postings_ms"):
-                matched = self.index.match(queries.texts, request.k, find, request.filters)
+            matched = self.index.match(queries.texts, request.k, find, request.filters)
             pairs = zip(answers, matched, strict=True)
             return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
         return answers

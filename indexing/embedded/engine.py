@@ -136,15 +136,10 @@ class EmbeddedEngine:
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[HitList]:
         ranked = self._rank(request, stages)
-        answers = [
+        return [
             HitList(count, partial(self._hits, ranked, i))
             for i, count in enumerate(ranked.lengths())
         ]
-        if stages is not None:
-            with stages.timed("content_ms"):
-                for hits in answers:
-                    iter(hits)
-        return answers
 
     @_refusing
     def _hits(self, ranked: TopRows, i: int) -> list[Hit]:

@@ -17,7 +17,7 @@ from boc.plan import Plan, Statistics
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.compact import CompactCode
 from boc.rerank.dot import dot
-from boc.types import Rescore, SearchRequest, Stages, timed
+from boc.types import Rescore, SearchRequest, Stages
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
@@ -82,13 +82,12 @@ class Ranking:
         best = None
         if rescore is None or rescore.metric == "dot":
             vectors = None if rescore is None else rescore.queries.vectors
-            with timed(stages, "postings_ms"):
-                best = self._kernel.best(
-                    request.code or request.queries,
-                    request.most,
-                    plan,
-                    vectors,
-                )
+            best = self._kernel.best(
+                request.code or request.queries,
+                request.most,
+                plan,
+                vectors,
+            )
         if best is None:
             return self._step_by_step(request, plan, stages or Stages())
         ranked, candidates, compared = best
@@ -96,7 +95,6 @@ class Ranking:
             stages.plan = plan.way_of(compared, len(request))
             if rescore is not None:
                 stages.candidates += candidates
-                stages.rerank_ms = None
         return ranked
 
     def _step_by_step(
@@ -114,32 +112,30 @@ class Ranking:
         candidates = self._candidates(request)
         compared = 0
         for i in range(len(request)):
-            with stages.timed("postings_ms"):
-                best = next(candidates)
+            best = next(candidates)
             if request.rescore is not None:
-                with stages.timed("rerank_ms"):
-                    chosen = self._split(best)
-                    if self._compares_all(
-                        plan,
-                        len(best.rows),
-                        request,
-                        i,
-                    ):
-                        compared += 1
-                        chosen = self._all(
-                            chosen,
-                            request,
-                            request.rescore,
-                            plan,
-                            i,
-                        )
-                    stages.candidates += sum(map(len, chosen))
-                    best = self._rescore(
+                chosen = self._split(best)
+                if self._compares_all(
+                    plan,
+                    len(best.rows),
+                    request,
+                    i,
+                ):
+                    compared += 1
+                    chosen = self._all(
                         chosen,
                         request,
                         request.rescore,
+                        plan,
                         i,
                     )
+                stages.candidates += sum(map(len, chosen))
+                best = self._rescore(
+                    chosen,
+                    request,
+                    request.rescore,
+                    i,
+                )
             counts[i] = len(best.rows)
             parts[i, : counts[i]], rows[i, : counts[i]], scores[i, : counts[i]] = best
         stages.plan = plan.way_of(compared, len(request))

@@ -171,16 +171,16 @@ class ServerEngine(Contents):
         rescore = request.rescore
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
         if rescore is None:
-            pages = self._pages(request, plan, numbers, self._layout.hits, depth, BATCH, stages)
-            rank = partial(self._by_terms, request, stages)
+            pages = self._pages(request, plan, numbers, self._layout.hits, depth, BATCH)
+            rank = self._by_terms
         elif self._reranked(request):
             most = request.most
-            pages = self._pages(request, plan, numbers, self._layout.hits, most, BATCH, stages)
+            pages = self._pages(request, plan, numbers, self._layout.hits, most, BATCH)
             rank = partial(self._by_server, rescore, depths, stages)
         else:
             size = max(1, CANDIDATES // depth)
             fields = self._vectors.hit_fields
-            pages = self._pages(request, plan, numbers, fields, depth, size, stages)
+            pages = self._pages(request, plan, numbers, fields, depth, size)
             rank = partial(self._by_vectors, rescore, stages)
         for part, matches in pages:
             totals = [total for _, total in matches]
@@ -195,28 +195,23 @@ class ServerEngine(Contents):
         fields: Json,
         most: int,
         size: int,
-        stages: Stages,
     ) -> Iterator[tuple[list[int], Sequence[Matches]]]:
         """Yield, of ``size`` queries at a time that have a term, their numbers, and the hits of
         each, at most ``most``, with the number of items that matched."""
         bodies = {i: body for i in numbers if (body := self._body(request, i, plan, fields))}
         for start in range(0, len(bodies), size):
             part = list(bodies)[start : start + size]
-            with stages.timed("postings_ms"):
-                matches = self._searches.pages([bodies[i] for i in part], most)
+            matches = self._searches.pages([bodies[i] for i in part], most)
             yield part, matches
 
     def _by_terms(
         self,
-        request: SearchRequest,
-        stages: Stages,
         part: Sequence[int],
         matches: Sequence[Matches],
     ) -> list[list[Hit]]:
         """Return the hits of each query by the scores of its terms."""
         self._check_exact(hits for hits, _ in matches)
-        with stages.timed("content_ms"):
-            return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
+        return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
 
     def _by_server(
         self,
@@ -227,16 +222,14 @@ class ServerEngine(Contents):
         matches: Sequence[Matches],
     ) -> list[list[Hit]]:
         """Return the best hits of each query, whose candidates the server re-ranked."""
-        stages.rerank_ms = None
         ranked = []
-        with stages.timed("content_ms"):
-            for i, (hits, total) in zip(part, matches, strict=True):
-                stages.candidates += min(depths[i], total)
-                query = rescore.queries.vectors[i]
-                best = self._with_scores(hits, self._vectors.products(_scores(hits), query))
-                best.sort(key=BY_ID)
-                best.sort(key=BY_SCORE, reverse=True)
-                ranked.append(best[: rescore.k])
+        for i, (hits, total) in zip(part, matches, strict=True):
+            stages.candidates += min(depths[i], total)
+            query = rescore.queries.vectors[i]
+            best = self._with_scores(hits, self._vectors.products(_scores(hits), query))
+            best.sort(key=BY_ID)
+            best.sort(key=BY_SCORE, reverse=True)
+            ranked.append(best[: rescore.k])
         return ranked
 
     def _by_vectors(
@@ -249,17 +242,15 @@ class ServerEngine(Contents):
         """Return the best candidates of each query, which were fetched with their vectors."""
         self._check_exact(hits for hits, _ in matches)
         ranked = []
-        with stages.timed("rerank_ms"):
-            for i, (hits, _) in zip(part, matches, strict=True):
-                stages.candidates += len(hits)
-                rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-                scores = np.empty(0, np.float32)
-                if hits:
-                    scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits))
-                ranked.append(reorder(rows, scores, rescore.k))
-        with stages.timed("content_ms"):
-            items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-            return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        for i, (hits, _) in zip(part, matches, strict=True):
+            stages.candidates += len(hits)
+            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+            scores = np.empty(0, np.float32)
+            if hits:
+                scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits))
+            ranked.append(reorder(rows, scores, rescore.k))
+        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+        return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         modality = request.modality
@@ -269,11 +260,10 @@ class ServerEngine(Contents):
         if not request.planned:
             stages.candidates += sum(map(len, results))
         ranked = []
-        with stages.timed("rerank_ms"):
-            for i, hits in enumerate(results):
-                concepts = self.concepts([hit.item.id for hit in hits])
-                scores = alignment_scores(rescore, i, concepts, modality)
-                ranked.append(reorder(hits, scores, rescore.k))
+        for i, hits in enumerate(results):
+            concepts = self.concepts([hit.item.id for hit in hits])
+            scores = alignment_scores(rescore, i, concepts, modality)
+            ranked.append(reorder(hits, scores, rescore.k))
         return ranked
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 @click.command("copy")
 @options.name
 @click.argument("new", required=False)
-@click.option(
-    "--at",
-    "--from",
-    "at",
-    envvar="BOC_AT",
-    default="file:boc-data",
-    help="Address of the backend that holds NAME.",
-)
+@options.at
 @click.option("--to", help="Address of the backend of the copy, or FILE.zip [default: the same].")
 @click.option(
     "--code",
@@ -52,7 +45,7 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
-              boc copy photos --from elastic+https://search.example.org:9200 --to file:here
+              boc copy photos --at elastic+https://search.example.org:9200 --to file:here
               boc copy photos --to photos.zip
               boc copy photos photos2 --code dictionary:2/64 --rm 30
               boc copy photos --code dictionary --recall 0.99 --replace

@@ -160,7 +160,7 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
         "copy",
         "x",
         "y",
-        "--from",
+        "--at",
         at.removeprefix("--at="),
         at,
     )

@@ -88,7 +88,7 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
         searcher.search("a red box", query_z=0)
 
 
-def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, library: Path) -> None:
+def test_a_search_tells_how_many_candidates_it_had(searcher: Searcher, library: Path) -> None:
     for query in (
         {"text": "a red box"},
         {"image": library / "images" / "000.png"},
@@ -104,15 +104,6 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
             k=3,
             rm=2,
         )  # type: ignore[arg-type]
-        assert (
-            min(
-                stages.encode_ms,
-                stages.code_ms,
-                stages.postings_ms,
-                stages.content_ms,
-            )
-            > 0
-        )
         assert stages.candidates == 6
 
 
