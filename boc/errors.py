@@ -101,6 +101,10 @@ class BocWarning(_HintedError, UserWarning):  # noqa: N818
     """Something was done differently than requested; the message says how to avoid it."""
 
 
+class CutShort(BocWarning):
+    """The end of a picture file is missing; the part that is there was read."""
+
+
 class LeftOut(BocWarning):
     """Entries of ``what`` that could not be used, each with its reason; the message has the first
     few."""

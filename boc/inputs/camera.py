@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from boc.errors import ImageError
-from boc.inputs.images import decoding, open_image, orientation, upright_size
+from boc.inputs import written
+from boc.inputs.images import decoding, exif_of, open_image, orientation, upright_size
+from boc.inputs.written import degrees, texts_of, written_facts
 from boc.paths import nfc, printable, words_of
 from boc.types import FieldType, ImageRef
 
@@ -30,6 +32,7 @@ FIELDS: dict[str, FieldType] = {
     "gps_longitude": "float",
     "folder": "keyword",
     "name": "text",
+    **written.FIELDS,
 }
 """Types of what ``camera_facts`` may tell. ``width`` and ``height`` are those of the upright
 picture, in pixels; ``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude
@@ -43,7 +46,6 @@ LENS = 0xA434
 CHANGED = 0x0132
 TAKEN = 0x9003
 DIGITIZED = 0x9004
-XMP = 1 << 16  # bytes of XMP that are read
 CAMERA_DIRECTORY = 0x8769
 GPS_DIRECTORY = 0x8825
 
@@ -51,16 +53,14 @@ _DATE = re.compile(
     r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",
     re.ASCII,
 )
-_XMP = re.compile(
-    rb"(?:exif:DateTimeOriginal|xmp:CreateDate|photoshop:DateCreated)(?:=[\"']|>)\s*([^\"'<]{10,40})",
-)
-# The words of a program or the parts of a date or a time must be there: a number of eight digits
-# may be anything.
+# A number of eight digits may be anything: words before it, parts, or a time tell a date.
 _NAME = re.compile(
-    r"([A-Za-z][A-Za-z ]*[-_ ])?((?:19|20)\d\d)([-_.]?)(\d\d)\3(\d\d)"
-    r"(?:(?:[-_ .T]| at )(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)\d{0,3})?(?!\d)",
+    r"(?<!\d)((?:19|20)\d\d)([-_.]?)(\d\d)\2(\d\d)"
+    r"(?:(?:[-_ .T]| at )?(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)(?:[-_.]?\d{1,3})?)?(?!\d)",
     re.ASCII,
 )
+_WORDS = re.compile("[A-Za-z][A-Za-z ]*[-_ ]", re.ASCII)
+_MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, from 2001 on
 _PNG = ("Creation Time", "create-date", "date:create")  # texts with the time of a PNG
 
 
@@ -77,12 +77,25 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
     if str(path.parent).strip("./"):
         facts["folder"] = str(path.parent)
     facts |= _header_facts(image.path)
-    match = _NAME.match(PurePosixPath(image.id).stem)
-    if "taken" not in facts and match and (match[1] or match[3] or match[6]):
-        time = ":".join(part or "00" for part in match.group(6, 7, 8))
-        if taken := _moment(f"{match[2]}-{match[4]}-{match[5]} {time}"):
-            facts |= {"taken": taken, "taken_from": "name"}
+    if "taken" not in facts and (taken := _date_of(path.stem)):
+        facts |= {"taken": taken, "taken_from": "name"}
     return {name: facts[name] for name in FIELDS if facts.get(name) not in (None, "")}
+
+
+def _date_of(name: str) -> str | None:
+    """Return the time in the name of a file, as cameras, telephones and messengers write it; a time
+    in the future is not believed."""
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    if match := _MILLISECONDS.search(name):
+        moment = datetime.fromtimestamp(int(match[0]) // 1000, timezone.utc)
+        taken: str | None = moment.replace(tzinfo=None).isoformat()
+    else:
+        match = _NAME.search(name)
+        if match is None or not (match[2] or match[5] or _WORDS.match(name[: match.start()])):
+            return None
+        time = ":".join(part or "00" for part in match.group(5, 6, 7))
+        taken = _moment(f"{match[1]}-{match[3]}-{match[4]} {time}")
+    return taken if taken and taken <= (now + timedelta(days=1)).isoformat() else None
 
 
 def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
@@ -128,27 +141,30 @@ def _text(entries: Mapping[int, Any], tag: int) -> str:
 
 def _header_facts(path: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
+    texts: dict[str, list[str]] = {}
     try:
         with open_image(path) as image:
             width, height = upright_size(image)
             size = {"width": width, "height": height, "orientation": orientation(image)}
+            exif: Mapping[int, Any] = {}
             with suppress(ImageError), decoding("EXIF"):
-                facts = exif_facts(image.getexif())
+                exif = exif_of(image)
+            facts = exif_facts(exif)
+            texts = texts_of(path, image, exif)
             info = image.info
     except (ImageError, OSError):  # the decoder reports the error
         return {}
     # XMP and the texts of a PNG also have the time.
-    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
-    if isinstance(xmp, str):
-        xmp = xmp.encode()
-    match = _XMP.search(xmp[:XMP])
-    texts = [("xmp", match[1].decode(errors="replace"))] if match else []
-    texts += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
-    for source, text in texts:
+    times = [("xmp", text) for text in texts.get("taken", [])]
+    times += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
+    for source, text in times:
         taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
         if taken and "taken" not in facts:
             facts |= {"taken": taken, "taken_from": source}
-    return {**facts, **size}
+    places = [degrees("".join(texts.get(name, [])[:1])) for name in ("latitude", "longitude")]
+    if None not in places and "gps_latitude" not in facts:
+        facts |= dict(zip(("gps_latitude", "gps_longitude"), places, strict=True))
+    return {**facts, **written_facts(texts), **size}
 
 
 def _moment(text: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from boc.errors import EncoderError, FeatureFileError, ImageError, SourceError
+from boc.errors import CutShort, EncoderError, FeatureFileError, ImageError, SourceError, note
 from boc.inputs import ocr as words
 from boc.inputs.archives import FileState
 from boc.inputs.feature_writer import FeatureWriter
@@ -82,6 +83,7 @@ class Extraction:
         self.concepts = concepts
         self.total = len(source.items)
         self.speed = Speed()
+        self._cut: list[str] = []
         self.stamp = source.stamp
         self._path = path
         self._images = sum(item.modality == "image" for item in source.items)
@@ -124,6 +126,12 @@ class Extraction:
                         self.speed.seconds = time.perf_counter() - began
                     yield writer.done
             writer.finish()
+        if self._cut:
+            note(
+                f"{len(self._cut)} pictures have lost their end (such as {self._cut[0]!r}) and "
+                "were read as far as they go",
+                "find them by <--filter cut=true>",
+            )
 
     def steps(self, verb: str) -> Iterator[tuple[str, int, int]]:
         """``run``, with the progress: a label, how many are done and of how many. Sentences take
@@ -173,6 +181,8 @@ class Extraction:
                     continue
                 if self.source.file is None:
                     facts, value = value
+                    if "cut" in facts:
+                        self._cut.append(item.id)
                     item = replace(item, fields={**item.fields, **facts})
                 pictures.append(item)
                 values.append(value)
@@ -224,7 +234,10 @@ class _WithFacts:
                 if before:
                     facts = facts_of(image, before, content_hash(image.path))
                 state = before
-            prepared = self.prepare(image)
+            with warnings.catch_warnings(record=True) as told:
+                prepared = self.prepare(image)
+            if any(issubclass(each.category, CutShort) for each in told):
+                facts["cut"] = True
             if self.ocr:
                 facts |= words.words_inside(image)
             if state == settled_state(image.path):

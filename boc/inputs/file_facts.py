@@ -36,9 +36,12 @@ the disk is not kept, since each mount may give another."""
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
 
-FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **ocr.FIELDS}
-"""Types of all facts of ``facts_of``, and of the words inside a picture, which are read on request
-only."""
+DECODED: dict[str, FieldType] = {**ocr.FIELDS, "cut": "boolean"}
+"""Types of the facts that reading the pixels tells: the words inside a picture, and whether its end
+is missing."""
+
+FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **DECODED}
+"""Types of all facts of a picture."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # hexadecimal digits

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 
-from boc.errors import ADVICE, BocError, ImageError, advice
+from boc.errors import ADVICE, BocError, CutShort, ImageError, advice
 from boc.inputs.archives import opener
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from PIL.Image import Image
+    from PIL.Image import Exif, Image
     from PIL.ImageFile import ImageFile
 
 Picture: TypeAlias = "Path | str | Image | NDArray[np.uint8] | bytes | BinaryIO"
@@ -37,18 +37,23 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 a program."""
 
 SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"},
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp"}
+    | {".bmp", ".gif", ".tif", ".tiff", ".avif"},
 )
 HEIF = frozenset({".heic", ".heif", ".hif"})
 """Suffixes of the pictures of many telephones, whose reader is the package of the extra heic."""
 
 GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
+"""Pixels of a picture when it is decoded; a JPEG of more is decoded at a half, a fourth or an
+eighth of its size."""
+REDUCED = 8  # the least scale of a JPEG
 QUALITY = 82  # of the JPEG of a thumbnail
 # tags of TIFF and EXIF
 WIDTH = 0x0100
 HEIGHT = 0x0101
 ORIENTATION = 0x0112
+XMP = ("xmp", "XML:com.adobe.xmp")  # the names of XMP in the ``info`` of a picture
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose
 # also rewrites the EXIF, which fails if it is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
@@ -80,17 +85,20 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     read at its first frame that shows more than one colour. A JPEG may be decoded at a smaller
     size, with no side below ``least`` pixels, for thumbnails.
 
-    Raises ImageError for a missing, empty, truncated or foreign file, and for more than
-    ``max_pixels`` pixels (checked before decoding); BocError if the system has no more files or
-    memory.
+    A file that is cut short is read as far as it goes, with a ``CutShort`` warning. Raises
+    ImageError for a missing, empty or foreign file, and for more than ``max_pixels`` pixels
+    (checked before decoding); BocError if the system has no more files or memory.
     """
     from PIL.Image import Transpose
 
     with open_image(path) as image:
         check_pixels(image, str(path), max_pixels)
+        width, height = image.size
         if least is not None:
             image.draft(None, (least, least))
-        image.load()
+        elif width * height > max_pixels:
+            image.draft(None, (width // REDUCED, height // REDUCED))
+        _load(image, path)
         picture = _to_rgb(image)
         if image.format != "TIFF" and getattr(image, "is_animated", False):
             # A frame that shows something is looked for among the first ones.
@@ -98,14 +106,39 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
                 for number in range(32):
                     image.seek(number)
                     frame = _to_rgb(image)
-                    ranges = cast("tuple[tuple[int, int], ...]", frame.getextrema())
-                    if any(low < high for low, high in ranges):
+                    if _shows_something(frame):
                         picture = frame
                         break
         turn = TURNS.get(orientation(image))
         if turn is not None:
             picture = picture.transpose(Transpose(turn))
         return picture
+
+
+def _load(image: ImageFile, path: Path) -> None:
+    """Decode a picture; of a file that is cut short, what is there."""
+    from PIL import ImageFile as Files
+
+    try:
+        image.load()
+    except OSError as error:
+        if "truncated" not in str(error):
+            raise
+        # A setting of all of Pillow, so other threads may read a cut picture without a warning.
+        Files.LOAD_TRUNCATED_IMAGES = True
+        try:
+            image.load()
+        finally:
+            Files.LOAD_TRUNCATED_IMAGES = False
+        if not _shows_something(image):
+            raise
+        warnings.warn(CutShort(f"{path}: cut short; what is there was read"), stacklevel=3)
+
+
+def _shows_something(image: Image) -> bool:
+    """Return whether a picture has more than one colour."""
+    ranges = np.array(image.getextrema()).reshape(-1, 2)
+    return bool((ranges[:, 0] < ranges[:, 1]).any())
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -190,9 +223,17 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
         if isinstance(source, Path):
             source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
-        # ``max_pixels`` limits the pixels; warnings about EXIF do not matter.
+        # Warnings about EXIF do not matter.
         warnings.simplefilter("ignore")
-        yield stack.enter_context(Image.open(source, formats=formats()))
+        warnings.simplefilter("default", CutShort)
+        # ``check_pixels`` limits the pixels. The limit of Pillow holds again once the file is open.
+        most = Image.MAX_IMAGE_PIXELS
+        Image.MAX_IMAGE_PIXELS = None
+        try:
+            image = Image.open(source, formats=formats())
+        finally:
+            Image.MAX_IMAGE_PIXELS = most
+        yield stack.enter_context(image)
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
@@ -218,7 +259,7 @@ def decoding(name: str) -> Iterator[None]:
     TypeError, RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence
     the broad except.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
         yield
@@ -229,10 +270,6 @@ def decoding(name: str) -> Iterator[None]:
         if Path(name).suffix.lower() in HEIF - suffixes():
             step = GET_HEIF
         raise ImageError(f"{name}: not a picture in a known format; {step}") from None
-    except Image.DecompressionBombError:
-        raise ImageError(
-            f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture",
-        ) from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno in ADVICE:
             # These errors of the system are not the fault of a picture.
@@ -251,17 +288,30 @@ def orientation(image: Image) -> int:
     """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid
     one."""
     with suppress(ImageError), decoding("EXIF"):
-        value = image.getexif().get(ORIENTATION, 1)
+        value = exif_of(image).get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
     return 1
 
 
+def exif_of(image: Image) -> Exif:
+    """Return the EXIF of an open picture. The orientation of XMP, which Pillow adds to it, is left
+    out, as browsers do: programs that turn the pixels do not always change it."""
+    xmp = {name: image.info.pop(name) for name in XMP if name in image.info}
+    try:
+        return image.getexif()
+    finally:
+        image.info.update(xmp)
+
+
 def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> None:
-    """ImageError for a picture of more than ``max_pixels``."""
+    """ImageError for a picture that has more than ``max_pixels`` when it is decoded."""
     width, height = image.size
-    if width * height > max_pixels:
+    most = max_pixels
+    if image.format in ("JPEG", "MPO"):
+        most *= REDUCED**2
+    if width * height > most:
         raise ImageError(
-            f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture",
+            f"{name}: {width} x {height} pixels, the limit is {most:,}; reduce the picture",
         )
 
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import mimetypes
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -27,6 +29,9 @@ from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import read_ids
 from boc.paths import nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
+
+RAW = (".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef")
+"""Suffixes of pictures that are not read, and that ``mimetypes`` does not know."""
 
 UNWANTED = (
     ".*",
@@ -352,6 +357,19 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     return [f"{path_text(root.name)}/" for root in roots]
 
 
+def _may_be_picture(suffix: str) -> bool:
+    """Return whether files with a ``suffix`` are pictures or videos, or have no suffix."""
+    kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
+    return suffix in {"", *RAW} or kind.startswith(("image/", "video/"))
+
+
+def _is_jpeg(path: Path) -> bool:
+    """Return whether a file begins as a JPEG."""
+    with suppress(OSError), open(path, "rb", opener=opener) as file:
+        return file.read(3) == b"\xff\xd8\xff"
+    return False
+
+
 def _folder(
     folder: Path,
     table: CaptionTable,
@@ -368,10 +386,15 @@ def _folder(
         return f".{last.lower()}" if stem else ""
 
     read = suffixes()
-    others = {".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"}
     counts = Counter(suffix(name) for name in inside.files)
-    for unread, step in ((HEIF - read, GET_HEIF), (others, "convert them to JPEG or PNG")):
-        left_out = [f"{counts[each]} {each}" for each in sorted(unread & counts.keys())]
+    counts[""] = sum(_is_jpeg(folder / name) for name in inside.files if not suffix(name))
+    others = set(filter(_may_be_picture, counts.keys() - read - HEIF))
+    for unread, step in ((HEIF - read, GET_HEIF), (others, "convert pictures to JPEG or PNG")):
+        left_out = [
+            f"{counts[each]} {each or 'JPEG without suffix'}"
+            for each in sorted(unread & counts.keys())
+            if counts[each]
+        ]
         if left_out:
             note(f"{folder}: left out {', '.join(left_out)}; {step}")
     for names, what, step in (

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from boc.inputs import ocr as words
 from boc.inputs.archives import FileState
 from boc.inputs.file_facts import (
+    DECODED,
     FACTS,
     content_hash,
     facts_of,
@@ -125,7 +125,7 @@ class SyncedFields:
             digest = reuse.digest or _content_hash(reuse.donor)
             facts = dict(reuse.donor.fields)
             if reuse.state and digest is not None:
-                inside = {name: facts[name] for name in words.FIELDS if name in facts}
+                inside = {name: facts[name] for name in DECODED if name in facts}
                 facts = facts_of(ImageRef(item.id, item.path), reuse.state, digest) | inside
             facts = {name: value for name, value in facts.items() if name in self.types}
         return replace(item, fields={**facts, **self.table.of(item)})

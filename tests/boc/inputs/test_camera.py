@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -224,6 +225,13 @@ def test_time_taken(text: str, expected: str | None) -> None:
         ("20180506", None),
         ("1000092795", None),
         ("IMG_20180231_123456", None),
+        ("IMG20240501101500", "2024-05-01T10:15:00"),
+        ("20240501101500", "2024-05-01T10:15:00"),
+        ("C360_2024-05-01-10-15-00-123", "2024-05-01T10:15:00"),
+        ("00000IMG_00000_BURST20240501101500123_COVER", "2024-05-01T10:15:00"),
+        ("1714558500000", "2024-05-01T10:15:00"),
+        ("FB_IMG_1714558500000", "2024-05-01T10:15:00"),
+        ("20990101_000000", None),
     ],
 )
 def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None) -> None:
@@ -239,8 +247,22 @@ def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None) -> None
     ) == (expected, expected and "name")
 
 
+def xmp_of(attributes: str, inside: str = "") -> bytes:
+    spaces = {
+        "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
+        "xmp": "http://ns.adobe.com/xap/1.0/",
+        "dc": "http://purl.org/dc/elements/1.1/",
+        "exif": "http://ns.adobe.com/exif/1.0/",
+        "photoshop": "http://ns.adobe.com/photoshop/1.0/",
+        "Iptc4xmpExt": "http://iptc.org/std/Iptc4xmpExt/2008-02-29/",
+    }
+    declared = " ".join(f'xmlns:{name}="{space}"' for name, space in spaces.items())
+    body = f"<rdf:Description {attributes}>{inside}</rdf:Description>"
+    return f"<rdf:RDF {declared}>{body}</rdf:RDF>".encode()
+
+
 def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
-    xmp = b'<x:xmpmeta xmp:CreateDate="2019-01-01T10:20:30+02:00"/>'
+    xmp = xmp_of('xmp:CreateDate="2019-01-01T10:20:30+02:00"')
     exif = Image.Exif()
     exif[0x0132] = "2020:01:01 00:00:00"
     texts = PngInfo()
@@ -270,6 +292,85 @@ def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
         "name": "2017",
     }
     assert {name: each["taken"][:4] for name, each in told.items()} == years
+
+
+INSIDE = """
+<dc:title><rdf:Alt><rdf:li>Birthday</rdf:li></rdf:Alt></dc:title>
+<dc:description><rdf:Alt><rdf:li>Grandma blows out the candles</rdf:li></rdf:Alt></dc:description>
+<dc:subject><rdf:Bag><rdf:li>cake</rdf:li><rdf:li>été</rdf:li></rdf:Bag></dc:subject>
+<Iptc4xmpExt:PersonInImage><rdf:Bag><rdf:li>Ada</rdf:li></rdf:Bag></Iptc4xmpExt:PersonInImage>
+"""
+ATTRIBUTES = (
+    'xmp:Rating="5" photoshop:City="Rome" exif:GPSLatitude="41,54.1N" '
+    'exif:GPSLongitude="12,29,30W" exif:DateTimeOriginal="2019-07-04T12:00:00+02:00"'
+)
+WRITTEN = {
+    "written": "Birthday; Grandma blows out the candles; cake; été; Ada; Rome",
+    "keywords": ["cake", "été"],
+    "people": "Ada",
+    "place": "Rome",
+    "rating": 5,
+    "gps_latitude": 41.9016667,
+    "gps_longitude": -12.4916667,
+    "taken": "2019-07-04T12:00:00",
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "a.jpg.xmp", "a.xmp"])
+def test_xmp_tells_what_people_wrote(tmp_path: Path, where: str) -> None:
+    xmp = xmp_of(ATTRIBUTES, INSIDE)
+    options = {"xmp": xmp} if where == "inside" else {}
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg", **options)
+    if where != "inside":
+        (tmp_path / where).write_bytes(xmp)
+    found = camera_facts(ref(tmp_path / "a.jpg"))
+    assert {name: found.get(name) for name in WRITTEN} == WRITTEN
+
+
+def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
+    def entry(number: int, text: bytes) -> bytes:
+        return b"\x1c\x02" + bytes([number]) + len(text).to_bytes(2, "big") + text
+
+    data = entry(25, b"lake") + entry(25, "Müller".encode()) + entry(120, b"At the lake")
+    block = b"8BIM\x04\x04\0\0" + len(data).to_bytes(4, "big") + data + b"\0" * (len(data) % 2)
+    part = b"Photoshop 3.0\0" + block
+    exif = Image.Exif()
+    exif[0x010E] = "by EXIF"
+    exif[0x4746] = 3
+    xmp = xmp_of("", "<dc:subject><rdf:Bag><rdf:li>sea</rdf:li></rdf:Bag></dc:subject>")
+    for name, options, expected in (
+        ("exif", {}, ("by EXIF", None)),
+        ("iptc", {"iptc": part}, ("At the lake; lake; Müller", ["lake", "Müller"])),
+        ("xmp", {"iptc": part, "xmp": xmp}, ("At the lake; sea", "sea")),
+    ):
+        path = tmp_path / f"{name}.jpg"
+        saved: dict[str, Any] = {key: value for key, value in options.items() if key == "xmp"}
+        Image.new("RGB", (2, 2)).save(path, exif=exif, **saved)
+        if "iptc" in options:
+            jpeg = path.read_bytes()
+            size = (len(part) + 2).to_bytes(2, "big")
+            path.write_bytes(jpeg[:2] + b"\xff\xed" + size + part + jpeg[2:])
+        found = camera_facts(ref(path))
+        assert (found["written"], found.get("keywords")) == expected
+        assert found["rating"] == 3
+
+
+@given(damages(xmp_of(ATTRIBUTES, INSIDE)))
+def test_damaged_xmp(data: bytes) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(file, "JPEG", xmp=data)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jpg"
+        path.write_bytes(file.getvalue())
+        check(camera_facts(ref(path)))
+
+
+def test_entities_and_huge_xmp_are_left_alone(tmp_path: Path) -> None:
+    bomb = b'<!DOCTYPE a [<!ENTITY b "bb">]>' + xmp_of(ATTRIBUTES, INSIDE)
+    for xmp in (bomb, xmp_of(ATTRIBUTES, INSIDE + " " * 300_000)):
+        Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg")
+        (tmp_path / "a.xmp").write_bytes(xmp)
+        assert "written" not in camera_facts(ref(tmp_path / "a.jpg"))
 
 
 @pytest.mark.parametrize(
@@ -344,10 +445,11 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
 def check(found: dict[str, Any]) -> None:
     """Every value is of its type and in its range, as a table of metadata would have it."""
     assert FIELDS.keys() >= found.keys()
-    for name, value in found.items():
-        if FIELDS[name] != "text":
-            read = parse_filter(f"{name}={value}", FIELDS)
-            assert (read.value, read.last) == (value, None)
+    for name, values in found.items():
+        for value in values if isinstance(values, list) else [values]:
+            if FIELDS[name] != "text":
+                read = parse_filter(f"{name}=={value}", FIELDS)
+                assert (read.value, read.last) == (value, None)
     assert -90 <= found.get("gps_latitude", 0) <= 90
     assert -180 <= found.get("gps_longitude", 0) <= 180
     assert ("gps_latitude" in found) == ("gps_longitude" in found)

@@ -422,14 +422,18 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     other = tmp_path / "other"
     folder.mkdir()
     other.mkdir()
-    for name in ("a.jpg", "b.jfif", "c.NEF", "d.nef", "e.jxl", "g.avif", "notes.txt"):
+    for name in ("a.jpg", "b.jfif", "c.NEF", "d.nef", "e.jxl", "g.avif", "h.jpe"):
         (folder / name).touch()
+    for name in ("notes.txt", "a.jpg.xmp", "i.svg", "j.mov"):
+        (folder / name).touch()
+    (folder / "scan").write_bytes(b"\xff\xd8\xff")
+    (folder / "LICENSE").touch()
     (other / "f.jpg").touch()
     (folder / "linked").symlink_to(other)
     with pytest.warns(BocWarning) as told:
         source = open_source(folder)
-    assert [item.id for item in source.items] == ["a.jpg", "b.jfif", "g.avif"]
-    assert "1 .jxl, 2 .nef; convert them" in str(told[0].message)
+    assert [item.id for item in source.items] == ["a.jpg", "b.jfif", "g.avif", "h.jpe"]
+    assert "1 JPEG without suffix, 1 .jxl, 1 .mov, 2 .nef, 1 .svg; convert" in str(told[0].message)
     assert "'linked'" in str(told[1].message)
     assert len(told) == 2
 

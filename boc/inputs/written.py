@@ -1,0 +1,168 @@
+"""What people wrote about a picture: XMP in the file or beside it, IPTC, and texts of EXIF.
+
+Lightroom, digiKam, darktable and Apple Photos write the names that are read here. Anybody can write
+anything there: little is read, and what does not fit a field is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from boc.errors import ImageError
+from boc.inputs.archives import opener
+from boc.inputs.images import decoding
+from boc.paths import nfc, printable
+from boc.types import FieldType
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+FIELDS: dict[str, FieldType] = {
+    "written": "text",
+    "keywords": "keyword",
+    "people": "keyword",
+    "place": "keyword",
+    "rating": "integer",
+}
+"""Types of the fields. ``written`` is the title, the description, and all keywords, people and
+places, for full-text search; ``rating`` is 1 to 5."""
+
+BYTES = 1 << 18  # of XMP that are read
+LONGEST = 1000  # characters of a text
+MOST = 100  # values of a field
+
+_RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+_XMP = {
+    "{http://purl.org/dc/elements/1.1/}title": "title",
+    "{http://purl.org/dc/elements/1.1/}description": "description",
+    "{http://purl.org/dc/elements/1.1/}subject": "keywords",
+    "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}PersonInImage": "people",
+    "{http://www.metadataworkinggroup.com/schemas/regions/}Name": "people",
+    "{http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/}Location": "place",
+    "{http://ns.adobe.com/photoshop/1.0/}City": "place",
+    "{http://ns.adobe.com/photoshop/1.0/}State": "place",
+    "{http://ns.adobe.com/photoshop/1.0/}Country": "place",
+    "{http://ns.adobe.com/xap/1.0/}Rating": "rating",
+    "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal": "taken",
+    "{http://ns.adobe.com/xap/1.0/}CreateDate": "taken",
+    "{http://ns.adobe.com/photoshop/1.0/}DateCreated": "taken",
+    "{http://ns.adobe.com/exif/1.0/}GPSLatitude": "latitude",
+    "{http://ns.adobe.com/exif/1.0/}GPSLongitude": "longitude",
+}
+_IPTC = {
+    (2, 5): "title",
+    (2, 120): "description",
+    (2, 25): "keywords",
+    (2, 92): "place",
+    (2, 90): "place",
+    (2, 95): "place",
+    (2, 101): "place",
+}
+_EXIF = {0x010E: "description", 0x4746: "rating"}
+_ANGLE = re.compile(r"(\d{1,3}),(\d{1,2}(?:\.\d+)?)(?:,(\d{1,2}(?:\.\d+)?))?([NSEW])", re.ASCII)
+
+
+def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str, list[str]]:
+    """Return texts by what they are: title, description, keywords, people, place, rating, taken,
+    latitude, longitude. The first source that has one counts: a file beside the picture
+    (``a.jpg.xmp``, ``a.xmp``), XMP in it, IPTC, EXIF."""
+    from PIL.IptcImagePlugin import getiptcinfo
+
+    sources = [_xmp_beside(beside) for beside in (Path(f"{path}.xmp"), path.with_suffix(".xmp"))]
+    sources.append(_xmp(image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""))
+    with suppress(ImageError), decoding("IPTC"):
+        found = getiptcinfo(image) or {}
+        sources.append(_pairs((_IPTC.get(key), data) for key, data in found.items()))
+    with suppress(ImageError), decoding("EXIF"):
+        sources.append(_pairs((name, exif.get(tag)) for tag, name in _EXIF.items()))
+    texts: dict[str, list[str]] = {}
+    for source in sources:
+        for name, values in source.items():
+            texts.setdefault(name, values)
+    return texts
+
+
+def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the values of ``FIELDS`` of some texts."""
+    facts: dict[str, Any] = {}
+    words = [*texts.get("title", [])[:1], *texts.get("description", [])[:1]]
+    for name in ("keywords", "people", "place"):
+        values = list(dict.fromkeys(texts.get(name, [])))[:MOST]
+        words += values
+        if values:
+            facts[name] = values if len(values) > 1 else values[0]
+    written = "; ".join(dict.fromkeys(words))
+    if written:
+        facts["written"] = written
+    rating = "".join(texts.get("rating", [])[:1])
+    if re.fullmatch("[1-5]", rating):
+        facts["rating"] = int(rating)
+    return facts
+
+
+def degrees(text: str) -> float | None:
+    """Return a latitude or longitude as XMP writes it, ``41,54.1N``, in degrees."""
+    match = _ANGLE.fullmatch(text)
+    if match is None:
+        return None
+    whole, minutes, seconds, side = match.groups()
+    angle = int(whole) + float(minutes) / 60 + float(seconds or 0) / 3600
+    if angle > (90 if side in "NS" else 180):
+        return None
+    return round(-angle if side in "SW" else angle, 7)
+
+
+def _xmp_beside(path: Path) -> dict[str, list[str]]:
+    with suppress(OSError), open(path, "rb", opener=opener) as file:
+        return _xmp(file.read(BYTES + 1))
+    return {}
+
+
+def _xmp(data: bytes | str) -> dict[str, list[str]]:
+    """Return the texts of XMP; none of damaged or huge XMP, or with entities, which could grow."""
+    if isinstance(data, str):
+        data = data.encode()
+    if len(data) > BYTES or b"<!" in data:
+        return {}
+    try:
+        root = ElementTree.fromstring(data.strip(b"\0 \n"))
+    except (ElementTree.ParseError, ValueError, LookupError):
+        return {}
+    return _pairs(_entries(root))
+
+
+def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
+    """Yield each wanted property, an attribute or an element, with its text or list of texts."""
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            yield _XMP.get(name), value
+        if element.tag in _XMP:
+            listed = [each.text for each in element.iter(f"{_RDF}li")]
+            yield _XMP[element.tag], listed or element.text
+
+
+def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
+    """Return the texts of some entries by name, without those that are empty."""
+    texts: dict[str, list[str]] = {}
+    for name, value in entries:
+        for each in value if isinstance(value, list) else [value]:
+            text = _plain(each)
+            if name and text:
+                texts.setdefault(name, []).append(text)
+    return texts
+
+
+def _plain(value: object) -> str:
+    """Return a value as text in one line; bytes are UTF-8, else Latin-1, as Pillow reads EXIF."""
+    text = str(value) if isinstance(value, (str, int)) else ""
+    if isinstance(value, bytes):
+        text = value.decode("latin-1")
+    with suppress(UnicodeError):
+        text = text.encode("latin-1").decode()
+    # A bar parts the values of a filter.
+    return nfc(printable(text.partition("\0")[0][:LONGEST].replace("|", "/")))
