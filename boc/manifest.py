@@ -17,7 +17,7 @@ from boc import __version__
 from boc.errors import ManifestError
 from boc.foreign import LARGEST, Count, Number, parse_json, typed
 from boc.names import ConceptDtype, Metric
-from boc.types import FieldType, Identity
+from boc.types import FieldType, Identity, Modality
 
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
@@ -52,6 +52,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
     near: Number = 0
     far: Number = 0
     whole: bool = False
+    texts: dict[str, Number] = {}
 
 
 class _Entries(Struct):
@@ -115,6 +116,14 @@ class Manifest:
             if step["name"] == "Dictionary" and type(count) is int and count > 0:
                 return count
         return None
+
+    def budgets(self, find: Modality) -> tuple[float, int | None]:
+        """Return the candidates per hit and ``n_query_terms`` of a search for items of a modality:
+        sentences may have budgets of their own."""
+        own = self.recall.get("texts") if find == "text" else None
+        if own:
+            return own["rm"], int(own["query_z"])
+        return self.rm, self.n_query_terms
 
     @property
     def vector_floats(self) -> str:

@@ -178,9 +178,11 @@ def usual_way(
     """Return how a search by vectors finds what passes; of the modality ``find``, by default
     pictures, or sentences if there are no pictures."""
     manifest = index.manifest
-    known = index.statistics(find or ("image" if manifest.items["image"] else "text"), filters)
-    depth = candidates(MEASURED, manifest.rm, planned=True)
-    quick = quick_items(known, index.costs, manifest.n_query_terms, depth)
+    find = find or ("image" if manifest.items["image"] else "text")
+    known = index.statistics(find, filters)
+    rm, n_terms = manifest.budgets(find)
+    depth = candidates(MEASURED, rm, planned=True)
+    quick = quick_items(known, index.costs, n_terms, depth)
     return "all" if known.passing <= quick else "terms"
 
 

@@ -1,10 +1,11 @@
 """The budgets of an index under a dictionary: the cheapest that find a promised share of the exact
 nearest items.
 
-They are chosen when everything is loaded, on queries like real ones: captions of the index where it
-holds pictures too, else sentences that an encoder at hand encodes, else items that are moved by a
-part of the difference of two others. Items find each other more easily than sentences find them,
-because their near copies come first. So moved items look for the nearest with and without copies.
+They are chosen when everything is loaded, on queries like real ones: captions of the index ask for
+its pictures, and pictures for its captions, which have budgets of their own. Without captions,
+sentences that an encoder at hand encodes, else items that are moved by a part of the difference of
+two others. Items find each other more easily than sentences find them, because their near copies
+come first. So moved items look for the nearest with and without copies.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ from boc.vectors import unit_rows
 
 RECALL = 0.98
 HITS = 10  # hits that recall counts
+
+ASKED = ("captions", "pictures")
+"""Kinds of queries: items of the index that ask for items of the other modality."""
+FEWEST = 20
+"""Items at least that ask."""
 
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 """Terms of a query that are tried."""
@@ -96,12 +102,20 @@ def choose_budgets(
     searcher = Searcher(index)
     budgets = {}
     chosen = {"target": promised, "items": sum(counts.values())}
-    if counts[find] > least_items(index):
-        # A server that scores terms answers more slowly.
-        most = 80 if 0 < index.costs.unscored < math.inf else 400
+    # A server that scores terms answers more slowly.
+    most = 80 if 0 < index.costs.unscored < math.inf else 400
+
+    def choose(find: Modality) -> tuple[int, float, dict[str, float], _Sample]:
         sample = _sample_queries(index, source, find, encoder, most)
-        aim = 1 - (1 - promised) / EASIER if sample.kind == "captions" else promised
-        query_z, rm, figures = _Tuner(searcher, find, sample).choose(aim)
+        aim = 1 - (1 - promised) / EASIER if sample.kind in ASKED else promised
+        return *_Tuner(searcher, find, sample).choose(aim), sample
+
+    asking = len(held_out(counts["image"]))
+    if find == "image" and counts["text"] > least_items(index) and asking >= FEWEST:
+        query_z, rm, figures, _ = choose("text")
+        chosen["texts"] = {"rm": rm, "query_z": query_z, **figures}
+    if counts[find] > least_items(index):
+        query_z, rm, figures, sample = choose(find)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
@@ -157,10 +171,11 @@ def _sample_queries(
     encoder: Callable[[], Encoder] | None,
     most: int,
 ) -> _Sample:
-    captions = held_out(index.manifest.items["text"])[:: -(-250 // most)]
-    if find == "image" and len(captions) >= 20:
-        queries = np.concatenate(list(source.sample("text", captions)))
-        return _sample_of("captions", source, find, queries)
+    asking: Modality = "text" if find == "image" else "image"
+    chosen = held_out(index.manifest.items[asking])[:: -(-250 // most)]
+    if len(chosen) >= FEWEST:
+        queries = np.concatenate(list(source.sample(asking, chosen)))
+        return _sample_of(ASKED[asking == "image"], source, find, queries)
     if find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         queries = encoder().encode_texts(lines[:most]).vectors
@@ -217,7 +232,7 @@ def _sample_of(
             copies += alike.sum(axis=1)
             scores[alike] = -np.inf
             apart.add(scores, ids)
-    embeddings = Embeddings("text", queries)
+    embeddings = Embeddings("image" if kind == ASKED[1] else "text", queries)
     if moved is None:
         return _Sample(kind, embeddings, [near.truth()])
     # Copies beyond these hide all that lies farther away, for users too.

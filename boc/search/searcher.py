@@ -588,12 +588,16 @@ class Searcher:
         find = self.target(options.find)
         filters = cast("tuple[Filter, ...]", options.filters)
         planned = options.rm is None and options.query_z is None
-        rm = self.index.manifest.rm if options.rm is None else options.rm
+        rm, n_terms = self.index.manifest.budgets(find)
+        if options.rm is not None:
+            rm = options.rm
         metric = self._metric(options)
         depth = candidates(options.k, rm, planned=planned, by_vectors=metric == "dot")
         code = None
         if options.hybrid is None:
             growth = term_growth(self.index, find, filters, planned=planned)
+            if planned and n_terms is not None:
+                growth *= n_terms / (self.codec.query_budget or n_terms)
             code = self.codec.query_code(modality, growth)
             if code is not None:
                 code = replace(code, kept=options.query_z or 0)

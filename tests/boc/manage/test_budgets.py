@@ -120,6 +120,30 @@ def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> N
     assert costs[0] < costs[1]
 
 
+@pytest.mark.slow
+def test_other_pictures_find_captions_as_was_promised(tmp_path: Path) -> None:
+    pictures = [Item(f"i{i}", "image", "") for i in range(300)]
+    captions = [sentence(f"t{i}") for i in range(PICTURES)]
+    texts = rows(PICTURES, 2, -0.3)
+    path = write_features(
+        tmp_path / "made.h5",
+        Batch(pictures, Embeddings("image", rows(300, 1, 0.3))),
+        Batch(captions, Embeddings("text", texts)),
+    )
+    place = f"file:{tmp_path}"
+    build_index("made", path, at=place)
+    searcher = Searcher.open("made", place)
+    queries = rows(200, 3, 0.3)
+    best = np.argsort(-(queries @ texts.T), axis=1)[:, :10]
+    answers = searcher.search_vectors(Embeddings("image", queries), k=10, find="text")
+    pairs = zip(answers, best, strict=True)
+    recall = np.mean(
+        [len({f"t{row}" for row in mine} & {hit.id for hit in hits}) / 10 for hits, mine in pairs],
+    )
+    assert recall >= 0.96
+    assert searcher.index.manifest.recall["texts"]["measured"] >= 0.98
+
+
 def write_more(path: Path, vectors: np.ndarray) -> Path:
     items = [Item(f"{path.stem}{i}", "image", "") for i in range(len(vectors))]
     return write_features(path, Batch(items, Embeddings("image", vectors)))
