@@ -7,7 +7,7 @@ from boc.errors import EncoderError, needing
 from boc.plugins import RegionSource
 
 KINDS = {
-    "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0&nms=0.3", "detectors"),
+    "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0", "detectors"),
     "efficientnet": ("efficientnet", "load", "NAME?cells=0&crops=0", "eyes"),
     "files": ("precomputed", "load_files", "DIR", "encoders"),
     "grid": ("grid", "load", "", "encoders"),

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -46,27 +46,23 @@ SOURCE = (
 )
 
 
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-
-
 @dataclass(frozen=True)
 class BottomUpOptions:
     """Options of the source.
 
     At most ``top`` regions, the most confident first, of those whose class confidence reaches
-    ``threshold``. ``nms``: if two boxes overlap by more than this, the less confident one loses the
-    class. The defaults are those of the published features of 36 regions per picture, of any
+    ``threshold``. If two boxes overlap by more than .3, the less confident one loses the class. The
+    defaults are those of the published features of 36 regions per picture, of any
     confidence; ``threshold=0.2`` and ``top=100`` those of 10 to 100, apart from the least number.
     VSRN++ quotes a threshold of 0.3.
     """
 
     top: Annotated[int, Meta(ge=1)] = 36
-    threshold: Share = 0.0
-    nms: Share = 0.3
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 def load(argument: str) -> BottomUpRegions:
-    """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are
+    """Return the source ``FILE?top=36&threshold=0``. EncoderError if the weights are
     missing or do not fit."""
     name, options = parse_spec(argument, BottomUpOptions)
     return BottomUpRegions(Path(name), options)
@@ -84,7 +80,7 @@ class BottomUpRegions:
         self._options = options
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
-        decides = f"bottomup {sha256(path)} {options.top} {options.threshold} {options.nms}"
+        decides = f"bottomup {sha256(path)} {options.top} {options.threshold} 0.3"
         spec = write_spec("bottomup", str(path.resolve()), options)
         self.identity = Identity(
             spec,
@@ -98,7 +94,7 @@ class BottomUpRegions:
         _, height, width = pixels.shape
         # Proposals are dropped whose shorter side is below 16 pixels of the original picture.
         boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
-        sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
+        sure = confidence(boxes, probabilities, 0.3).cpu().numpy()
         corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
         selected, rows = select(corners, sure, self._options)
         return Regions(features.cpu().numpy()[rows], selected)

@@ -384,7 +384,7 @@ def test_options_choose_the_regions(
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert again.identity == source.identity
     assert np.array_equal(again(image).features, few.features)
-    queries = ("top=3", "top=3&nms=0.5", "top=3&threshold=0.2")
+    queries = ("top=3", "top=4", "top=3&threshold=0.2")
     sources = [regions.load(f"bottomup:{weights}?{query}") for query in queries]
     assert len({source.identity.digest for source in sources}) == 3
 
@@ -416,14 +416,14 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("size=3", "unknown parameter 'size=3'; known: top=36, threshold=0.0, nms=0.3"),
+        ("size=3", "unknown parameter 'size=3'; known: top=36, threshold=0.0"),
         ("top", "unknown parameter 'top'"),
         ("", "unknown parameter ''"),
         ("top=many", "top is 'many' (expected `int`, got `str`); known: top=36"),
         ("top=3&top=4", "top is given twice"),
         ("top=0", "top is '0' (expected `int` >= 1)"),
         ("threshold=2", "threshold is '2' (expected `float` <= 1.0)"),
-        ("nms=nan", "nms is 'nan' (expected `float` >= 0.0)"),
+        ("threshold=nan", "threshold is 'nan' (expected `float` >= 0.0)"),
     ],
 )
 def test_wrong_options(
