@@ -122,6 +122,9 @@ MODELS += 'TERN with alignment=$(F)/photos-align.h5' 'TERN with alignment=$(F)/p
 endif
 $(OUT)/models.csv: $(RECIPES:%=$(F)/%.h5)
 	$(call rows,paper.models $(MODELS) --floor $(F)/regions.h5 --train $(TRAIN))
+# By name only: 16 trainings.
+$(OUT)/vsrnpp-tables.csv: $(F)/regions.h5 $(TRAIN) $(DEV)
+	$(call rows,paper.vsrnpp_tables $< --train $(TRAIN) --test $(DEV) --out $(F)/vsrnpp)
 $(OUT)/table1.csv: $(LEARNED) $(ALONES)
 	$(call rows,paper.table1 $(T) $(FIT) --alone-train $(F)/alone-train.h5 --alone-dev $(F)/alone-dev.h5 \
 		--clusters $(CLUSTERS) --codebooks $(BOOKS))

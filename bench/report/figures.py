@@ -53,7 +53,6 @@ MEASURED_ON = {
     "growth": "synthetic vectors of 256 components",
     "server-memory": "1,000,000 synthetic vectors of 384 components",
     "rivals": "500 painted scenes",
-    "training-curves": "3,000 pictures of Flickr8k, 500 of them held out",
 }
 
 
@@ -312,19 +311,6 @@ def memory(axes: Sequence[Axes], table: Any) -> None:
         describe(ax, titles[state], "memory for files, of the bytes of the vectors", unit)
 
 
-def training(axes: Sequence[Axes], table: Any) -> None:
-    """Draw recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
-    for ax, (what, unit) in zip(axes, {"R@10": "R@10, %", "NDCG": "NDCG@25"}.items(), strict=True):
-        for style, (name, mine) in enumerate(table.groupby("model", sort=False)):
-            for side in DIRECTIONS.values():
-                line = mine.dropna(subset=f"{side} {what}")
-                dashed = side == "picture to sentence"
-                if len(line):
-                    y = line[f"{side} {what}"]
-                    draw_line(ax, f"{name}, {side}", line["step"], y, style, dashed)
-        describe(ax, f"{what} on pictures held out", "steps", unit)
-
-
 def all_codes(axes: Sequence[Axes], table: Any) -> None:
     """Draw recall of each code against the postings that it reads, with the front that no code is
     beyond; some of it have names. Several rows of a code, by other seeds, are one point with a bar
@@ -489,7 +475,6 @@ PLOTS = {
         3,
         (15, 5.2),
     ),
-    "training": Plot("Validation while training", training),
     "codes": Plot("Codes by the postings that they read", all_codes, size=(12.5, 5)),
     "rivals": Plot(
         "Exact top ten among the first tenth; solid: ours, dashed: others",

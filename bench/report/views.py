@@ -411,14 +411,14 @@ def pointing(rows: Rows) -> Table:
     )
 
 
-def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
-    """Show a line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the
+def ablations(rows: Rows, number: str) -> Table:
+    """Show a line per line of Table 5 or 6 of VSRN++: the value here, and in parentheses the
     printed one."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
             lines.setdefault(row["line"], {})[row["measure"]] = fill(
-                f"{{found:.{digits}f}} ({{printed}})",
+                "{found:.1f} ({printed})",
                 row,
             )
     measures = list(next(iter(lines.values()), {}))
@@ -580,7 +580,6 @@ VIEWS: dict[str, View] = {
     "growing": growing,
     "planned": plan_indexes,
     "extrapolated": extrapolate,
-    "times": lambda rows: ablations(rows, "4", digits=2),
     **{
         name: lambda rows, columns=columns: rows_table(rows.table, columns)
         for name, columns in LISTED.items()

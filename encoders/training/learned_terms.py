@@ -180,6 +180,7 @@ def train(
     z: int = Z,
     query_z: int = QUERY_Z,
     epochs: int = EPOCHS,
+    rate: float = 1e-3,
 ) -> Iterator[float]:
     """Change the head in place, and yield the mean loss of each epoch.
 
@@ -191,7 +192,7 @@ def train(
     steps = epochs * (len(pictures) // per_batch)
     adam = torch.optim.Adam(
         head.parameters(),
-        lr=1e-3,
+        lr=rate,
         betas=(0.9, 0.99),
     )
 

@@ -52,3 +52,24 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     for row in rows:
         assert 0 < float(row["R@10 code"]) <= 100
         assert float(row["postings"]) <= 40 * 64
+
+
+@pytest.mark.slow
+def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        numbers = range(30) if name == "train" else range(30, 40)
+        (tmp_path / name).write_text("\n".join(f"{number:03d}.png" for number in numbers))
+    small = "width=8 text=words epochs=1 batch_size=8 held_out=8 generation_hidden=8"
+    sets = " ".join(f"--set {setting}" for setting in small.split())
+    rows = run_rows(
+        "vsrnpp_tables.py",
+        f"{library}/regions.h5 --train {tmp_path}/train --test {tmp_path}/test "
+        f"--out {tmp_path}/out --line 'visual GSR' {sets}",
+    )
+    assert [row["line"] for row in rows] == ["visual GSR"] * 6
+    vectors = tmp_path / "out" / "vsrn-reasoning_layers=0.h5"
+    text = boc("evaluate", vectors, "--json").stdout
+    recalls = next(iter(json.loads(text).values()))["text_to_image"]
+    assert [float(row["found"]) for row in rows[:3]] == [
+        round(recalls[name], 1) for name in ("r1", "r5", "r10")
+    ]
