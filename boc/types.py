@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
@@ -391,14 +391,21 @@ class Filter:
     """A condition on a metadata field, which holds for an item if it holds for one of its values.
 
     "!=" holds if no value equals ``value``, so also for items without the field; all others do not
-    hold for these. With ``last``, a later date, "=" and "!=" compare with the time from ``value``
-    to ``last``, both included.
+    hold for these. With ``last``, a later date or text, "=" and "!=" compare with all from
+    ``value`` to ``last``, both included. "=" also holds if one of the ``others`` holds, conditions
+    on the same field; "!=" then holds if no "=" does.
     """
 
     field: str
     op: Literal["=", "!=", "<", "<=", ">", ">="]
     value: str | int | float | bool
     last: str | None = None
+    others: tuple[Filter, ...] = ()
+
+    @property
+    def alternatives(self) -> list[Filter]:
+        """The condition itself and the others, each alone."""
+        return [replace(self, others=()), *self.others]
 
 
 @dataclass(frozen=True, eq=False)

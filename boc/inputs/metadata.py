@@ -35,6 +35,7 @@ Value: TypeAlias = str | int | float | bool
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
 LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
 SHOWN = 100  # characters of a cell that an error shows
+LAST = "\U0010ffff"  # the last character, so that nothing that begins alike follows
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -170,7 +171,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     """Parse a condition: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
     A year, a month (2021-05) or a day stands for its whole time: "<=" includes it, ">" begins after
-    it, and "=" holds within it. BocError names the known fields, or the rule.
+    it, and "=" holds within it. A bar parts several values, of which one has to be there. A folder
+    stands for all below it; "==" means the folder alone. BocError names the known fields, or the
+    rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
@@ -190,13 +193,21 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
             f"value that begins with {value[0]}",
         )
     kind = _filterable(name, types)
-    try:
-        return check_filter(
-            Filter(name, op, value if kind == "date" else parse_value(value, kind)),
-            types,
-        )
-    except ValueError:
-        raise no_value(name, kind, value) from None
+    parts = [value]
+    if op in ("=", "!="):
+        parts = [part.strip() for part in value.split("|") if part.strip()]
+    filters = []
+    for part in parts:
+        try:
+            each = Filter(name, op, part if kind == "date" else parse_value(part, kind))
+        except ValueError:
+            raise no_value(name, kind, part) from None
+        filters.append(each)
+        if name == "folder" and op in ("=", "!=") and match[2] != "==":
+            filters.append(replace(each, value=f"{part}/", last=f"{part}/{LAST}"))
+    if not filters:
+        raise no_value(name, kind, value)
+    return check_filter(replace(filters[0], others=tuple(filters[1:])), types)
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
@@ -206,9 +217,16 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     op = condition.op
     value = condition.value
     kind = _filterable(name, types)
+    if condition.others:
+        kinds = {(each.field, each.op) for each in condition.alternatives}
+        if len(kinds) > 1 or op not in ("=", "!="):
+            raise BocError(f"{name} by {op!r} has other conditions; give = or != of one field")
+        checked = [check_filter(part, types) for part in condition.alternatives]
+        return replace(checked[0], others=tuple(checked[1:]))
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
         raise BocError(f"{name} of type {kind} does not compare by {op!r}; take = or !=")
-    if condition.last is not None and (kind != "date" or op not in ("=", "!=")):
+    ranged = kind in ("date", "keyword") and op in ("=", "!=")
+    if condition.last is not None and not ranged:
         raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
     if kind == "date" and condition.last is None:
         try:
@@ -235,7 +253,10 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     """Return whether ``condition`` holds for an item with these ``fields``."""
     values = values_of(fields, condition.field)
     if condition.op == "!=":
-        return not holds(replace(condition, op="="), fields)
+        equal = [replace(each, op="=") for each in condition.alternatives]
+        return not any(holds(each, fields) for each in equal)
+    if condition.others:
+        return any(holds(each, fields) for each in condition.alternatives)
     if condition.last is not None:
         return any(condition.value <= value <= condition.last for value in values)
     compare = _COMPARE[condition.op]

@@ -85,18 +85,19 @@ class TextStore:
         """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but
         text."""
         mask = np.zeros(self.n, np.bool_)
-        if condition.field in self._fields and condition.value == condition.value:
-            start, stop = self._span(condition)
-            parameters = (
-                start * self._width + 1,
-                (stop - start) * self._width,
-                self._fields[condition.field][0],
-            )
-            entries = self._read(
-                "SELECT substr(rows, ?, ?) FROM fields WHERE field = ?",
-                parameters,
-            )
-            mask[self._check_rows(_unpack(entries[0][0] or b"", self._width))] = True
+        for each in condition.alternatives:
+            if each.field in self._fields and each.value == each.value:
+                start, stop = self._span(each)
+                parameters = (
+                    start * self._width + 1,
+                    (stop - start) * self._width,
+                    self._fields[each.field][0],
+                )
+                entries = self._read(
+                    "SELECT substr(rows, ?, ?) FROM fields WHERE field = ?",
+                    parameters,
+                )
+                mask[self._check_rows(_unpack(entries[0][0] or b"", self._width))] = True
         return ~mask if condition.op == "!=" else mask
 
     @_telling_damage

@@ -405,6 +405,9 @@ def search_body(
 def condition(filter: Filter, layout: Layout) -> Json:
     """Return the clause of a condition on metadata; of ``!=``, the clause that must not hold."""
     name = layout.meta(filter.field)
+    if filter.others:
+        some = [condition(each, layout) for each in filter.alternatives]
+        return {"bool": {"should": some, "minimum_should_match": 1}}
     if filter.op not in ("=", "!="):
         bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[filter.op]
         return {"range": {name: {bound: filter.value}}}

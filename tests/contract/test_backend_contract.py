@@ -345,6 +345,11 @@ CONDITIONS = PERIODS | st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
 )
 
 
+ANY_OF = st.tuples(st.sampled_from(["=", "!="]), *[st.sampled_from(VALUES["tag"])] * 2).map(
+    lambda drawn: Filter("tag", *drawn[:2], others=(Filter("tag", drawn[0], drawn[2]),)),
+)
+
+
 def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
     items = with_fields(40)
     terms = random_terms(
@@ -368,7 +373,7 @@ def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
 
     @settings(max_examples=60)
     @given(
-        filters=st.lists(CONDITIONS, max_size=3),
+        filters=st.lists(CONDITIONS | ANY_OF, max_size=3),
         k=st.sampled_from([5, 50]),
         kind=st.sampled_from([None, *MODALITIES]),
     )

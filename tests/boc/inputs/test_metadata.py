@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,11 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
         data.draw(value),
     )
     assert holds(condition, fields) == slow(condition, fields)
+    if condition.op in ("=", "!="):
+        other = replace(condition, value=data.draw(value))
+        both = replace(condition, others=(other,))
+        parts = [slow(condition, fields), slow(other, fields)]
+        assert holds(both, fields) == (any(parts) if condition.op == "=" else all(parts))
     opposite = Filter(name, "!=", condition.value)
     assert holds(opposite, fields) != holds(
         Filter(name, "=", condition.value),
@@ -443,8 +449,8 @@ def test_bad_filter(text: str, words: list[str]) -> None:
             "has no last value",
         ),
         (
-            Filter("tag", "=", "a", "b"),
-            "of type keyword by '=' has no last value",
+            Filter("tag", "<", "a", "b"),
+            "of type keyword by '<' has no last value",
         ),
         (
             Filter("sharpness", "<", math.inf),
@@ -499,3 +505,25 @@ def test_fields_beyond_the_declared_are_named() -> None:
         is None
     )
     assert undeclared_field(items, {"tag": "keyword"}) == "year"
+
+
+def test_a_bar_parts_values_and_a_folder_holds_its_folders() -> None:
+    types: dict[str, FieldType] = {"folder": "keyword", "year": "integer", "taken": "date"}
+    folders = ["2024", "2024/Rome", "2023", "20245", "2024-old/x"]
+    for text, expected in (
+        ("folder=2024", {"2024", "2024/Rome"}),
+        ("folder==2024", {"2024"}),
+        ("folder=2023|2024-old", {"2023", "2024-old/x"}),
+        ("folder!=2023|2024", {"20245", "2024-old/x"}),
+    ):
+        condition = parse_filter(text, types)
+        assert check_filter(condition, types) == condition
+        assert {each for each in folders if holds(condition, {"folder": each})} == expected
+    years = parse_filter("year=2|3", types)
+    assert [holds(years, {"year": year}) for year in (1, 2, 3, [1, 3])] == [False, True, True, True]
+    months = parse_filter("taken=2021-01|2021-03", types)
+    days = [f"2021-0{month}-15T00:00:00" for month in (1, 2, 3)]
+    assert [holds(months, {"taken": day}) for day in days] == [True, False, True]
+    for text, message in (("year=2|x", "'x' is not"), ("year=|", "year is of type integer")):
+        with pytest.raises(BocError, match=message):
+            parse_filter(text, types)

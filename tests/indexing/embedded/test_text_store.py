@@ -139,22 +139,10 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
         for each in (row if isinstance(row, list) else [row])
     ]
     bound = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
-    return items, Filter(
-        name,
-        draw(
-            st.sampled_from(
-                [
-                    "=",
-                    "!=",
-                    "<",
-                    "<=",
-                    ">",
-                    ">=",
-                ],
-            ),
-        ),
-        bound,
-    )
+    condition = Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), bound)
+    if condition.op in ("=", "!=") and draw(st.booleans()):
+        condition = replace(condition, others=(replace(condition, value=draw(ASKED[name])),))
+    return items, condition
 
 
 @pytest.mark.slow
