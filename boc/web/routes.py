@@ -185,7 +185,7 @@ def library(
 @api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
     """Keep a picture: in the folder that the owner named, and in the index, which shows it within
-    seconds. The same picture is kept once."""
+    seconds. The same picture is kept once, and one that cannot be encoded not at all."""
     folder = service.settings.keep
     if folder is None or sent is None:
         raise ProblemError(403, "the owner of this server keeps no pictures of others")
@@ -193,22 +193,26 @@ def keep_picture(service: Served, sent: Sent) -> Response:
         kind = str(image.format).lower()
     stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]
     path = Path(folder) / f"{stem}-{sent.key[:12]}.{kind}"
-    with replacing(path) as temporary:
-        shutil.copyfile(sent.path, temporary)
-    # Its name is that of the next sync, where the folder is that of the index.
-    report = service.library.do(
-        lambda snapshot: add_pictures(
-            snapshot.searcher,
-            service.settings.name,
-            service.settings.at,
-            [path],
-            ids=None,
-            fields=None,
-            metadata=None,
-            ocr=False,
-            progress=silent,
-        ),
-    )
+    with ExitStack() as undo:
+        if not path.exists():
+            undo.callback(path.unlink, missing_ok=True)
+        with replacing(path) as temporary:
+            shutil.copyfile(sent.path, temporary)
+        # Its name is that of the next sync, where the folder is that of the index.
+        report = service.library.do(
+            lambda snapshot: add_pictures(
+                snapshot.searcher,
+                service.settings.name,
+                service.settings.at,
+                [path],
+                ids=None,
+                fields=None,
+                metadata=None,
+                ocr=False,
+                progress=silent,
+            ),
+        )
+        undo.pop_all()
     return as_json({"id": path.name, "replaced": report.replaced > 0})
 
 

@@ -3,15 +3,18 @@ owner keeps them."""
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from boc import Searcher, build_index, plugins
+from boc.errors import BackendError
 from boc.manage.sync import sync_index
 from tests.boc.web.test_api import client_of
 from tests.helpers import boc, draw_pictures, run
 
 pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
+routes = pytest.importorskip("boc.web.routes", reason="the page needs the extra web")
 
 MODEL = Path(__file__).resolve().parents[3] / "demo" / "model"
 TOKEN = {"Authorization": "Bearer secret"}
@@ -64,6 +67,28 @@ def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path) -> None:
     }
     report = sync_index("photos", pictures, at=at)
     assert (report.encoded, report.same + report.changed) == (0, 7)
+
+
+def test_a_picture_that_cannot_be_encoded_is_not_kept(
+    pictures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = f"file:{tmp_path / 'at'}"
+    searcher = Searcher.open("photos", at)
+    client = client_of(searcher, tmp_path, at=at, token="secret", keep=pictures)
+    there = {path.name: path.read_bytes() for path in pictures.iterdir()}
+    sent = {"image": ("x.png", (tmp_path / "more" / "images" / "007.png").read_bytes())}
+    for error in (BackendError("no room"), MemoryError()):
+        with monkeypatch.context() as patch:
+            patch.setattr(routes, "add_pictures", Mock(side_effect=error))
+            assert client.post("/api/library", files=sent, headers=TOKEN).status_code >= 400
+        assert {path.name: path.read_bytes() for path in pictures.iterdir()} == there
+    kept = client.post("/api/library", files=sent, headers=TOKEN).json()["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(routes, "add_pictures", Mock(side_effect=BackendError("no room")))
+        assert client.post("/api/library", files=sent, headers=TOKEN).status_code >= 400
+    assert (pictures / kept).exists()  # of the time before
 
 
 def test_a_server_without_token_keeps_nothing(pictures: Path, tmp_path: Path) -> None:
