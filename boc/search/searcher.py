@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 KEPT = 64  # options of searches, for the next query with the same
-FUSED = 10_000  # hits of a ranking that are fused at most
+FUSED = 2_000  # hits of a ranking that are fused at most
 BLOCK = 256  # queries per request of a batch
 ZERO = "all scores are 0: the query is like nothing here"
 
@@ -660,7 +660,12 @@ class Searcher:
         if not self._goes_on(options):
             return self._one_request(queries, options, stages)
         lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
-        for size in pages(options.k):
+        sizes = pages(options.k)
+        if options.hybrid is not None:
+            # Lists that are fused of as many hits begin alike.
+            rm = self.index.manifest.rm
+            sizes = [size for size in sizes if rm * size < FUSED] + sizes[-1:]
+        for size in sizes:
             deeper = self._one_request(queries, replace(options, k=size), stages)
             for hits, others in zip(lists, deeper, strict=True):
                 known = {hit.id for hit in hits}
