@@ -105,13 +105,6 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
     return words, np.array(of, np.int64)
 
 
-def carries_content(pieces: Sequence[str]) -> list[bool]:
-    """Return for each word-piece of a sentence whether its word is no stop-word."""
-    words, of = whole_words(pieces)
-    stops = stop_words()
-    return [words[number] not in stops for number in of.tolist()]
-
-
 def distinctive(
     counts: Mapping[str, int],
     size: float,

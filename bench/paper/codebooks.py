@@ -4,7 +4,7 @@ given."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -15,7 +15,14 @@ from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import kmeans
 from boc.clustering.make_codebook import SAMPLE, check_files, cluster, sources_of
 from boc.inputs.features import FeatureFile
-from boc.labels import carries_content, stop_words, whole_words
+from boc.labels import stop_words, whole_words
+
+
+def carries_content(pieces: Sequence[str]) -> list[bool]:
+    """Return for each word-piece of a sentence whether its word is no stop-word."""
+    words, of = whole_words(pieces)
+    stops = stop_words()
+    return [words[number] not in stops for number in of.tolist()]
 
 
 class Codebooks:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bench.paper.codebooks import carries_content
 from boc.codecs import (
     CReLU,
     DeepPermutation,
@@ -36,7 +37,6 @@ from boc.codecs import (
 )
 from boc.codecs.base import Step
 from boc.errors import BocError
-from boc.labels import carries_content
 from boc.types import Embeddings, Modality, Ragged
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE

@@ -78,17 +78,6 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
-def text_of(record: dict[str, Any]) -> str:
-    """Return the text of an object of JSON Lines, after its title if it has one."""
-    names = ("title", "text", "contents", "content")
-    return " ".join(str(record[name]) for name in names if record.get(name))
-
-
-def id_of(record: dict[str, Any], number: int) -> str:
-    """Return the id of an object of JSON Lines, or the ``number`` of its line."""
-    return str(record.get("id", record.get("_id", number)))
-
-
 def check_text(cells: list[str]) -> str | None:
     """Return what is wrong with some texts that are to be stored, or None."""
     text = "".join(cells)

@@ -26,6 +26,7 @@ from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
 from boc.types import Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, parameter_words, unknown
+from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import PixelBudget
 from boc.web.pictures.uploads import Upload
@@ -136,7 +137,7 @@ class Library:
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._encoding = threading.Lock()
+        self._batcher = Batcher()
         self._sentences: Recent[Embeddings] = Recent(1024)
         self._pictures: Recent[Embeddings] = Recent(64)
 
@@ -159,8 +160,7 @@ class Library:
         text = nfc(text)
 
         def make() -> Embeddings:
-            with self._encoding:
-                return encoder.encode_texts([text])
+            return self._batcher(encoder.encode_texts, text)
 
         return self._sentences.get((encoder.identity.digest, text), make)
 
@@ -178,7 +178,7 @@ class Library:
         def make() -> Embeddings:
             with self._budget.of(path, name):
                 prepared = encoder.prepare(ImageRef(name, path))
-            with self._encoding:
+            with self._batcher.encoding:
                 return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)

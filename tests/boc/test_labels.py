@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bench.paper.codebooks import carries_content
 from boc.errors import ManifestError
 from boc.labels import (
     Box,
     Example,
     IndexLabels,
     Label,
-    carries_content,
     content_words,
     distinctive,
     pack_labels,

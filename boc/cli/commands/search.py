@@ -279,28 +279,18 @@ def search_file(
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
     """Return the ids and sentences of a file; ids are the numbers of lines by default."""
-    from boc.inputs.text_lines import id_of, json_lines, text_of
-
     shown = f"--queries {path}"
-    lines = options.read_lines(str(path), shown, "sentences")
     pairs = []
-    if path.suffix.lower() == ".jsonl":
-        faults: list[str] = []
-        for number, record in json_lines(path, faults):
-            if isinstance(record, dict):
-                pairs.append((id_of(record, number), text_of(record)))
-        leave_out(shown, faults)
-    else:
-        for number, line in enumerate(lines, 1):
-            id = str(number)
-            text = line
-            if path.suffix.lower() == ".tsv":
-                id, tab, text = line.partition("\t")
-                if not tab:
-                    raise BocError(
-                        f"{shown}: {line[:60]!r} has no tab; write ID, a tab and the sentence",
-                    )
-            pairs.append((id.strip(), text.strip()))
+    for number, line in enumerate(options.read_lines(str(path), shown, "sentences"), 1):
+        id = str(number)
+        text = line
+        if path.suffix.lower() == ".tsv":
+            id, tab, text = line.partition("\t")
+            if not tab:
+                raise BocError(
+                    f"{shown}: {line[:60]!r} has no tab; write ID, a tab and the sentence",
+                )
+        pairs.append((id.strip(), text.strip()))
     for id, count in Counter(id for id, _ in pairs).items():
         if count > 1:
             raise BocError(f"{shown}: the id {id!r} stands twice; give each sentence its own")
