@@ -11,7 +11,6 @@ from boc import plugins
 from boc.errors import BocError
 from boc.inputs.images import is_picture, picture_file
 from boc.manage.build import PLACE, add_items, delete_items
-from boc.manage.copy import copy_index
 from boc.manage.facts import index_facts
 from boc.manage.index_sources import paths_of
 from boc.manage.pictures import add_pictures
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from boc import (
         CompactReport,
-        CopyReport,
         DeleteReport,
         DuplicateGroup,
         Evaluation,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
         SyncReport,
         Verification,
     )
-    from boc.codecs import Code
     from boc.inputs.images import Picture
     from boc.inputs.metadata import Metadata
     from boc.names import Metric, Modality
@@ -321,37 +318,6 @@ class Index:
         BackendError if the index would be empty.
         """
         report = delete_items(self.name, _several(ids), at=self.at)
-        self.refresh()
-        return report
-
-    def copy(
-        self,
-        new: str | None = None,
-        *,
-        to: str | Path | None = None,
-        code: str | Code | None = None,
-        rm: float | None = None,
-        recall: float | None = None,
-        rerank: Metric | None = None,
-        replace: bool = False,
-        progress: bool | Progress = False,
-    ) -> CopyReport:
-        """Copy the index to the name ``new``, the place or the file ``to``, or another ``code``.
-
-        The options are those of ``boc.copy_index``.
-        """
-        report = copy_index(
-            self.name,
-            new,
-            at=self.at,
-            to=to,
-            code=code,
-            rm=rm,
-            recall=recall,
-            rerank=rerank,
-            replace=replace,
-            progress=progress,
-        )
         self.refresh()
         return report
 

@@ -83,7 +83,9 @@ RIGHT: list[Callable[[boc.Index], Any]] = [
     lambda index: isinstance(index.duplicates(0.9999), list),
     lambda index: 0 < index.evaluate("photos.h5").recalls.text_to_image.r10 <= 100,
     lambda index: index.evaluate("photos.h5", ndcg="rouge-l").ndcg is not None,
-    lambda index: index.copy("other").images == 40 and boc.delete_index("other") == 120,
+    lambda index: (
+        boc.copy_index("photos", "other").images == 40 and boc.delete_index("other") == 120
+    ),
     lambda index: index.compact().after > 0,
     lambda index: index.add("a.png").images == 1 and index["a.png"].path == Path("a.png").resolve(),
     lambda index: index.add(Path("a.png"), id="x") and index["x"].fields["width"] == 64,
