@@ -27,7 +27,7 @@ from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
 
-from ..networks.base import Network, signed_power
+from ..networks.base import Encodings, Network, signed_power
 from ..runtime.device import fast_bfloat16
 from ..runtime.hubs import HubBank
 from ..runtime.model_config import WEIGHTS
@@ -392,15 +392,20 @@ class Trainer:
         numbers: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute the vectors of pictures, and of captions by number."""
-        network = self.network.eval()
-        images = []
-        for start in range(0, len(pictures), EVAL_BATCH):
-            inputs = self.regions(pictures[start : start + EVAL_BATCH])
-            images.append(network.images(*(each.to(self.device) for each in inputs)).vectors)
-        chunks = self.captions.encode(network, numbers, self.device)
+        images = [encoded.vectors for encoded, _ in self._images(pictures)]
+        chunks = self.captions.encode(self.network, numbers, self.device)
         texts = in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T
         one, other = (each.float().cpu().numpy() for each in (torch.cat(images), texts))
         return one, other
+
+    def _images(self, pictures: NDArray[np.int64]) -> Iterator[tuple[Encodings, Tensor]]:
+        """Yield batches of encoded pictures, with the rows of their sets that are regions."""
+        network = self.network.eval()
+        for start in range(0, len(pictures), EVAL_BATCH):
+            inputs = self.regions(pictures[start : start + EVAL_BATCH])
+            features, boxes, lengths = (each.to(self.device) for each in inputs)
+            images = network.images(features, boxes, lengths)
+            yield images, network.region_mask(lengths, images.sets.shape[1])
 
     def bank(self) -> HubBank | None:
         """Return the bank of queries of the best weights, None where pictures held out do not
@@ -419,22 +424,13 @@ class Trainer:
     def scores(self) -> NDArray[np.float32]:
         """Compute the ranking scores (captions, pictures) of the held-out pictures and all their
         captions."""
-        network = self.network.eval()
         objective = self.objective.eval()
-        pairs = self.held_out
-        numbers = np.concatenate(pairs.captions)
-        parts = [
-            self.captions.encode(network, numbers[start : start + EVAL_BATCH], self.device)
-            for start in range(0, len(numbers), EVAL_BATCH)
+        numbers = np.concatenate(self.held_out.captions)
+        chunks = self.captions.encode(self.network.eval(), numbers, self.device)
+        scores = [
+            objective.scores(objective.ranking, images, mask, chunks).cpu().numpy()
+            for images, mask in self._images(self.held_out.pictures)
         ]
-        scores = []
-        for start in range(0, len(pairs), EVAL_BATCH):
-            inputs = self.regions(pairs.pictures[start : start + EVAL_BATCH])
-            features, boxes, lengths = (each.to(self.device) for each in inputs)
-            images = network.images(features, boxes, lengths)
-            mask = network.region_mask(lengths, images.sets.shape[1])
-            columns = [objective.scores(objective.ranking, images, mask, part) for part in parts]
-            scores.append(torch.cat(columns, dim=1).cpu().numpy())
         by_caption = np.concatenate(scores).T
         return np.ascontiguousarray(by_caption, np.float32)
 
