@@ -80,5 +80,6 @@ def knows_none(
     """Return whether an encoder that has counts knows no word of a sentence, in whatever script."""
     if not counts:
         return False
-    words = _LETTERS.findall(nfc(text).lower())
-    return not any(word in vocabulary or counts.get(word) for word in words)
+    words = [*_LETTERS.findall(nfc(text).lower()), *content_words(nfc(text))]
+    forms = [form for word in words for form in _forms(word)]
+    return not any(form in vocabulary or counts.get(form) for form in forms)
