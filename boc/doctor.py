@@ -33,7 +33,7 @@ USES = {
     "web": "boc serve",
     "watch": "boc sync --watch",
 }
-"""The purpose of each extra; those of developers are not checked."""
+"""The purpose of each extra; extras of developers are not checked."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -63,7 +63,7 @@ def examine(places: Iterable[str]) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Yield findings on the packages that boc always needs, and on those of each extra."""
+    """Yield findings on the packages that boc always needs, and on the packages of each extra."""
     try:
         requirements = metadata.requires("boc") or []
     except metadata.PackageNotFoundError:

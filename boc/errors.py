@@ -90,9 +90,8 @@ class BocError(_HintedError):
     """An error that the user can correct. The command line prints it as one line and exits with
     status 1.
 
-    ``http_status`` is that of a web service: 400 if the request is at fault, 500 and 503 if the
-    service is.
-    """
+    ``http_status`` is the status of a web service: 400 if the request is at fault, 500 and 503 if
+    the service is."""
 
     http_status = 400
 

@@ -127,11 +127,11 @@ class Index:
         """Return the k best items for a query, best first.
 
         A query is a sentence, a picture, items that hits should be ``like`` and ``unlike`` (one id
-        or several), or these together; or a vector of the encoder (d,), that of a sentence. A
+        or several), or these together; or a vector of the encoder (d,), as of a sentence. A
         picture is a path, a PIL image, an array (height, width, 3) of uint8, bytes or a binary
         file.
 
-        The ``options`` are those of ``boc.SearchOptions``: ``filters`` as on the command line,
+        The ``options`` are the fields of ``boc.SearchOptions``: ``filters`` as on the command line,
         ``"width>=1000"``, or a list of these; ``find``, ``sort``, ``collapse``,
         ``rm``, ``rerank``, ``query_z`` and ``hybrid``. A hit has ``id``,
         ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
@@ -243,7 +243,7 @@ class Index:
         uint8, bytes or binary files, which are stored without a path. Their ids are ``id`` or
         ``ids``, by default the names of the files; ``fields`` are metadata values of all
         of them. Or it is a folder of pictures, a CSV of image,caption, or feature files,
-        whose options are those of ``boc.build_index``. A picture that cannot be read is in
+        with the options of ``boc.build_index``. A picture that cannot be read is in
         ``failed`` of the report; SourceError if none can.
         """
         single = is_picture(source) or isinstance(source, str) or not isinstance(source, Iterable)
@@ -294,7 +294,7 @@ class Index:
         """Bring the index in line with the pictures that it was made from: only new and changed
         ones are encoded.
 
-        The options are those of ``boc.manage.sync.sync_index``.
+        The options are as in ``boc.manage.sync.sync_index``.
         """
         report = sync_index(
             self.name,

@@ -56,7 +56,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
 
 
 class _Entries(Struct):
-    """What the entries of a manifest must be; those of a codec are checked where it is made."""
+    """The types of the entries of a manifest; a codec checks its own entries."""
 
     encoder: Identity
     codec: _Codec
@@ -84,7 +84,7 @@ class Manifest:
     number of postings, the default re-rank multiplier and metric, the type of the stored concept
     sets, None if there are none, the metadata fields of the items with their types, by their ids
     the states (size, modification and change time in ns) of picture files that could not be read,
-    the names of those facts of files that a table gave other values, and the recall that the
+    the names of facts of files to which a table gave other values, and the recall that the
     budgets were chosen for, with what was measured, empty if they were given by hand; and the
     patterns of names that folders of pictures are read without."""
 
@@ -127,7 +127,7 @@ class Manifest:
 
     @property
     def vector_floats(self) -> str:
-        """The type that holds the stored vectors without a loss: float32 for those rounded to
+        """The type that holds the stored vectors without a loss: float32 for vectors rounded to
         int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
@@ -242,7 +242,7 @@ class Manifest:
         return cls(**{**raw, "encoder": entries.encoder})
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
-        """Raise ManifestError unless ``arrays`` are those of the manifest."""
+        """Raise ManifestError unless ``arrays`` fit the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(

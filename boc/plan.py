@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from boc.types import Filter, Modality, SearchRequest
 
 Way: TypeAlias = Literal["terms", "all", "fill"]
-"""How candidates are found: those that share a term with the query; all items that pass; or the
-best of both, those that share a term first."""
+"""How candidates are found: items that share a term with the query; all items that pass; or the
+best of both, items that share a term first."""
 
 MOST = 2**31 - 1  # items of an index
 ALL_COMPARED = "all compared: the code took no part"
@@ -196,9 +196,8 @@ def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> 
     """Return the number of candidates of k hits, ``rm`` per hit.
 
     Unless the budgets were given by hand, all lists up to a page have the same, so that a shorter
-    list is the beginning of a longer one: by vectors those for which the recall was measured, by an
-    alignment those of a page.
-    """
+    list is the beginning of a longer one: by vectors the number for which the recall was measured,
+    by an alignment the number of a page."""
     if not planned or k > PAGE:
         return min(math.ceil(rm * k), MOST)
     measured = rm * (MEASURED if by_vectors else PAGE)

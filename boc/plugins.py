@@ -57,8 +57,8 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, that of a model folder ``models/photos``, or one with a
-    short name: ``clip``.
+    """Load the encoder ``KIND:ARGUMENT``, the encoder of a model folder ``models/photos``, or one
+    with a short name: ``clip``.
 
     ``runtime`` replaces ``device``."""
     if not isinstance(spec, (str, Path)):
@@ -201,8 +201,8 @@ class Engine(Protocol):
 
     @property
     def exact_vectors(self) -> bool:
-        """True if ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further
-        rounding."""
+        """True if ``vectors`` are the added vectors, in ``vector_dtype`` of the manifest, without
+        further rounding."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -293,7 +293,7 @@ class Engine(Protocol):
         """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an
         unknown id.
 
-        With ``among`` only those terms; fewer are faster. Not used by searches.
+        With ``among`` only these terms; fewer are faster. Not used by searches.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:
@@ -330,7 +330,7 @@ class IndexEditor(Protocol):
     repeated."""
 
     def put(self, rows: Rows) -> None:
-        """Add items, replacing those with the same ids; otherwise like ``IndexWriter.add``."""
+        """Add items, replacing items with the same ids; otherwise like ``IndexWriter.add``."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete items; return how many existed."""
@@ -386,8 +386,8 @@ class Backend(Protocol):
         """Open an index for editing; BackendError as ``open``."""
 
     def attach(self, name: str) -> ServerAttachment:
-        """Open what is attached, or will be, to the documents of the index ``name`` of another
-        program."""
+        """Open the code that is attached, or will be, to the documents of the index ``name`` of
+        another program."""
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""

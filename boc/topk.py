@@ -18,7 +18,7 @@ def topk(scores: NDArray[Any], k: int) -> Ints:
     """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to
     the lower index.
 
-    For ``scores`` (n, m), those of each row, (n, min(k, m)). Scores must not be NaN.
+    For ``scores`` (n, m), the best of each row, (n, min(k, m)). Scores must not be NaN.
     """
     if scores.ndim == 2:
         places = [topk(row, k) for row in scores]

@@ -36,7 +36,7 @@ class Item:
     """A picture or a sentence of an index.
 
     ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the
-    picture that the item belongs to: its own for a picture, that of the described picture for a
+    picture that the item belongs to: its own for a picture, the id of the described picture for a
     caption (empty for other sentences). ``fields`` is its metadata: values, or lists of values, of
     the fields that the manifest of the index declares.
     """
@@ -413,10 +413,9 @@ class QueryCode:
     """The coding of queries by their nearest centroids, for engines that can do it themselves.
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest
-    cosine among those of the nearest ``cells`` cells; their weights are exp((cosine - largest) /
-    temperature) times ``top``, rounded, and at least 1; the ``kept`` largest stay (0: all).
-    ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``.
-    """
+    cosine among the centroids of the nearest ``cells`` cells; their weights are exp((cosine -
+    largest) / temperature) times ``top``, rounded, and at least 1; the ``kept`` largest stay (0:
+    all). ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``."""
 
     mean: Floats
     centroids: tuple[NDArray[Any], ...]
@@ -492,7 +491,7 @@ class Rescore:
 class SearchRequest:
     """A request for the best ``k`` items of an index for each of n queries.
 
-    ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts
+    ``terms`` (n, V) belong to the queries, or a function that makes them. ``modality`` restricts
     the hits to pictures or sentences, ``filters`` to items that fulfil all of them. With
     ``rescore`` the k items are candidates, re-ranked where their vectors or concept sets are; an
     alignment needs ``modality``. ``code`` is how the vectors of ``rescore`` become terms, for an

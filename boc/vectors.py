@@ -26,7 +26,7 @@ def are_plain(rows: Any, width: int) -> bool:
         return False
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
         return False
-    return isfinite(np.vdot(rows, rows))  # the other products warn of what is beyond float32
+    return isfinite(np.vdot(rows, rows))  # the other products warn of values beyond float32
 
 
 def plain_rows(rows: Any, width: int | None, what: str) -> Floats:

@@ -48,7 +48,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     cache.
 
     Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only
-    weights. EncoderError says how to get what is missing, or what is wrong with an unusable model.
+    weights. EncoderError says how to get missing parts, or why a model cannot be used.
     """
     name, folder = find(argument)
     pair = models.pair_in(folder)

@@ -29,7 +29,7 @@ PATH = click.Path(path_type=Path)
 
 
 class Sentence(click.types.StringParamType):
-    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are
+    """Text of the command line, which the system hands over as bytes; bytes that are not UTF-8 are
     refused."""
 
     name = "text"
@@ -45,7 +45,7 @@ class Sentence(click.types.StringParamType):
 
 
 class TextCommand(click.Command):
-    """A command with a TEXT that may begin with a minus: what is no option of it goes behind --."""
+    """A command with a TEXT that may begin with a minus: unknown options go behind --."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""

@@ -137,15 +137,14 @@ class Centroids:
         z: int,
         cells: int,
     ) -> tuple[Ints, Floats]:
-        """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of
-        its nearest cells.
+        """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among the
+        centroids of its nearest cells.
 
         Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. ``cells``
-        is the number of cells searched, those of the nearest heads; the result is exact if ``cells
-        >= m``. More cells are searched if they could hold fewer than ``z`` centroids. Returns the
-        numbers of the centroids, ascending, and their cosines, (n, min(z, V)) each; ties go to the
-        lower number.
-        """
+        is the number of cells searched, the cells of the nearest heads; the result is exact if
+        ``cells >= m``. More cells are searched if they could hold fewer than ``z`` centroids.
+        Returns the numbers of the centroids, ascending, and their cosines, (n, min(z, V)) each;
+        ties go to the lower number."""
         z, cells = self.within(z, cells)
         numbers = np.empty((len(X), z), np.int64)
         cosines = np.empty((len(X), z), np.float32)
@@ -167,7 +166,7 @@ class Centroids:
         return numbers, cosines
 
     def owners(self, points: Directions, cells: int) -> Ints:
-        """Find the nearest centroid of each point among those of its nearest cells (n,)."""
+        """Find the nearest centroid of each point among the centroids of its nearest cells (n,)."""
 
         def owner(start: int) -> Ints:
             rows = points.rows[start : start + BATCH_ROWS].astype(np.float32)

@@ -1,7 +1,7 @@
 """Codebooks of concepts, and their files.
 
 A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,)
-strings, if the centroids are those of words; ``labels``, ``origin``, ``thresholds``, ``means``,
+strings, if the centroids stand for words; ``labels``, ``origin``, ``thresholds``, ``means``,
 ``axes`` of a ``Codebook``, if it has them; ``about``, JSON as UTF-8 bytes, with its other fields.
 """
 
@@ -34,15 +34,15 @@ ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes
 class Codebook:
     """Centroids of concepts, and their origin.
 
-    ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of
+    ``centroids`` is float32 (p, d). ``identity`` belongs to the encoder; ``sources`` the digests of
     the item lists of the feature files; ``options`` the options it was made with; ``concepts`` the
     number of vectors it was made from; ``words`` the word of each centroid, if they are of words;
     ``labels`` uint8, the labels of the centroids, packed by ``boc.labels``; ``origin`` float32 (d,)
     the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds``
-    float32 (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d)
-    the mean concept of pictures and of sentences, which is subtracted before concepts are compared
-    with the centroids; ``axes`` float32 (d, d) what they are multiplied by after that.
-    """
+    float32 (2, 2, p) the thresholds of learned terms, by modality and kind of row; ``means``
+    float32 (2, d) the mean concept of pictures and of sentences, which is subtracted before
+    concepts are compared with the centroids; ``axes`` float32 (d, d) what they are multiplied by
+    after that."""
 
     centroids: Floats
     identity: Identity
@@ -189,8 +189,8 @@ class Codebook:
 
 
 def weights(identity: Identity) -> str:
-    """Return the digest of an encoder's weights, which its variants share; that of a variant is
-    VARIANT:DIGEST."""
+    """Return the digest of an encoder's weights, which its variants share; the digest of a variant
+    is VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 

@@ -61,7 +61,7 @@ class Step:
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[Mapping[str, NDArray[Any]]] = {}
-    """Those of ``learned`` that older indexes lack, and what they stand for there."""
+    """The names in ``learned`` that older indexes lack, and what they stand for there."""
     retired: ClassVar[Mapping[str, Any]] = {}
     """Parameters that older indexes have besides, and the one value of each that is still read."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -244,7 +244,7 @@ class ConceptStep(Step):
 
 
 class BookTerms(Step):
-    """A step whose terms are those of a codebook, of which it keeps ``z`` per document and
+    """A step whose terms come from a codebook, of which it keeps ``z`` per document and
     ``query_z`` per query."""
 
     def __init__(
@@ -272,7 +272,7 @@ EMPTY: dict[str, NDArray[Any]] = {
     "axes": np.empty((0, 0), np.float32),
     "thresholds": np.empty(0, np.float32),
 }
-"""Arrays that a step has in place of those that its codebook lacks."""
+"""Arrays that a step has in place of arrays that its codebook lacks."""
 
 
 def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:

@@ -47,14 +47,14 @@ class Dictionary(Step):
     estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
     exp((s - s_max) / temperature), where s are the cosines.
 
-    The vocabulary must be learned from vectors like those to be indexed and searched, of both
+    The vocabulary must be learned from vectors like the indexed and searched vectors, of both
     modalities if both are used; a query then reads about a hundredth of the postings of signed
     components (``CReLU``) at the same recall.
 
     Parameters
     ----------
     terms : int or None, default=None
-        Size V of the vocabulary, 1 to 262,144; None means that of ``vocabulary_size`` for n items
+        Size V of the vocabulary, 1 to 262,144; None means ``vocabulary_size`` for n items
         (see ``fit``). Fewer are learned if the rows have fewer distinct directions.
     z : int, default=2
         Terms kept per document, 1 to 16; at most V are kept.
@@ -279,7 +279,7 @@ def _term_rows(
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
-    """``frequencies`` of the terms ``numbers``, both (n, z), without those of the zero rows of
+    """``frequencies`` of the terms ``numbers``, both (n, z), without the terms of the zero rows of
     ``rows`` (n, d)."""
     terms = terms_of(frequencies, numbers.astype(np.int32), n_terms)
     terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])

@@ -12,7 +12,7 @@ vectors over the centroids::
 
 A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density``
 percent of the pictures exceed; what lies below counts as t_k, and is not stored. The thresholds add
-the same to the scores of all pictures for a sentence, so that the order is that of max(s[k], t_k)
+the same to the scores of all pictures for a sentence, so that the order follows from max(s[k], t_k)
 in the place of s[k].
 """
 

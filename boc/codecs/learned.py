@@ -5,7 +5,7 @@ With w_k the direction of term k, and t its threshold for rows of this modality 
 
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
-The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm
+The form follows SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm
 that keeps single terms small. Both modalities have the same terms. One threshold per modality and
 kind does what centring does, since w . (r - m) is w . r less a constant.
 ``encoders.training.learned_terms`` learns them from captions.

@@ -251,8 +251,8 @@ class Code:
 
     def budgets(self, dim: int) -> tuple[int, int]:
         """Return the terms of an item and of a query under a code of components, for vectors of
-        ``dim`` components: those of the code, or the defaults limited to twice the components.
-        BocError for more than that."""
+        ``dim`` components: the numbers of the code, or the defaults limited to twice the
+        components. BocError for more than that."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -310,7 +310,7 @@ class Code:
 def parse_code(text: str) -> Code:
     """Parse a code such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
 
-    BocError says what is wrong, the known names, and the syntax.
+    BocError names the fault, the known names, and the syntax.
     """
     match = WHOLE.fullmatch(text)
     if match is None:
@@ -356,7 +356,7 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# The step that distinguishes a code from those below it, and the parameters of steps that are
+# The step that distinguishes a code from the codes below it, and the parameters of steps that are
 # arguments of the code.
 CODE_OF_STEP = {
     "WordTerms": "words",

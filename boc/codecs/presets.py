@@ -71,9 +71,9 @@ def concept_code(
     """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar
     quantiser.
 
-    The scale is 100 times that of the global codes: the components of a dense row are nearly equal,
-    0.03 +- 0.003 for 1,000 centroids, and their differences need more than the 6 levels that a
-    scale of 1,000 gives. BocError for another code, ValueError for an option out of its range.
+    The scale is 100 times the scale of the global codes: the components of a dense row are nearly
+    equal, 0.03 +- 0.003 for 1,000 centroids, and their differences need more than the 6 levels that
+    a scale of 1,000 gives. BocError for another code, ValueError for an option out of its range.
     """
     step: HardAssignment | SoftAssignment
     if code == "soft":

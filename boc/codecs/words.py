@@ -46,8 +46,8 @@ class WordTerms(BookTerms, Center):
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; the mean of sentences is that of the captions that the vocabulary was made
-        from.
+        As in ``Center``; the mean of sentences is the mean of the captions that the vocabulary was
+        made from.
     vocabulary_ : ndarray of float32 (p, d)
         Vectors of the words; of unit length or shorter.
     origin_ : ndarray of float32 (d,)
@@ -126,6 +126,6 @@ class WordTerms(BookTerms, Center):
         return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
     def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
-        """Return the dot products of rows with their ``z`` nearest words, those above 0."""
+        """Return the dot products of rows with their ``z`` nearest words, if above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

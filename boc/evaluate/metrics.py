@@ -84,9 +84,8 @@ def ranks(
 ) -> Ints:
     """Rank (from 0) of the best right item of each query; every query needs a right item.
 
-    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query
-    in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does.
-    """
+    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals the number of the
+    query in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does."""
     ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), BLOCK):
         rows = np.ascontiguousarray(scores[start : start + BLOCK])
@@ -129,7 +128,7 @@ def evaluate_ndcg(
     """Compute NDCG@25 of both directions, over the whole gallery or averaged over folds as
     ``evaluate_recall`` does.
 
-    ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong
+    ``relevance`` is as ``scores``; the ideal ranking is taken over the fold. BocError for a wrong
     shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
@@ -144,8 +143,8 @@ def evaluate_ndcg(
 
 
 def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
-    """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors'
-    code."""
+    """Average NDCG over queries; for pictures over the queries whose NDCG is not 0, as in the
+    authors' code."""
     counted = to_text[to_text > 0]
     mean = counted.sum() / max(1, len(counted))
     return Ndcg(float(to_image.mean()), float(mean))
@@ -166,11 +165,10 @@ def ndcg(scores: Floats, relevance: Floats) -> Doubles:
     where nothing is relevant.
 
     DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and
-    TERAN; NDCG divides it by that of the p most relevant items (Jarvelin and Kekalainen, TOIS 2002;
-    TERN, eq. 5-6). ir_measures has the gain rel of their papers, for runs. Both arrays are
+    TERAN; NDCG divides it by the gain of the p most relevant items (Jarvelin and Kekalainen, TOIS
+    2002; TERN, eq. 5-6). ir_measures has the gain rel of their papers, for runs. Both arrays are
     (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal scores are ordered by
-    position.
-    """
+    position."""
     n, m = scores.shape
     values = np.zeros(n)
     for start in range(0, n, BLOCK):

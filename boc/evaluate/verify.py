@@ -32,14 +32,14 @@ HITS = 1000  # hits per query
 QUERY_TERMS = 128  # largest terms kept of a query; every engine accepts so many
 LIGHT = 15  # largest frequency of a query made from a document, so that scores stay exact
 BATCH = 1000  # items looked up at a time
-ROUNDED = 2  # terms per item that may differ by 1 from those of another batch or processor
+ROUNDED = 2  # terms per item that may differ by 1 between batches or processors
 SHAKES = 64  # vectors within the rounding of a stored one, whose terms are right for it too
 
 
 @dataclass(frozen=True)
 class Mismatch:
     """A pair whose score is ``found`` (0 if the item is no hit) instead of ``expected``. ``query``
-    is the id of the item whose code is the query, ``item`` that of the scored item."""
+    is the id of the item whose code is the query, ``item`` the id of the scored item."""
 
     query: str
     item: str
@@ -53,7 +53,7 @@ class Verification:
 
     ``against`` is the origin of the frequencies of the integer dot products: the codec over the
     stored "vectors" or over a file of "features", the stored "terms", or "nothing". ``rounded`` are
-    ids of items whose stored frequencies differ from those of the codec by rounding; their scores
+    ids of items whose stored frequencies differ from the codec by rounding; their scores
     were compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items
     by modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the
     files whose bytes have changed.
@@ -273,8 +273,8 @@ class _FrequencySource:
         return self._rows(items, self._codec.encode_documents)
 
     def shaken(self, items: Sequence[Item], seed: int) -> TermMatrix:
-        """Return the codes of vectors that differ from those of ``items`` by a unit of their last
-        place at most."""
+        """Return the codes of vectors that differ from the vectors of ``items`` by a unit of their
+        last place at most."""
         chance = np.random.default_rng(seed)
         dtype = self._index.manifest.vector_dtype
 

@@ -24,7 +24,7 @@ none."""
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed files
 KEPT = 16  # archives whose members are kept in memory
 BLOCK = 512  # bytes of a header
-# of times: a damaged file system may tell those of another millennium
+# of times: a damaged file system may tell times of another millennium
 LEAST = -(2**63)
 MOST = 2**63 - 1
 LONGEST = 1 << 20  # bytes of a name or another header
@@ -40,7 +40,7 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """The files of an archive: ``places`` are offset and size by name, ``faults`` what is left
+    """The files of an archive: ``places`` are offset and size by name, ``faults`` the entries left
     out."""
 
     places: dict[str, tuple[int, int]]
@@ -64,7 +64,7 @@ def identity(status: os.stat_result, size: int | None = None) -> FileState:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the name of ``path`` is that of a tar archive, and it is no folder."""
+    """Return whether ``path`` has the suffix of a tar archive, and is no folder."""
     return path.suffix.lower() == SUFFIX and not path.is_dir()
 
 

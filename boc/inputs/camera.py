@@ -34,7 +34,7 @@ FIELDS: dict[str, FieldType] = {
     "name": "text",
     **written.FIELDS,
 }
-"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are those of the upright
+"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are taken from the upright
 picture, in pixels; ``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude
 are degrees, north and east positive."""
 

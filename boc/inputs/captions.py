@@ -42,7 +42,7 @@ IMAGE = ("image", "path", "file_name")
 CAPTION = ("caption", "captions", "text")
 LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
 BATCH = 4096  # rows of a Parquet file read at a time
-# The type of a field by those of its values, the first that fits.
+# The type of a field by the types of its values, the first that fits.
 KINDS: tuple[tuple[set[type], FieldType], ...] = (
     ({bool}, "boolean"),
     ({int}, "integer"),
@@ -150,7 +150,7 @@ class CaptionTable:
     def _typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
         """Return the types of the metadata, and the values of each picture with them.
 
-        Names are written as those of fields. The facts of files are read from these.
+        Names are written as names of fields. The facts of files are read from the files.
         """
         found: dict[str, set[type]] = {}
         for name, value in chain.from_iterable(row.items() for row in self.fields.values()):
@@ -182,7 +182,7 @@ class CaptionTable:
 
 
 def _values(value: object) -> list[Any]:
-    """Return one value or several without those that are empty, or no values."""
+    """Return one value or several without empty ones and objects."""
     several = value if isinstance(value, list) else [value]
     return [
         one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))
@@ -211,7 +211,7 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if not names or (table.faults and not some_use):
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
-    # The folder that holds one of the first pictures is that of all.
+    # The folder that holds one of the first pictures holds all.
     folders = [images] if images else [path.parent, path.parent / "images"]
     some = names[:1000]
     pairs = ((folder, name) for name in some for folder in folders)

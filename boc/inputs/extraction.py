@@ -48,7 +48,7 @@ class Extraction:
     ``precision`` it computes in. Pictures are prepared in ``workers`` other processes, ahead of the
     encoder; 0 prepares them in this process, None in as many as pay. Their facts are read there,
     too, and stored as metadata; with ``ocr`` also the words inside them, which takes longer than
-    all else. ``pictures`` are those in memory, by id. Items that cannot be used are
+    all else. ``pictures`` are pictures in memory, by id. Items that cannot be used are
     listed in the file with the reason.
     """
 
@@ -109,8 +109,8 @@ class Extraction:
         )
 
     def run(self) -> Iterator[int]:
-        """Process the source; yields the number of items done, starting with those of an earlier
-        run."""
+        """Process the source; yields the number of items done, starting with the items of an
+        earlier run."""
         self.speed = Speed()
         with FeatureWriter(self._path, self.header, self.stamp) as writer:
             yield writer.done
@@ -213,7 +213,7 @@ class Extraction:
 @dataclass(frozen=True)
 class _WithFacts:
     """Prepares a picture after reading the facts of its file; returns both. If the file changes
-    meanwhile, all is read again, so that the facts are those of the bytes. The words inside it are
+    meanwhile, all is read again, so that the facts belong to the bytes. The words inside it are
     read if it can be used."""
 
     prepare: Callable[[ImageRef], Any]

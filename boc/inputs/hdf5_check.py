@@ -38,10 +38,9 @@ class Header:
     """The header of a feature file.
 
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
-    list, and ``precision`` that of the matrix products of the encoder, which the vectors do not
-    show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
-    ``index`` is not empty in a copy of an index by an older boc, whose terms are not read.
-    """
+    list, and ``precision`` the precision of the matrix products of the encoder, which the vectors
+    do not show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
+    ``index`` is not empty in a copy of an index by an older boc, whose terms are not read."""
 
     kind: Literal["regions", "embeddings"]
     spec: str
@@ -78,7 +77,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """Return the entries to write: all without those that have their defaults."""
+        """Return the entries to write: all but entries with default values."""
         return {
             key: value
             for key, value in asdict(self).items()
@@ -87,7 +86,7 @@ class Header:
 
 
 def open_checked(path: Path) -> tuple[h5py.File, Header]:
-    """Open a feature file whose arrays are those of its header. FeatureFileError, naming the file,
+    """Open a feature file whose arrays fit its header. FeatureFileError, naming the file,
     if it is missing, foreign, damaged or newer."""
     with reporting_damage(path):
         try:
@@ -170,7 +169,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
 
 
 def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
-    """FeatureFileError unless groups and arrays are those of a feature file, in this file, and fit
+    """FeatureFileError unless groups and arrays make a feature file, lie in this file, and fit
     each other and the header."""
 
     def expect(good: bool, name: str, rule: str) -> None:

@@ -116,7 +116,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def _load(image: ImageFile, path: Path) -> None:
-    """Decode a picture; of a file that is cut short, what is there."""
+    """Decode a picture; of a file that is cut short, the part that exists."""
     from PIL import ImageFile as Files
 
     try:
@@ -132,7 +132,7 @@ def _load(image: ImageFile, path: Path) -> None:
             Files.LOAD_TRUNCATED_IMAGES = False
         if not _shows_something(image):
             raise
-        warnings.warn(CutShort(f"{path}: cut short; what is there was read"), stacklevel=3)
+        warnings.warn(CutShort(f"{path}: cut short; read as far as it goes"), stacklevel=3)
 
 
 def _shows_something(image: Image) -> bool:
@@ -163,8 +163,8 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def picture_file(picture: Picture) -> Iterator[Path]:
-    """Yield the path of a picture: of one in memory that of a temporary file. BocError for what is
-    no picture."""
+    """Yield the path of a picture: for one in memory, the path of a temporary file. BocError for
+    what is no picture."""
     if isinstance(picture, (str, Path)):
         yield Path(picture)
         return

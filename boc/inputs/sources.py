@@ -56,7 +56,7 @@ class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain
-    text. ``types`` are those of the metadata that the items have. ``shard`` is the part of the
+    text. ``types`` are the types of the metadata of the items. ``shard`` is the part of the
     source, such as "3/16", or empty for a whole source. ``closed`` are the beginnings of the ids of
     pictures in folders that could not be listed.
     """
@@ -132,11 +132,10 @@ def open_source(
     """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an
     array of SCAN.
 
-    ``ids`` names a text file with one picture id per line: only those pictures and their captions
-    are kept, in the order of the source. ``images`` is the folder of the pictures of a table
-    (default: its own, or ``images`` in it). ``exclude`` are patterns of names to leave out besides
-    ``UNWANTED``. SourceError if nothing is found.
-    """
+    ``ids`` names a text file with one picture id per line: only the named pictures and their
+    captions are kept, in the order of the source. ``images`` is the folder of the pictures of a
+    table (default: its own, or ``images`` in it). ``exclude`` are patterns of names to leave out
+    besides ``UNWANTED``. SourceError if nothing is found."""
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir() or is_archive(path):
@@ -271,7 +270,7 @@ class Listing:
     """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders
     closed to this user.
 
-    Files are in the order of their paths part by part; those ``linked`` are links that lead to one.
+    Files are in the order of their paths part by part; ``linked`` files are links that lead to one.
     """
 
     files: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line; empty lines are skipped, those that are not UTF-8
+    """Return the ids in a file, one per line; empty lines are skipped, lines that are not UTF-8
     with a warning.
 
     SourceError for a file that cannot be read, or lists none.
@@ -79,7 +79,7 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
 
 
 def check_text(cells: list[str]) -> str | None:
-    """Return what is wrong with some texts that are to be stored, or None."""
+    """Return the fault of some texts that are to be stored, or None."""
     text = "".join(cells)
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"

@@ -147,7 +147,7 @@ def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
 
 
 def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
-    """Return the texts of some entries by name, without those that are empty."""
+    """Return the texts of some entries by name, without empty texts."""
     texts: dict[str, list[str]] = {}
     for name, value in entries:
         for each in value if isinstance(value, list) else [value]:

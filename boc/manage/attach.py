@@ -36,11 +36,11 @@ RM = 30.0  # so many candidates make up for the few postings of a dictionary
 class AttachReport:
     """The result of an attachment.
 
-    ``documents`` have a code now, those of earlier calls included. This call wrote ``written`` of
+    ``documents`` have a code now, earlier calls included. This call wrote ``written`` of
     them and left ``unchanged``, which had the same. ``without`` is the number of items that have no
     document, and ``missing`` the first ten. ``removed`` and ``replaced`` are up to ten ids of
     documents that another program removed, or wrote without a code, in the meantime; the same call
-    again adds the code to those that are there.
+    again adds the code to the documents that exist.
     """
 
     documents: int
@@ -88,8 +88,8 @@ def attach_index(
     progress : bool or callable, default=False
         True draws bars; a callable is called as ``progress(stage, done, total)`` after each batch.
 
-    Returns None if ``confirm`` returned False. EncoderError for another encoder than that of an
-    earlier attachment; BackendError if the index is not there, is boc's, or cannot hold codes.
+    Returns None if ``confirm`` returned False. EncoderError for another encoder than the encoder of
+    an earlier attachment; BackendError if the index is not there, is boc's, or cannot hold codes.
     """
     show = progress_of(progress)
     with (
@@ -145,7 +145,7 @@ def attach_index(
 
 
 def detach_index(name: str, *, at: str) -> int:
-    """Remove what is attached from the documents of the index ``name``; return how many had it.
+    """Remove the attached codes from the documents of the index ``name``; return how many had it.
 
     The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is
     attached.

@@ -143,7 +143,7 @@ def renew_budgets(name: str, at: str) -> None:
 
 class _Sample(NamedTuple):
     """Queries of some ``kind``, and one or two truths: the ids of the exact nearest items of each
-    query, the harder truth first. ``skipped`` hits may lie before those of the harder truth."""
+    query, the harder truth first. ``skipped`` hits may lie before the hits of the harder truth."""
 
     kind: str
     queries: Embeddings
@@ -317,7 +317,7 @@ class _Tuner:
 
     def measure(self, query_z: int, candidates: int) -> dict[str, float]:
         """Return the recall of searches with these budgets: its mean over queries, with a 95 %
-        confidence interval (normal approximation), around that of each truth."""
+        confidence interval (normal approximation), around the recall of each truth."""
         self.set_terms(query_z)
         recalls = np.empty((len(self.sample.truths), len(self.sample.queries)))
         for number, k in enumerate((HITS + self.sample.skipped, HITS)[-len(recalls) :]):

@@ -107,14 +107,14 @@ def build_index(
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see
-        ``boc.codecs.parse_code``, or a codec. Default: that of a copy of an index, of which all is
-        taken as it was; else "dictionary".
+        ``boc.codecs.parse_code``, or a codec. Default: the code of a copy of an index, of which all
+        is taken as it was; else "dictionary".
     rm : float, optional
         Candidates per hit that a search re-ranks; default: as copied, else 10.
     recall : float, optional
         Share of the exact nearest ten that searches find under a dictionary; default: 0.98. The
-        cheapest budgets that reach it are chosen at the end, unless ``rm`` or those of the code are
-        given.
+        cheapest budgets that reach it are chosen at the end, unless ``rm`` or budgets of the code
+        are given.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as copied, else "dot".
     vectors : "float16" or "int8", optional
@@ -128,7 +128,7 @@ def build_index(
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     exclude : sequence of str, optional
         Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without,
-        also by later syncs; besides those that begin with a dot, and thumbnails and trash.
+        also by later syncs; besides names that begin with a dot, and thumbnails and trash.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False
@@ -245,7 +245,7 @@ def add_items(
     """Add everything in ``source`` to the index ``name`` with its code, replacing items with the
     same ids.
 
-    The parameters are those of ``build_index``; ``encoder`` names the encoder of the index if it
+    The parameters are as in ``build_index``; ``encoder`` names the encoder of the index if it
     has moved. EncoderError if a feature file is by another encoder; BocError for metadata fields
     that the index does not declare.
     """

@@ -1,4 +1,4 @@
-"""How the items of a source differ from those of an index, by ids, file facts, contents and
+"""Compare the items of a source with the items of an index, by ids, file facts, contents and
 metadata; nothing is encoded."""
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 
 @dataclass(frozen=True)
 class Reuse:
-    """An ``item`` of the source whose vector the index holds, as that of ``donor``.
+    """An ``item`` of the source whose vector the index holds, as the vector of ``donor``.
 
-    ``state`` is that of its file, read before its content; empty for a sentence, and for a file
-    that cannot be looked at now. ``digest`` is the ``content_hash`` of the file if the state did
-    not tell that already.
-    """
+    ``state`` is the state of its file, read before its content; empty for a sentence, and for a
+    file that cannot be looked at now. ``digest`` is the ``content_hash`` of the file if the state
+    did not tell that already."""
 
     item: Item
     donor: Item
@@ -54,7 +53,7 @@ class SyncedFields:
     ``types``, and over these the values of a ``table``.
 
     ``own`` are the fields of the index that are not facts of files. ``of_table`` says that the
-    values of a table may be others than those that the index holds.
+    values of a table may differ from the values in the index.
     """
 
     types: frozenset[str] = frozenset()
@@ -70,7 +69,7 @@ class SyncedFields:
         table: Metadata | None,
         changes: Changes,
     ) -> SyncedFields:
-        """Take the values of ``table``, or those that the index holds, of moved items by their new
+        """Take the values of ``table``, or the values in the index, of moved items by their new
         ids; and of fields of ``source`` its own, but under a table."""
         types = frozenset(fact for fact in FACTS if manifest.fields.get(fact) == FACTS[fact])
         own = [name for name in manifest.fields if name not in types] + manifest.table_facts
@@ -139,8 +138,8 @@ class Changes:
     ``rewritten`` are the reuses whose rows have to be written again. ``stored`` are the items of
     the index by id. ``kept`` are the ids of pictures whose files cannot be looked at or read now.
     ``missing`` are the ids without an item in the source, but for ``vacated``, whose items moved.
-    ``states`` are those of the files of new pictures. ``metadata`` is what the index is to hold.
-    """
+    ``states`` are the states of the files of new pictures. ``metadata`` is what the index is to
+    hold."""
 
     stored: dict[str, Item] = field(default_factory=dict)
     metadata: SyncedFields = field(default_factory=SyncedFields)
@@ -254,7 +253,7 @@ def _content_hash(item: Item) -> str | None:
 class _Donors:
     """Stored items by their content, each with a vector that other items of this content can have.
 
-    The first item that takes that of a ``missing`` one has moved from there, and its id is no
+    The first item that takes the id of a ``missing`` one has moved from there, and its id is no
     longer in ``missing_ids``.
     """
 

@@ -155,7 +155,7 @@ def copy_index(
 
 
 def _codec(source: StoredItems, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """Return the code that terms are made with: the new one, fitted; that of the index if its
+    """Return the code that terms are made with: the new one, fitted; the code of the index if its
     vectors were rounded after they were encoded; None if the stored terms are copied."""
     if code is None:
         if source.index.exact_vectors:

@@ -16,11 +16,10 @@ def index_facts(index: Engine) -> dict[str, Any]:
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
     ``terms`` and ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are
-    stored rounded, whether they hold ``offsets`` that correct hubs, ``concepts`` (that of concept
-    sets); metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a search by
-    vectors without filters (``boc.plan.Way``) and the promised ``recall``; ``bytes``
-    by part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
-    """
+    stored rounded, whether they hold ``offsets`` that correct hubs, ``concepts`` (the type of
+    concept sets); metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a
+    search by vectors without filters (``boc.plan.Way``) and the promised ``recall``; ``bytes`` by
+    part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``."""
     manifest = index.manifest
     code = code_of(manifest.codec)
     steps = []

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class IndexSources:
-    """The sources of an index. ``states`` are those of the files of its pictures before they are
-    encoded."""
+    """The sources of an index. ``states`` are the states of the files of its pictures before they
+    are encoded."""
 
     paths: list[Path]
     images: Path | None = None

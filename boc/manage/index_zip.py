@@ -37,7 +37,7 @@ def pack(folder: Path, path: Path) -> None:
 @contextmanager
 def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
     """Unpack a copy to ``folder``, and open it; the folder goes with the block. SourceError for
-    names or sizes that no copy has; ManifestError if the bytes of a file are not those of the
+    names or sizes that no copy has; ManifestError if the bytes of a file differ from the
     commit."""
     # A kill may have left a part of it.
     shutil.rmtree(folder, ignore_errors=True)
@@ -60,7 +60,7 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
                     names.add(name[1])
                 (index,) = names
                 if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
-                    raise ValueError("its files are not those of one index")
+                    raise ValueError("its files do not make one index")
                 archive.extractall(folder)
         except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
             check_system(path, error, SourceError)

@@ -96,11 +96,10 @@ def load_index(
     """Make index ``name`` at back end ``at`` from embeddings, replacing an older one.
 
     ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and
-    concept sets are taken as they are stored. Yields the number of items done, including those of
-    an earlier load that was killed. The index is published when the iterator is exhausted.
-    ``metadata`` must be that of ``manifest``. With ``part``, ``I/N``, one of N processes takes
-    every N-th batch, and the last one publishes the index.
-    """
+    concept sets are taken as they are stored. Yields the number of items done, including the items
+    of an earlier load that was killed. The index is published when the iterator is exhausted.
+    ``metadata`` must belong to ``manifest``. With ``part``, ``I/N``, one of N processes takes every
+    N-th batch, and the last one publishes the index."""
     _check_items(file, metadata)
     codec = None
     arrays: Mapping[str, NDArray[Any]]
@@ -180,8 +179,8 @@ def write_items(
     """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the
     items done.
 
-    Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and
-    its ids. Metadata are those of the file, and over them the values of a table. Fields of the file
+    Terms come from ``codec``, or are stored ones. ``select`` decides by the number of a batch and
+    its ids. Metadata come from the file, and over them the values of a table. Fields of the file
     that the index declares otherwise, or not at all, are left out.
     """
     types = file.header.types
@@ -215,7 +214,7 @@ def write_items(
             assert batch.stored is not None
             terms = batch.stored.terms
         else:
-            # Vectors are rounded first, so that the terms are those of the vectors that the index
+            # Vectors are rounded first, so that the terms belong to the vectors that the index
             # holds.
             if manifest.vector_dtype != file.header.dtype:
                 rounded = round_trip(embeddings.vectors, manifest.vector_dtype)
@@ -270,7 +269,7 @@ def _check_concepts(file: VectorSource) -> None:
 
 
 def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
-    """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
+    """Raise EncoderError if ``file`` has another encoder than an index with this manifest."""
     ours = file.header.identity
     theirs = manifest.identity
     if ours.digest != theirs.digest:
@@ -309,7 +308,7 @@ def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
     strange = metadata.strangers(items)
     if len(strange) == len(metadata.rows):
         raise BocError(
-            f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of "
+            f"no id of the metadata matches an item (such as {strange[0]!r}); give ids of "
             f"{file.path}",
         )
     if strange:

@@ -147,7 +147,7 @@ def stored_manifest(
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
     """Return the manifest of an index like ``source``, still without items; and the arrays of its
-    code: another ``codec``, or that of the source."""
+    code: another ``codec``, or the codec of the source."""
     old = source.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(

@@ -44,11 +44,10 @@ DELETED = 1000  # items deleted at a time
 class SyncReport:
     """The result of a sync: numbers of items added, changed, moved, removed, and left as they were.
 
-    ``encoded`` counts those that the encoder saw, ``missing`` those that the source lacks and
+    ``encoded`` counts items that the encoder saw, ``missing`` items that the source lacks and
     ``keep_missing`` kept. ``failed`` are (id, reason) of pictures that could not be read now,
-    ``unreadable`` the ids of those without a file, or that could not be read earlier and have not
-    changed since.
-    """
+    ``unreadable`` the ids of pictures without a file, or that could not be read earlier and have
+    not changed since."""
 
     added: int = 0
     changed: int = 0
@@ -104,7 +103,7 @@ def sync_index(
     images : path, optional
         As in ``build_index``.
     exclude : sequence of str, optional
-        As in ``build_index``; default: that of the index.
+        As in ``build_index``; default: as the index.
     keep_missing : bool, default=False
         Keep items whose pictures or captions are not in the source; of several folders some may be
         gone.
@@ -112,8 +111,8 @@ def sync_index(
         Remove missing items even if they are more than half of the index, which is an error
         otherwise.
     ocr : bool, default=False
-        Read the words inside new and changed pictures, and those of which the index does not hold
-        them yet; these count as changed.
+        Read the words inside new and changed pictures, and pictures of which the index does not
+        hold them yet; these count as changed.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     chunk : int, default=4096
@@ -150,8 +149,7 @@ def sync_index(
     check_fields(manifest, Metadata({**items.types}, {}))
     if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
         raise BocError(
-            f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of "
-            f"{name}",
+            f"no id of the metadata matches an item (such as {strange[0]!r}); give ids of {name}",
         )
     if ocr:
         words.check_installed()

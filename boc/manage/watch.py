@@ -49,7 +49,7 @@ def watch(
 
     ``notify`` gets the report of the first sync and of each that did something, and errors such as
     of a disk that is not mounted, each once; then nothing is removed, and the sync is tried again.
-    The other parameters and ``options`` are those of ``sync_index``. BocError if the package
+    The other parameters and ``options`` are as in ``sync_index``. BocError if the package
     watchfiles is not installed, or the index does not exist.
     """
     paths = paths_of(source)

@@ -92,7 +92,7 @@ CATALOGUE = {
         "as quick per picture as clip; many languages",
     ),
 }
-"""Where no digest is known, that of the first download holds ever after."""
+"""Where no digest is known, the digest of the first download holds ever after."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Model:
-    """A downloaded model. ``files`` has the SHA-256 of each file, ``contents`` that of what
+    """A downloaded model. ``files`` has the SHA-256 of each file, ``contents`` the digest of what
     determines the output; ``revision`` is the commit, ``licence`` what its card says."""
 
     repository: str

@@ -24,7 +24,7 @@ CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.
 @dataclass(frozen=True)
 class Part:
     """A ``repository`` at a commit, ``revision``, whose files go to ``folder`` of a model, with the
-    names of those to download."""
+    names of the files to download."""
 
     repository: str
     revision: str
@@ -61,8 +61,8 @@ def look(
     empty): two networks in ONNX of a ``precision``, by default the most exact, or else weights of
     transformers. A name that ends with -text or -vision stands for both repositories.
 
-    BocError for no such model, conditions not accepted, no answer, what is missing, or a digest
-    other than those of ``digests`` by name.
+    BocError for no such model, conditions not accepted, no answer, missing packages, or a digest
+    other than ``digests`` says.
     """
     stem, dash, last = repository.rpartition("-")
     both = bool(dash) and last in ("text", "vision")

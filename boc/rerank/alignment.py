@@ -23,7 +23,7 @@ def align(
     asks_by_words: bool,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones, those ``chosen``
+    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones, the ``chosen``
     int64 (n,) or all.
 
     ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise

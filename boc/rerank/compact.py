@@ -1,13 +1,13 @@
 """Compact codes of stored vectors, which order candidates before their vectors are read.
 
 A vector less the mean of its modality is rotated, and each component is rounded to one of four
-levels, in two bits: an eighth of float16. The levels are those of a normal component: after random
+levels, in two bits: an eighth of float16. The levels suit a normal component: after random
 signs and Hadamard transforms all components are nearly normal and of one size (Gao and Long,
 RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). With the levels x of a rotated vector r, its
 product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product of
 the vectors by a constant of query and modality, so estimates order the rows of one modality.
 
-Codes and estimates are the same on all machines, and those of a row depend on row and code of the
+Codes and estimates are the same on all machines, and for a row depend on row and code of the
 index only.
 """
 
@@ -57,7 +57,8 @@ class CompactRows:
 
 
 class CompactCode:
-    """Codes vectors (n, d), of which those of modality i are less ``means`` float32 (2, d)[i].
+    """Codes vectors (n, d), of which the vectors of modality i are less ``means`` float32 (2,
+    d)[i].
 
     Only native code reads and writes the codes.
     """
@@ -83,7 +84,7 @@ class CompactCode:
         i = steps.index("Center")
         labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
-        # Means of another width are those of concepts.
+        # Means of another width belong to concepts.
         if means.shape[1] != dim:
             return None
         return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))

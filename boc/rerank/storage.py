@@ -16,7 +16,7 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with
     one scale per row.
 
-    The int8 rows are those of ``round_rows``.
+    ``round_rows`` makes the int8 rows.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
@@ -44,7 +44,7 @@ def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
 
 
 def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they
+    """Return the vectors (n, d) of ``store_rows``: float32 for vectors in bytes, others as they
     are."""
     if rows.dtype != np.uint8:
         return rows
@@ -60,7 +60,7 @@ def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
 
     A scale is the largest magnitude of its row / 127; the error of a component is at most half of
     it, but for float32. Rows that were rounded are rounded to the same again. Rows of components
-    below about 2**-119 become zeros, with scale 0; those with NaN, infinity or the largest float32
+    below about 2**-119 become zeros, with scale 0; rows with NaN, infinity or the largest float32
     become NaN.
     """
     most = np.abs(rows).max(axis=1, initial=0)

@@ -46,7 +46,8 @@ def select_distinct(
 
 
 def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float) -> list[Hit]:
-    """Put near-duplicates under their best hit; return the hits that remain, with those ids.
+    """Put near-duplicates under their best hit; return the hits that remain, with the ids of the
+    others.
 
     Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the
     best one.

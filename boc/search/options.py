@@ -67,21 +67,22 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates that are re-ranked per hit, so ``rm`` * k of them. At least 1; default: that of
+        Candidates that are re-ranked per hit, so ``rm`` * k of them. At least 1; default: as
         the index.
     find : "image" or "text", optional
         Kind of item searched for; default: "image" if the index has pictures.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: that of the index.
+        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the index.
     filters : str, Filter, or sequence of these
         Conditions on metadata fields, such as "width>10"; all must hold.
     hybrid : "rrf", optional
-        Fuse the re-ranked hits with those of BM25 over the words of a sentence, by reciprocal rank.
+        Fuse the re-ranked hits with the hits of BM25 over the words of a sentence, by reciprocal
+        rank.
     query_z : int, optional
-        Number of terms of a query, at least 1: those of largest weight; default: all.
+        Number of terms of a query, at least 1: the terms of largest weight; default: all.
     sort : str, optional
         Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The
-        hits themselves are the same, the ``k`` of the best scores; those without a value come last.
+        hits themselves are the same, the ``k`` of the best scores; hits without a value come last.
         Default: by score.
     collapse : bool, default=False
         Group near-duplicates under the best of them.

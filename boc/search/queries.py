@@ -1,12 +1,12 @@
 """Questions of several parts: sentences, pictures and items, wanted or unwanted.
 
 Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval
-System, 1971) moves a query towards what is wanted and away from what is not:
+System, 1971) moves a query towards wanted and away from unwanted examples:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
 with unit vectors: s of the sentence, examples of pictures and items. The cosines of pictures with
-pictures spread several times as wide as those of pictures with a sentence, and would decide alone.
+pictures spread several times as wide as scores of pictures with a sentence, and would decide alone.
 So each vector is divided by the standard deviation of its scores over the index ("spread"), and
 equal weights count equally.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ALPHA = 1.0
 BETA = 1.0
 GAMMA = 0.5
-"""Default weights of the sentence, of the examples, and of what is unwanted."""
+"""Default weights of the sentence, of the examples, and of unwanted parts."""
 
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
 """An unwanted word or quoted phrase: a minus between a space and a letter or quotes. Not that of
@@ -63,7 +63,7 @@ class QueryPart:
             )
         if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
             raise BocError(
-                f"a weight of {self.weight!r}: give one above 0, or below 0 for what is unwanted",
+                f"a weight of {self.weight!r}: give one above 0, or below 0 for an unwanted part",
             )
         if self.kind == "text":
             check_sentence(self.value)
@@ -83,7 +83,7 @@ class Query:
         ):
             raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
         if not self.positive:
-            only = ", only what is unwanted" if self.parts else ""
+            only = ", only unwanted parts" if self.parts else ""
             raise BocError(
                 f"there is nothing to look for{only}; add a sentence, a picture or an item that "
                 "is wanted",
@@ -114,7 +114,7 @@ class Query:
         like, unlike : sequences of str
             Ids of items of the index to look like, and not to look like.
         weight : float, default=1
-            Weight of all pictures and items together; that of the sentence is 1.
+            Weight of all pictures and items together; the weight of the sentence is 1.
         unlike_weight : float, default=.5
             Weight of all that is unwanted together.
         """
@@ -195,7 +195,7 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     r"""Return the sentence and the unwanted words of what a user typed: ``a dog -snow -"two
     cats"``.
 
-    A minus before a letter or quotes, at the beginning or after a space, marks what is unwanted;
+    A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
     ``\-`` is a minus.
 
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
@@ -262,7 +262,7 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     """Return the one query of weighted ``parts``, each of one row: the unit vector of their
     weighted sum.
 
-    Its modality is that of the first wanted part, its concept set the union of those of the wanted
+    Its modality is taken from the first wanted part; its concept set joins the sets of the wanted
     parts, or None if one has none. A single part is the query itself. BocError if the parts cancel
     each other.
     """
@@ -273,7 +273,7 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
     total: NDArray[np.float64] = weights @ rows
     if np.linalg.norm(total) < SAME * np.abs(weights).sum():
-        raise BocError("what is wanted and what is unwanted are the same; change one of them")
+        raise BocError("the wanted and the unwanted parts are the same; change one of them")
     sets = [part.concepts for part in positive if part.concepts is not None]
     union = None
     if len(sets) == len(positive):

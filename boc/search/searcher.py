@@ -205,7 +205,7 @@ class Searcher:
         """Return the k best items for a sentence, a picture and items that hits should be ``like``
         and ``unlike``, or for the vector of a sentence (d,), best first.
 
-        The keyword arguments are the fields of ``SearchOptions``, and override those of
+        The keyword arguments are the fields of ``SearchOptions``, and override the fields of
         ``options``. ``stages`` gets how the search was done.
 
         BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable

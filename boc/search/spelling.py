@@ -52,8 +52,8 @@ class Spelling:
 
     @cached_property
     def words(self) -> Collection[str]:
-        """The words that the encoder reads whole, and those of the first sentences of the index;
-        empty if the encoder does not tell."""
+        """The words that the encoder reads whole, and the words of the first sentences of the
+        index; empty if the encoder does not tell."""
         words: Collection[str] = getattr(self._searcher.encoder, "vocabulary", ())
         index = self._searcher.index
         if words and index.manifest.items["text"]:

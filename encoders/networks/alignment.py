@@ -1,7 +1,7 @@
 """Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
 
-The scores pool A, the cosines of regions and words, with those of special and padding rows set to
-0:
+The scores pool A, the cosines of regions and words, with the cosines of special and padding rows
+set to 0:
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)

@@ -22,8 +22,8 @@ BOX_CODE = 5  # x1, y1, x2, y2, area
 class TernConfig:
     """Sizes of the network; the defaults are the published ones.
 
-    ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual
-    transformer, ``joint_width`` that of the common space. The text tower has sizes of its own.
+    ``region_dim`` is the width of a region's feature, ``visual_width`` the width of the visual
+    transformer, ``joint_width`` the width of the common space. The text tower has sizes of its own.
     Features are raised to ``region_power`` before all else, their signs kept: 1 is the published
     network, 0.5 evens out the activations of rectified convolutions. If ``scaled``, they are then
     centred and scaled, each by its mean and deviation over the training pictures, so that numbers

@@ -237,7 +237,7 @@ def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words that say where things are, each with that of its opposite, if both
+    """Return the ids of words that say where things are, each with the id of its opposite, if both
     are whole words."""
     pairs: dict[int, int] = {}
     for pair in (("left", "right"), ("above", "below"), ("higher", "lower")):

@@ -25,7 +25,7 @@ AXES = {"regions": 1, "row": 2}
 class VsrnConfig:
     """Sizes and choices of the network; the defaults are the published ones.
 
-    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside the
+    ``region_dim`` is the width of a region's feature, ``width`` the width of the regions inside the
     network and of the common space. ``variant`` is ``coco``, or ``f30k``: without the norm before
     reasoning, with a batch normalisation of the picture's state. ``norm_axis`` is the axis along
     which region features are normalised: ``regions``, each channel over the regions of a picture,
@@ -35,7 +35,7 @@ class VsrnConfig:
     The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the
     regions: ``gru``, the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same
     of the words; with ``mean`` a linear map stands in the place of the GRU. ``region_order`` is the
-    order in which the GRU reads the regions: that of the ``source``, which is by confidence in
+    order in which the GRU reads the regions: the order of the ``source``, which is by confidence in
     detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn for each picture
     and step in training, and always the same for pictures of as many regions afterwards.
     """

@@ -22,10 +22,10 @@ from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 
 @dataclass(frozen=True)
 class VsrnPlusPlusConfig(VsrnConfig):
-    """VsrnConfig with the choices of location and word reasoning. Sizes are those of the paper.
+    """VsrnConfig with the choices of location and word reasoning. Sizes follow the paper.
 
     ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no
-    axis. ``variant`` is that of VSRN. Location reasoning has ``kernels`` Gaussians over the
+    axis. ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the
     distance and angle between the centres of regions, as fractions of the picture, with diagonal
     covariances, as in MoNet, which the paper follows. It reads the regions before reasoning; a
     region is its own neighbour, and the weights of its neighbours sum to one. Location and word
@@ -105,7 +105,7 @@ class VsrnPlusPlus(Vsrn):
     """VSRN with location reasoning over regions, and reasoning over words (hidden states of a BERT)
     before the GRU.
 
-    Sets are those of ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
+    Sets are as in ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
     """
 
     Config = VsrnPlusPlusConfig
@@ -129,8 +129,8 @@ class VsrnPlusPlus(Vsrn):
 
 
 def polar(boxes: Tensor) -> Tensor:
-    """Return polar coordinates of the centre of region j relative to that of region i: boxes (B, n,
-    4) -> (B, i, j, 2), angles in [-pi, pi]."""
+    """Return polar coordinates of the centre of region j relative to the centre of region i: boxes
+    (B, n, 4) -> (B, i, j, 2), angles in [-pi, pi]."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     offset = centres[:, None] - centres[:, :, None]
     x, y = offset.unbind(-1)

@@ -2,7 +2,7 @@
 over a ResNet-101, trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on
 its features, 2,048 wide.
 
-The network and its names are those of the port of the Caffe model to torch
+The network and its names follow the port of the Caffe model to torch
 (``unc-nlp/frcnn-vg-finetuned``, the detector of LXMERT), whose ``pytorch_model.bin`` loads by name.
 All sizes are read from its tensors.
 """
@@ -50,9 +50,9 @@ SOURCE = (
 class BottomUpOptions:
     """Options of the source.
 
-    At most ``top`` regions, the most confident first, of those whose class confidence reaches
+    At most ``top`` regions, the most confident first, of the regions whose class confidence reaches
     ``threshold``. If two boxes overlap by more than .3, the less confident one loses the class. The
-    defaults are those of the published features of 36 regions per picture, of any
+    defaults fit the published features of 36 regions per picture, of any
     confidence; ``threshold=0.2`` and ``top=100`` those of 10 to 100, apart from the least number.
     VSRN++ quotes a threshold of 0.3.
     """
@@ -71,7 +71,7 @@ def load(argument: str) -> BottomUpRegions:
 class BottomUpRegions:
     """The most confident proposals of the detector, each with the mean of its last feature map.
 
-    As in the published files, boxes are those of the proposals, which were pooled, and not refined;
+    As in the published files, boxes belong to the proposals, which were pooled, and not refined;
     the confidence of a region is the largest probability of a class for which no more confident
     proposal overlaps it.
     """
@@ -112,7 +112,7 @@ def select(
     ``confidence`` (n,).
 
     The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture;
-    those without area are dropped.
+    boxes without area are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
     usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
@@ -253,7 +253,7 @@ class Detector(nn.Module):
         least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n,
-        classes) without that of the background, which is last. Proposals with a side below
+        classes) without the class of the background, which is last. Proposals with a side below
         ``least`` pixels are left out."""
         maps = functional.relu(self._part("backbone.stem.conv1", pixels))
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)

@@ -81,7 +81,7 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel,
     by orientation.
 
-    As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is that of the channel where it is
+    As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is taken from the channel where it is
     largest.
     """
     rows = np.zeros_like(pixels)

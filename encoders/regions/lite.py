@@ -1,7 +1,7 @@
 """The networks of the EfficientNet-Lite family in torch, for their export to ONNX.
 
 Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that do not grow. The
-weights are those of TensorFlow; batch normalisations are folded into the convolutions before them.
+weights come from TensorFlow; batch normalisations are folded into the convolutions before them.
 """
 
 import warnings
@@ -37,7 +37,7 @@ class Lite(nn.Module):
         left = dict(state)
         self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2)
         self.stages = nn.Sequential()
-        # The stride is that of the first block of a stage.
+        # The stride belongs to the first block of a stage.
         for count, stride in zip(BLOCKS[name], (1, 2, 2, 2, 1, 2, 1), strict=True):
             for step in (stride, *[1] * (count - 1)):
                 self.stages.append(_Block(left, f"_blocks.{len(self.stages)}.", step))

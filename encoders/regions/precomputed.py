@@ -1,7 +1,7 @@
 """Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in two
 layouts.
 
-``files:DIR`` is that of the authors of TERN and TERAN, one pair of files per picture: features in
+``files:DIR`` follows the authors of TERN and TERAN, one pair of files per picture: features in
 ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or as plain ``.npy``; boxes in
 ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture. ID is the name of the
 picture, or its number in COCO. Those of Flickr30k are numbered by their place in a file, which
@@ -36,7 +36,7 @@ from ._shared import parse_spec, write_spec
 
 def known_as(image_id: str) -> list[str]:
     """Return the id of a picture without folder and suffix; then, if it is a name of COCO
-    (``COCO_val2014_000000391895``, or those twelve digits alone), its number, ``391895``."""
+    (``COCO_val2014_000000391895``, or its twelve digits alone), its number, ``391895``."""
     stem = PurePosixPath(image_id).stem
     number = re.fullmatch(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})", stem)
     if number is None:

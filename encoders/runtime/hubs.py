@@ -5,8 +5,9 @@ training that are not its own: captions for a picture, pictures for a sentence. 
 strength, is subtracted from each score of the item (querybank normalisation: Bogolin et al., Cross
 Modal Retrieval with Querybank Normalisation, CVPR 2022).
 
-Nothing that compares vectors needs to know: four components behind those of the encoder make it a
-part of the dot product. With offsets o less their mean, strengths included, and s * s the largest,
+Nothing that compares vectors needs to know: four components behind the components of the encoder
+make it a part of the dot product. With offsets o less their mean, strengths included, and s * s the
+largest,
 
     sentence  [t, s, -o / s, p, 0] / n        picture  [x, -o / s, s, 0, p] / n
 
@@ -41,7 +42,7 @@ FEW = 3  # words of a sentence from which offsets count
 class HubBank:
     """Vectors of ``texts`` and ``images`` as ``store_rows`` gives them of int8, uint8 (n, d + 4).
 
-    ``strengths`` and ``means`` float64 (2,) are those of the offsets of pictures and of sentences,
+    ``strengths`` and ``means`` float64 (2,) belong to the offsets of pictures and of sentences,
     ``limit`` float64 (1,) is the largest offset less the mean, strengths included: three standard
     deviations.
     """

@@ -39,7 +39,8 @@ def folder_digest(folder: Path) -> str:
 
 
 def hub_digest(digest: str, folder: Path) -> str:
-    """Return the digest of an encoder whose vectors hold offsets, from that of its network."""
+    """Return the digest of an encoder whose vectors hold offsets, from the digest of its
+    network."""
     joint = hashlib.sha256(f"{digest} {sha256(folder / HUBS)}".encode())
     return f"{OFFSETS}{joint.hexdigest()}"
 

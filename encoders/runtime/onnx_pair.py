@@ -1,4 +1,4 @@
-"""Two networks in ONNX as others publish them for CLIP, SigLIP and what is built alike: on a CPU,
+"""Two networks in ONNX as others publish them for CLIP, SigLIP and similar models: on a CPU,
 without torch.
 
 What is not in a network is in settings beside it: how pictures become pixels, in the manner of
@@ -114,7 +114,7 @@ class PairOnnx(OnnxSessions):
         if vectors.ndim != 2 or (self.dim and vectors.shape[1] != self.dim):
             raise EncoderError(
                 f"a network in ONNX gives {output} of shape {vectors.shape}, and not one vector "
-                "each, as wide as those of the other network; take another model",
+                "each, as wide as the vectors of the other network; take another model",
             )
         return [unit_rows(vectors.astype(np.float32))]
 

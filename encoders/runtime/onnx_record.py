@@ -25,7 +25,7 @@ RECORD = "onnx.json"
 class ModelFiles:
     """The files of a model that its networks in ONNX were made of: small ``settings``, which are
     hashed with every use, and ``weights``, which are hashed again only where they are newer than
-    the record. ``digest`` is that of the identity of the model."""
+    the record. ``digest`` is the digest of the identity of the model."""
 
     settings: Sequence[str]
     weights: Sequence[str]

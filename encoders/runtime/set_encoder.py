@@ -80,7 +80,7 @@ class SetEncoder(DualEncoder):
 
 class AloneEncoder(SetEncoder):
     """An encoder whose concepts have no context: each region and each word goes through the network
-    alone (BoC, section IV). Global vectors are those of the whole pictures and sentences."""
+    alone (BoC, section IV). Global vectors are as for whole pictures and sentences."""
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
         """Each region is encoded as the only region of a picture, which costs as much as a

@@ -32,7 +32,7 @@ class CaptionBranch(nn.Module):
     """A GRU encodes the regions V* of a picture; another generates the caption with attention to
     the first.
 
-    It is that of the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the
+    It follows the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the
     width of the regions, ``vocabulary`` the number of ids.
     """
 

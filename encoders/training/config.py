@@ -80,8 +80,8 @@ class TrainConfig:
     )
     held_out: int = 500  # random pictures held out for validation, where none are named
     # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
-    # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, that of sentence
-    # to picture, as TERN's.
+    # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, the NDCG of
+    # sentence to picture, as TERN's.
     choose: str = "recall"
     # the best weights at validation, or the last, where captions held out are found too soon
     keep: str = "best"

@@ -121,8 +121,8 @@ def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Item]]:
-    """Read the pictures with captions of a regions file (only those of ``ids``, if given), and
-    those captions.
+    """Read the pictures with captions of a regions file (only the pictures of ``ids``, if given),
+    and those captions.
 
     Raises EncoderError if no picture has a caption.
     """

@@ -1,6 +1,6 @@
 """The bank of queries of a trained model (``encoders/runtime/hubs.py``), chosen when it is trained.
 
-Its captions and pictures are those of training; its strengths are those of the best recall on the
+Its captions and pictures come from training; its strengths have the best recall on the
 pictures held out. A model whose pictures held out do not profit has no bank.
 """
 

@@ -28,10 +28,9 @@ class Objective(nn.Module):
     training only.
 
     ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global
-    vectors (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled
-    region-word cosines (TERAN); ``generation``, the negative log-likelihood of a caption given the
-    regions (VSRN).
-    """
+    vectors (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, the loss of
+    pooled region-word cosines (TERAN); ``generation``, the negative log-likelihood of a caption
+    given the regions (VSRN)."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Objective(nn.Module):
         """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``;
         ``positive`` (pictures, captions) says which captions describe which picture, ``apart``
         which do not (see losses.py), ``negatives`` how many count (see ``hinge``). The chunks hold
-        the captions, then those at ``turned`` once more, turned round."""
+        the captions, then the captions at ``turned`` once more, turned round."""
         losses = []
         for part in self.parts:
             if part == "generation":

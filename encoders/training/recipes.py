@@ -1,8 +1,8 @@
 """Training recipes: settings by name. Values are strings, as for ``--set``.
 
-``small`` and those that begin with ``photos`` learn from thousands of pictures in minutes on two
+``small`` and names that begin with ``photos`` learn from thousands of pictures in minutes on two
 cores; they were chosen on pictures held out of training. The others are the published settings,
-which need a GPU and a hundred thousand pictures; they are those of the authors' code where it
+which need a GPU and a hundred thousand pictures; they follow the authors' code where it
 differs from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not 90). An epoch is one
 pass over the pictures with one caption of each: five are one of theirs.
 """

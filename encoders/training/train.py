@@ -109,8 +109,8 @@ def describe(
     validate: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Describe everything that determines the result of a run: the recipe, the digest of the items,
-    that of the region source, that of the ids of the pictures to ``validate`` on, if they are
-    named.
+    the digest of the region source, the digest of the ids of the pictures to ``validate`` on, if
+    they are named.
 
     EncoderError, before regions are extracted, for a missing text tower, or a source without the
     boxes it reads.
@@ -172,9 +172,8 @@ class Training:
     """The run from ``describe``, on a regions file, into ``folder``; with the same arguments it
     continues.
 
-    ``ids`` restricts it to these pictures; those of ``validate`` are held out. EncoderError if the
-    data do not fit.
-    """
+    ``ids`` restricts it to these pictures; the pictures of ``validate`` are held out. EncoderError
+    if the data do not fit."""
 
     def __init__(
         self,

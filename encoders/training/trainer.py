@@ -126,7 +126,7 @@ class Trainer:
         )
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
-        # The buffers are those of batch normalisation.
+        # The buffers belong to batch normalisation.
         self.buffers = dict(whole.named_buffers())
         self.average = self._copy()
         self._relevance: NDArray[np.float32] | None = None

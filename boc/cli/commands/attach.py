@@ -42,7 +42,7 @@ def command(
     as_json: bool,
     at: str,
 ) -> None:
-    """Add codes to the documents of another program. NAME is its index; the codes are those of
+    """Add codes to the documents of another program. NAME is its index; the codes come from
     feature files.
 
     Each item goes to the document with its id, as one object, boc; no other field changes. It first

@@ -28,7 +28,7 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
     help="Backend to check; can be repeated [default: as configured].",
 )
 def command(places: tuple[str, ...]) -> None:
-    """Check what is installed, and what is missing.
+    """Check the installation, and name missing parts.
 
     Checks packages, modules in C, models, boc.toml, the environment, and each backend: a folder, or
     a server, where it makes small trial indexes and removes them. Each line is ok, a note, or a

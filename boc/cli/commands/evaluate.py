@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rm",
     type=float,
-    help="With --name: candidates re-ranked per hit [default: that of the index].",
+    help="With --name: candidates re-ranked per hit [default: as the index].",
 )
 @click.option(
     "--fold",
@@ -71,7 +71,7 @@ def command(
     folds of --fold pictures, if there are more.
 
     Several FEATURES of the same items by different encoders are measured as an ensemble: their
-    scores are averaged. mwsr and symm are those of TERAN's paper; the code of its authors bounds
+    scores are averaged. mwsr and symm follow TERAN's paper; the code of its authors bounds
     each maximum in mwsr below by 0.
 
     NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A file of

@@ -68,7 +68,7 @@ def command(
       batch_size   number of items encoded at a time [64]
       workers      number of processes that decode pictures [one per core]
       dtype        type of the numbers in the file: float16 or float32 [float16]
-      concepts     false writes global vectors only, without those of regions and words [true]
+      concepts     false writes global vectors only, and no vectors of regions and words [true]
       ocr          true reads the words inside pictures, for boc search --hybrid [false]
 
     \b

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Type of stored vectors [default: that of the feature file, else float16].",
+    help="Type of stored vectors [default: as the feature file, else float16].",
 )
 @click.option(
     "--concepts",

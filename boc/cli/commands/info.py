@@ -19,7 +19,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what
     the backend supports.
 
-    The bytes per item are those of one copy; each replica of a server takes them once more.
+    The bytes per item are for one copy; each replica of a server takes as many again.
 
     \b
     Examples: boc info photos
@@ -88,7 +88,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
     """Say what recall the budgets were chosen for, and what they reached."""
     if not recall:
-        return "not promised; the budgets are those of the code"
+        return "not promised; the code has default budgets"
     if plan == "all" or "measured" not in recall:
         return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
     low = (

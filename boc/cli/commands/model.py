@@ -43,7 +43,8 @@ def command() -> None:
 )
 @click.option("--yes", is_flag=True, help="Download without asking.")
 def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
-    """Download MODEL, after showing its size and licence, and what is missing to use it.
+    """Download MODEL, after showing its size and licence, and the packages that are missing to use
+    it.
 
     Networks in ONNX, as Xenova, onnx-community, Immich and Qdrant publish them, need no torch.
     Files are compared with the digests of the server, networks of short names with pinned digests,
@@ -107,7 +108,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
 @command.command("list")
 @options.as_json
 def show(as_json: bool) -> None:
-    """Show the models that were downloaded, and the short names of those that can be.
+    """Show the models that were downloaded, and the short names of models to download.
 
     \b
     Examples: boc model list

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     help="Order by this field; after a minus, the largest value first.",
 )
 @click.option("-k", default=10, help="Number of hits per query.")
-@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
+@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: as the index].")
 @click.option(
     "--hybrid",
     type=click.Choice([*HYBRIDS, "words"]),
@@ -220,7 +220,7 @@ def query_of(
     images: Sequence[Path] = (),
     like: Sequence[str] = (),
 ) -> Query:
-    """Return the query of TEXT, pictures and items; those with a minus are unwanted."""
+    """Return the query of TEXT, pictures and items; a minus marks unwanted ones."""
     from boc.search.queries import Query, parse_text
 
     sentence: str | None = None

@@ -276,7 +276,7 @@ def test_body_without_length(client: TestClient) -> None:
     [
         ({"q": ""}, "empty"),
         ({}, "nothing to look for"),
-        ({"q": "-snow"}, "nothing to look for, only what is unwanted"),
+        ({"q": "-snow"}, "nothing to look for, only unwanted parts"),
         ({"q": "x", "weight": "1"}, "^no parameter 'weight'"),
         ({"q": "x", "unlike": [""]}, "^unlike"),
         ({"like": ["003.png"] * 65}, "^like: "),
