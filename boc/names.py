@@ -16,10 +16,6 @@ HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
 Modality: TypeAlias = Literal["image", "text"]
 MODALITIES: tuple[Modality, Modality] = ("image", "text")
 
-RequestForm: TypeAlias = Literal["body", "curl"]
-REQUEST_FORMS: tuple[RequestForm, ...] = get_args(RequestForm)
-"""Ways to write the HTTP request of a search: its body alone, or a curl command."""
-
 ConceptDtype: TypeAlias = Literal["float16", "int8"]
 CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 """Types that concept sets are stored as."""

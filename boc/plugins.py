@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         TermMatrix,
     )
     from indexing.server.attach import ServerAttachment
-    from indexing.server.requests import HttpRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -234,8 +233,9 @@ class Engine(Protocol):
         The content of the hits is not read where the engine need not.
         """
 
-    def request(self, search: SearchRequest) -> HttpRequest:
-        """Return the HTTP request that has the hits of ``search`` for one query as its answer.
+    def request(self, search: SearchRequest) -> str:
+        """Return the JSON body of the HTTP request whose answer has the hits of ``search`` for one
+        query.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
         """

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from boc.plugins import Encoder, Engine
     from boc.search.options import SearchKeywords
     from boc.types import Filter
-    from indexing.server.requests import HttpRequest
 
 
 KEPT = 64  # options of searches, for the next query with the same
@@ -383,9 +382,9 @@ class Searcher:
         *,
         encoded: Sequence[Embeddings] | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> HttpRequest:
-        """Return the HTTP request that has the hits of ``search_query`` as its answer, for other
-        programs.
+    ) -> str:
+        """Return the JSON body of the HTTP request that has the hits of ``search_query`` as its
+        answer, for other programs: they send it to ``POST NAME/_search``.
 
         BocError for options that take more than one request: items of the index as parts, hybrid
         searches, and an order other than by score. BackendError if the index is not on a server.

@@ -23,11 +23,11 @@ class Address:
     Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY, and
     BOC_HEADERS, lines ``Name: value`` for gateways. The options of the connection have the names
     that the clients of the servers use, except ``search_timeout``: how many seconds a search waits
-    for one of several hosts before it asks the next, and ``proxy``, which replaces that of the
-    environment. The others apply to a new index: ``field`` is how its codes are stored (None: the
-    best that the server supports), ``vectors`` how its vectors for re-ranking are stored (None: in
-    the form that the server compares fastest), ``order`` by what its documents are sorted on the
-    disk, and ``patience`` how many seconds a load retries without progress.
+    for one of several hosts before it asks the next. The others apply to a new index: ``field`` is
+    how its codes are stored (None: the best that the server supports), ``vectors`` how its vectors
+    for re-ranking are stored (None: in the form that the server compares fastest), ``order`` by
+    what its documents are sorted on the disk, and ``patience`` how many seconds a load retries
+    without progress.
     """
 
     hosts: tuple[str, ...]
@@ -38,9 +38,7 @@ class Address:
     ca_certs: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
-    ssl_assert_fingerprint: str | None = None
     verify_certs: bool = True
-    proxy: str | None = None
     request_timeout: float = 60.0
     search_timeout: float = 2.0
     field: str | None = None
@@ -163,13 +161,6 @@ def _file(value: str) -> str:
     return str(path)
 
 
-def _proxy(value: str) -> str:
-    parts = urlsplit(f"//{value}")
-    if not parts.hostname or not parts.port or parts.netloc != value or "@" in value:
-        raise ValueError
-    return f"http://{value}"
-
-
 def _number(least: float, kind: type[float] = float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
@@ -188,8 +179,6 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ca_certs": ("a file of certificates", _file),
     "client_cert": ("a file with a certificate", _file),
     "client_key": ("a file with its key", _file),
-    "proxy": ("HOST:PORT; a proxy with a password goes into HTTPS_PROXY", _proxy),
-    "ssl_assert_fingerprint": ("a fingerprint", str),
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
     "request_timeout": ("a number of seconds above 0", _number(1e-3)),
     "search_timeout": ("a number of seconds above 0", _number(1e-3)),

@@ -44,8 +44,8 @@ class AliasState:
 
     ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names
     the strategy, ``digits`` is the largest number of digits of its frequencies, ``vectors`` the
-    layout of the vectors, ``unit`` whether no vector is longer than 1, ``concept_dim`` the width of
-    concept sets, and ``blocks`` the number of documents that hold the arrays of the codec.
+    layout of the vectors, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
+    documents that hold the arrays of the codec.
     ``attached``: the items are documents of another index, ``name``, and of those ``targets`` that
     an alias of this name stood for; so many documents had no code, ``uncoded``, when it was
     published. While it is loaded, ``by`` is the key of the claim of the process that made it, in
@@ -55,7 +55,6 @@ class AliasState:
     state: str
     field: str
     vectors: str
-    unit: bool = True
     digits: int = 1
     concept_dim: int | None = None
     blocks: int = 0

@@ -50,7 +50,6 @@ from .score_check import EXACT, tried_field
 from .searches import SCAN, batches, scan
 from .term_fields import STRATEGIES
 from .transport import Json, RefusedError, Transport
-from .vector_fields import is_unit
 from .writer import counts, put_arrays
 
 KEYS = 500
@@ -352,7 +351,7 @@ class ServerAttachment:
         state = self._generation.state
         strategy = STRATEGIES[state.field]
         digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
-        state = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
+        state = replace(state, digits=digits)
         # The state is stored before the rows that change it.
         if state != self._generation.state:
             self._remember(replace(self._generation, state=state))

@@ -18,7 +18,7 @@ from .attach import ServerAttachment, lost_codes
 from .engine import ServerEngine
 from .force_merge import merge
 from .parts import Learned, PartWriter, forget, share_code
-from .score_check import EXACT, tried_field, tried_vectors
+from .score_check import EXACT, tried_field
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
 
@@ -109,8 +109,8 @@ class ServerBackend:
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and field types for codes and vectors, each tested with a small index
-        that is removed; and why indexes cannot be read that are closed, blocked, lack a shard, or
+        """Engine, version, and field types for codes, each tested with a small index that is
+        removed; and why indexes cannot be read that are closed, blocked, lack a shard, or
         are of another version."""
         version = "not told"
         with suppress(RefusedError):
@@ -132,7 +132,6 @@ class ServerBackend:
                 self.open(name)
             except BocError as error:
                 reasons.append(f"{name} ({error})")
-        about["vectors"] = tried_vectors(self.transport)
         if reasons:
             about["unreadable"] = "; ".join(reasons)
         return about

@@ -29,6 +29,10 @@ DEAD = 15.0
 PAUSE = 0.5
 
 
+class InUseError(BackendError):
+    """Another process writes an index."""
+
+
 class Claim:
     """The claim of this process on one load, or on one part of it. ``key`` stands for it."""
 
@@ -106,9 +110,9 @@ def claim_id(number: int) -> str:
     return f"boc:load:{number}"
 
 
-def in_use(transport: Transport, name: str) -> BackendError:
+def in_use(transport: Transport, name: str) -> InUseError:
     """Return the error for a name that another process writes."""
-    return BackendError(
+    return InUseError(
         f"{name} at {transport.label} is being written by another process",
         "wait for it or stop it, then repeat the command",
     )

@@ -39,9 +39,8 @@ class ServerEngine(Contents):
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
         self._budget = ClauseBudget(self._takes, transport.label)
-        self._reranks = (
-            generation.state.unit
-        )  # whether the server re-ranks candidates, and not this process
+        # whether the server re-ranks candidates, and not this process
+        self._reranks = True
         self.costs = SERVER._replace(quick=self._vectors.quick, unscored=self._vectors.unscored)
         self._passing = lru_cache(256)(self._count)
 
@@ -266,7 +265,7 @@ class ServerEngine(Contents):
             ranked.append(reorder(hits, scores, rescore.k))
         return ranked
 
-    def request(self, search: SearchRequest) -> requests.HttpRequest:
+    def request(self, search: SearchRequest) -> str:
         rescore = search.rescore
         check_request(search, self.manifest, self.generation.name)
         if search.most > requests.WINDOW:
@@ -278,11 +277,6 @@ class ServerEngine(Contents):
             raise BackendError(
                 f"the server does not re-rank by {rescore.metric}, boc does",
                 "add <--rerank dot>",
-            )
-        if rescore is not None and not self.generation.state.unit:
-            raise BackendError(
-                f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; "
-                "index unit vectors",
             )
         plan = self._plan(search)
         fields = {"_source": self._layout.source_fields}
@@ -297,7 +291,7 @@ class ServerEngine(Contents):
             raise BackendError(
                 "the query has no terms, so it finds nothing; ask for something else",
             )
-        return requests.HttpRequest(self._transport.address, self.generation.name, body)
+        return requests.printed(body)
 
     def match(
         self,

@@ -2,14 +2,12 @@
 publishes.
 
 The first one learns the code, and the others take it from the server. It is kept in a small index
-of its own, ``NAME-boc-KEY-code``, until the index is published. Who makes that index learns, and
-counts in its ``_meta`` meanwhile, so that the others see that it is alive. They wait; if it died,
-one of them learns.
+of its own, ``NAME-boc-KEY-code``, until the index is published. Who claims that index learns, while
+the others wait; if it died, one of them learns.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,7 +33,7 @@ from .aliases import (
     remember,
 )
 from .bulk import Bulk, await_shards
-from .claim import check_unclaimed
+from .claim import Claim, InUseError, check_unclaimed
 from .creation import create_index
 from .force_merge import refresh
 from .searches import stored_arrays
@@ -88,7 +86,6 @@ class PartWriter(ServerWriter):
         marker = {
             "part": self.number,
             "items": len(self._ledger),
-            "unit": state.unit,
             "concept_dim": state.concept_dim,
         }
         path = f"/{generation.loading_alias}/_doc/boc:part:{self.number}"
@@ -105,7 +102,6 @@ class PartWriter(ServerWriter):
         dims = [part["concept_dim"] for part in complete if part["concept_dim"] is not None]
         state = replace(
             state,
-            unit=all(part["unit"] for part in complete),
             concept_dim=max(dims, default=None),
         )
         self.generation = replace(generation, state=state)
@@ -199,37 +195,52 @@ def share_code(
     name: str,
     key: str,
     learn: Callable[[], Learned],
-    *,
-    beat: float = 2.0,
-    dead: float = 30.0,
 ) -> Learned:
-    """Return what ``learn`` returns, called here or by the process that asked first. ``key`` stands
-    for what is learned from and how, in 12 hex digits. Who learns gives a sign of life every
-    ``beat`` seconds, and is given up after ``dead`` seconds without one."""
+    """Return what ``learn`` returns, called here or by the process that claimed it first. ``key``
+    stands for what is learned from and how, in 12 hex digits."""
     physical = f"{name}-boc-{key}-code"
-    seen = -1
-    since = time.monotonic()
-    while True:
-        entry = indices_of(transport, physical).get(physical, {})
-        progress = entry.get("mappings", {}).get("_meta", {}).get(META)
-        if progress is None:
-            if reserve(transport, physical):
-                return _learn(transport, address, physical, learn, beat)
-            continue
-        described = progress["arrays"]
-        if progress["config"] is not None:
-            arrays = stored_arrays(transport, physical, progress["blocks"], described)
-            if {array: describe(values) for array, values in arrays.items()} != described:
-                raise BackendError(
-                    f"{transport.label}: {physical} is damaged; delete it, and repeat the command",
-                )
-            return progress["config"], arrays
-        if progress["beat"] != seen:
-            seen = progress["beat"]
-            since = time.monotonic()
-        elif time.monotonic() - since > dead:
-            drop_index(transport, physical)
-        time.sleep(PAUSE)
+    alias = f"{physical}.load"
+    claim = Claim(transport, name)
+    try:
+        while True:
+            holds = False
+            with suppress(InUseError):
+                _make(transport, physical, alias)
+                claim.take(physical, alias)
+                holds = True
+            entry = indices_of(transport, physical).get(physical, {})
+            code = entry.get("mappings", {}).get("_meta", {}).get(META)
+            if code:
+                described = code["arrays"]
+                stored = stored_arrays(transport, physical, code["blocks"], described)
+                if {array: describe(values) for array, values in stored.items()} != described:
+                    raise BackendError(
+                        f"{transport.label}: {physical} is damaged; delete it, and repeat the "
+                        "command",
+                    )
+                return code["config"], stored
+            if holds:
+                break
+            time.sleep(PAUSE)
+        config, arrays = learn()
+        with Bulk(transport, alias, require_alias=True, patience=address.patience) as bulk:
+            blocks = put_arrays(bulk, arrays)
+        refresh(transport, physical)
+        described = {array: describe(values) for array, values in arrays.items()}
+        code = {"config": config, "arrays": described, "blocks": blocks}
+        transport.request("PUT", f"/{physical}/_mapping", {"_meta": {META: code}})
+        return config, arrays
+    finally:
+        claim.release()
+
+
+def _make(transport: Transport, physical: str, alias: str) -> None:
+    """Make the index of a code, unless another process did."""
+    try:
+        create_index(transport, physical, requests.code_body({META: {}}, alias))
+    except RefusedError as error:
+        if error.kind != "resource_already_exists_exception":
+            raise
 
 
 def forget(transport: Transport, name: str) -> None:
@@ -237,62 +248,3 @@ def forget(transport: Transport, name: str) -> None:
     for physical, entry in indices_of(transport, f"{name}-boc-*-code").items():
         if META in entry["mappings"].get("_meta", {}):
             drop_index(transport, physical)
-
-
-def reserve(transport: Transport, physical: str) -> bool:
-    """Make the index of a code, to learn it; False if another process did."""
-    body = requests.code_body(_meta(), f"{physical}.load")
-    try:
-        create_index(transport, physical, body)
-    except RefusedError as error:
-        if error.kind != "resource_already_exists_exception":
-            raise
-        return False
-    return True
-
-
-def _meta(beat: int = 0, **code: Any) -> Json:
-    return {META: {"beat": beat, "config": None, "arrays": None, "blocks": 0, **code}}
-
-
-def _learn(
-    transport: Transport,
-    address: Address,
-    physical: str,
-    learn: Callable[[], Learned],
-    beat: float,
-) -> Learned:
-    """Learn the code while sending heartbeats, then store it; clean up on failure."""
-    stop = threading.Event()
-    path = f"/{physical}/_mapping"
-
-    def send_heartbeats() -> None:
-        number = 0
-        while not stop.wait(beat):
-            number += 1
-            with suppress(BackendError):
-                transport.request("PUT", path, {"_meta": _meta(number)})
-
-    thread = threading.Thread(target=send_heartbeats, daemon=True)
-    thread.start()
-
-    code: Learned | None = None
-    try:
-        try:
-            config, arrays = learn()
-        finally:
-            stop.set()
-            thread.join()
-        alias = f"{physical}.load"
-        with Bulk(transport, alias, require_alias=True, patience=address.patience) as bulk:
-            blocks = put_arrays(bulk, arrays)
-        refresh(transport, physical)
-        described = {array: describe(values) for array, values in arrays.items()}
-        learned = _meta(config=config, arrays=described, blocks=blocks)
-        transport.request("PUT", path, {"_meta": learned})
-        code = config, arrays
-        return code
-    finally:
-        if code is None:
-            with suppress(BackendError):
-                drop_index(transport, physical)

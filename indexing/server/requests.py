@@ -22,7 +22,6 @@ a server unpacks ten blocks of documents.
 """
 
 import hashlib
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.manifest import Manifest
-from boc.names import RequestForm
 from boc.types import (
     MODALITIES,
     FieldType,
@@ -44,7 +42,6 @@ from boc.types import (
     TermMatrix,
 )
 
-from .address import Address
 from .binary import from_base64, to_base64
 from .term_fields import DIGITS, Strategy
 from .transport import Json
@@ -95,7 +92,7 @@ OWN_SETTINGS: Json = {
 sent, and found."""
 SOURCE_ONLY: Json = {
     name: {"type": "keyword", "index": False, "doc_values": False}
-    for name in ("content", "group", "array", "part", "items", "unit", "concept_dim", "by")
+    for name in ("content", "group", "array", "part", "items", "concept_dim", "by")
 }
 """Fields of documents that no search reads, so that no template has them parsed, refused or
 copied."""
@@ -449,46 +446,8 @@ def dumps(body: Json) -> bytes:
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-@dataclass(frozen=True)
-class HttpRequest:
-    """The search ``body`` of ``index`` at ``address``, for other programs. Secrets are named by
-    their variables."""
-
-    address: Address
-    index: str
-    body: Json
-
-    @property
-    def path(self) -> str:
-        """The path behind the address of the server. A shard that cannot answer is an error, not a
-        gap in the hits."""
-        return f"{self.index}/_search?allow_partial_search_results=false"
-
-    def render(self, form: RequestForm) -> str:
-        """Return the body as JSON, or the whole request as a curl command."""
-        # One entry per line: long lists of numbers would take a line per number otherwise.
-        entries = [f'  "{name}": {dumps(value).decode()}' for name, value in self.body.items()]
-        body = "{\n" + ",\n".join(entries) + "\n}"
-        if form == "body":
-            return body
-        address = self.address
-        words = ["curl -sS -H 'Content-Type: application/json'"]
-        for option, value in (
-            ("--cacert", address.ca_certs),
-            ("--cert", address.client_cert),
-            ("--key", address.client_key),
-            ("-x", address.proxy),
-        ):
-            if value is not None:
-                words.append(f"{option} {shlex.quote(value)}")
-        for name, _ in address.headers:
-            words.append(f"""-H "$(printf '%s' "$BOC_HEADERS" | grep -i '^ *{name} *:')\"""")
-        # curl knows no fingerprints.
-        if not address.verify_certs and address.ssl_assert_fingerprint is None:
-            words.append("-k")
-        if address.user is not None:
-            words.append(f'-u {shlex.quote(f"{address.user}:")}"$BOC_PASSWORD"')
-        elif address.api_key is not None:
-            words.append('-H "Authorization: ApiKey $BOC_API_KEY"')
-        words.append(shlex.quote(f"{address.hosts[0]}/{self.path}"))
-        return f"{' '.join(words)} --data-binary @- <<'END'\n{body}\nEND"
+def printed(body: Json) -> str:
+    """Return the body of a search as JSON, one entry per line: long lists of numbers would take a
+    line per number otherwise."""
+    entries = [f'  "{name}": {dumps(value).decode()}' for name, value in body.items()]
+    return "{\n" + ",\n".join(entries) + "\n}"

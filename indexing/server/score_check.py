@@ -6,7 +6,7 @@ tells how a server can hold codes.
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from .creation import create_index
 from .requests import OWN_SETTINGS
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
-from .vector_fields import VECTOR_FIELDS, VectorField, fields_for
+from .vector_fields import VectorField
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
 """Frequencies of term 0 in the test documents: from the smallest to the largest that one number
@@ -121,26 +121,6 @@ def tried_field(transport: Transport, field: str) -> str:
     except BackendError as error:
         return f"no ({error})"
     return f"no ({lack})" if lack else EXACT
-
-
-def tried_vectors(transport: Transport) -> str:
-    """Return how the server can store vectors. All formats but ``binary`` are compared in compiled
-    code."""
-    taken = ["binary"]
-    for name, field in VECTOR_FIELDS.items():
-        properties = {"vector": field.mapping(2)}
-        with suppress(RefusedError), _trial(transport, properties, field.settings) as index:
-            if name not in taken and takes_vectors(transport, index, field, 2):
-                taken.append(name)
-    default = next(name for name in fields_for(None, transport.engine) if name in taken)
-    formats = []
-    for name in taken:
-        field = VECTOR_FIELDS[name]
-        notes = ["exact" if field.exact else "rounded"]
-        if name == default:
-            notes.append("the default")
-        formats.append(f"{field.name} ({', '.join(notes)})")
-    return ", ".join(formats)
 
 
 def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:

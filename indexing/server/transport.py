@@ -19,7 +19,6 @@ from elastic_transport import (
     RequestsHttpNode,
     TlsError,
     TransportError,
-    Urllib3HttpNode,
 )
 from elastic_transport import Transport as Nodes
 from elastic_transport.client_utils import basic_auth_to_header, url_to_node_config
@@ -173,7 +172,6 @@ class Transport(ABC):
                 "ca_certs": address.ca_certs,
                 "client_cert": address.client_cert,
                 "client_key": address.client_key,
-                "ssl_assert_fingerprint": address.ssl_assert_fingerprint,
                 "verify_certs": address.verify_certs,
                 "ssl_show_warn": False,
             }
@@ -183,19 +181,13 @@ class Transport(ABC):
         proxies: dict[str, str | None] = {}
         for config in configs:
             host = config.host
-            proxies[host] = address.proxy
+            proxies[host] = None
             if host not in {"localhost", "127.0.0.1", "::1"} and not proxy_bypass(host):
-                proxies[host] = address.proxy or found.get(config.scheme) or found.get("all")
-        if any(proxies.values()) and address.ssl_assert_fingerprint is not None:
-            raise BackendError(
-                "a fingerprint is not compared through a proxy; trust the server by ?ca_certs=FILE",
-            )
+                proxies[host] = found.get(config.scheme) or found.get("all")
         self._headers = headers | dict(address.headers)
         node_class: type[BaseNode] = KeptNode
         if any(proxies.values()):
             node_class = RequestsHttpNode
-        elif address.ssl_assert_fingerprint is not None:
-            node_class = Urllib3HttpNode
         self._nodes = Nodes(
             configs,
             node_class,

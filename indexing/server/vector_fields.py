@@ -18,10 +18,6 @@ from boc.vectors import unit_rows
 from .binary import from_base64, to_base64
 from .transport import Json
 
-SLACK = 1.01
-"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the
-query is added."""
-
 FLOAT16 = """
 List query = params.query; BytesRef vector = doc['vector'].value;
 byte[] data = vector.bytes; int at = vector.offset;
@@ -31,11 +27,12 @@ for (int i = 0; i < n; ++i) {
   float value = Float.intBitsToFloat((bits & 32768) << 16 | (bits & 32767) << 13);
   sum += ((Number) query.get(i)).doubleValue() * value;
 }
-return sum * 5.192296858534828E33 + params.offset;
+sum *= 5.192296858534828E33;
+return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
 """The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and
-fraction of a float32, which gives numbers 2**112 times too small, also for subnormal ones; the last
-line corrects this. There is no branch: half of all signs are negative, so that a processor would
+fraction of a float32, which gives numbers 2**112 times too small, also for subnormal ones; a factor
+corrects this. The loop has no branch: half of all signs are negative, so that a processor would
 guess every second one wrong."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value;
@@ -46,7 +43,7 @@ for (int i = 0; i < n; ++i) {
   int bits = (d << 24) | ((c & 255) << 16) | ((b & 255) << 8) | (a & 255);
   sum += ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat(bits);
 }
-return sum + params.offset;
+return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
 """The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
@@ -111,7 +108,7 @@ class VectorField(ABC):
     def check(self, vectors: NDArray[np.float32]) -> None:
         """Raise BackendError if the field cannot hold one of ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
-        if self.unit and (wrong := lengths[np.abs(lengths - 1) > SLACK - 1]).size:
+        if self.unit and (wrong := lengths[np.abs(lengths - 1) > 0.01]).size:
             raise BackendError(
                 f"?vectors={self.name} stores vectors of length 1, got one of length "
                 f"{wrong[0]:.3g}; leave it out of "
@@ -137,8 +134,8 @@ class VectorField(ABC):
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         """Return the dot products with ``query`` for scores of ``script`` or ``best``."""
-        shift = offset(query)
-        return [score - shift for score in scores]
+        # The scores of a server are positive.
+        return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
 
     @property
     def hit_fields(self) -> Json:
@@ -172,7 +169,7 @@ class Binary(VectorField):
 
     def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
-        return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
+        return {"source": self._source(source), "params": {"query": query}}
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         data = b"".join([from_base64(row[0]) for row in rows])
@@ -224,10 +221,6 @@ class Float(VectorField):
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
         # orjson writes contiguous rows only.
         return iter(np.ascontiguousarray(vectors, np.float32))
-
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        # Scores of both engines' inner products are positive.
-        return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return np.array(_components(rows), self.dtype)
@@ -386,18 +379,8 @@ def fields_for(vectors: str | None, engine: str) -> list[str]:
     return [own.get(name, name) for name in names]
 
 
-def offset(vector: NDArray[np.float32]) -> float:
-    """Return the number added to dot products with ``vector`` so that they are not negative."""
-    return SLACK * _length(vector)
-
-
 def _length(vector: NDArray[np.float32]) -> float:
     """Return the norm of a vector; for one, numpy's own function takes several times as long."""
     # The square of a tiny number is 0 in float32.
     wide = vector.astype(np.float64)
     return math.sqrt(wide.dot(wide))
-
-
-def is_unit(vectors: NDArray[np.float32]) -> bool:
-    """Return whether no vector is longer than 1, roundings apart."""
-    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())

@@ -43,7 +43,7 @@ from .force_merge import compact, refresh, reopen
 from .score_check import self_test, takes_vectors
 from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
-from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for, is_unit
+from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for
 
 ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
 BLOCK = 3 << 20
@@ -149,8 +149,6 @@ class ServerWriter:
         if rows.concepts is not None:
             self._concept_dim = rows.concepts.values.shape[1]
             state = replace(state, concept_dim=self._concept_dim)
-        if state.unit and not is_unit(rows.vectors):
-            state = replace(state, unit=False)
         # The state is stored before the rows that change it are sent.
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
@@ -382,10 +380,6 @@ class ServerEditor:
             raise BackendError(
                 f"a term frequency of {largest} is more than {self._generation.name} was made for",
                 "make it again with <boc index --replace>",
-            )
-        if state.unit and not is_unit(rows.vectors):
-            raise BackendError(
-                f"vectors longer than 1, those of {self._generation.name} are not; make it again",
             )
         self._generation.vectors.check(rows.vectors)
         self._begin()

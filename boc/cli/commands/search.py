@@ -17,7 +17,7 @@ import click
 
 from boc.cli import options
 from boc.errors import BocError, leave_out
-from boc.names import HYBRIDS, MODALITIES, REQUEST_FORMS, Hybrid, RequestForm
+from boc.names import HYBRIDS, MODALITIES, Hybrid
 
 if TYPE_CHECKING:
     from boc.search.hits import Hits
@@ -94,9 +94,9 @@ if TYPE_CHECKING:
 @options.as_json
 @click.option(
     "--request",
-    "form",
-    type=click.Choice(REQUEST_FORMS),
-    help="Print the request to the server instead of searching.",
+    "as_request",
+    is_flag=True,
+    help="Print the body of the request to the server instead of searching.",
 )
 @options.at
 @options.moved_encoder
@@ -112,7 +112,7 @@ def command(
     html: Path | None,
     paths: bool,
     as_json: bool,
-    form: RequestForm | None,
+    as_request: bool,
     at: str,
     encoder: str | None,
     **settings: Any,
@@ -136,7 +136,7 @@ def command(
               boc search photos "red rocket" --hybrid words
               boc search photos "a dog" -k 100 --paths
               boc search photos --queries topics.tsv --run photos.run
-              boc search photos "a dog" --request curl --at elastic+https://USER@HOST:9200
+              boc search photos "a dog" --request --at elastic+https://USER@HOST:9200
     """
     if len(words) > 1 and any(word.startswith("-") for word in words):
         raise click.UsageError(f"write TEXT in quotes: {' '.join(words)!r}")
@@ -154,11 +154,11 @@ def command(
         raise click.UsageError(
             "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
         )
-    if form is not None and (queries is not None or html is not None or hybrid is not None):
+    if as_request and (queries is not None or html is not None or hybrid is not None):
         raise click.UsageError(
             "--request prints one request; leave out --queries, --hybrid and --html",
         )
-    if ways := [way for way in ("as_json", "paths", "form") if options.on_command_line(way)]:
+    if ways := [way for way in ("as_json", "paths", "as_request") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
                 "give one of --json, --paths and --request: each prints something else",
@@ -185,9 +185,8 @@ def command(
         **settings,
     )
     text = " ".join(words) if words else None
-    if form is not None:
-        request = searcher.request(query_of(text, images, like), search_options)
-        click.echo(request.render(form))
+    if as_request:
+        click.echo(searcher.request(query_of(text, images, like), search_options))
         return
     stages = Stages()
     if queries is not None:

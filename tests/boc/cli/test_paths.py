@@ -93,7 +93,7 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--json", "--paths"), ("--paths", "--request", "body")],
+    [("--json", "--paths"), ("--paths", "--request")],
 )
 def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
     result = boc(

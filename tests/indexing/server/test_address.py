@@ -43,7 +43,6 @@ NUMBERS = {
 CHOICES = {
     "field": st.sampled_from(FIELDS),
     "vectors": st.sampled_from(VECTORS),
-    "ssl_assert_fingerprint": st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
 }
 
 

@@ -14,7 +14,6 @@ STATE = AliasState(
     "complete",
     "text",
     "binary",
-    unit=False,
     digits=3,
     blocks=2,
 )

@@ -19,7 +19,7 @@ from boc import plugins
 from boc.errors import BackendError
 from boc.types import Rows
 from indexing.server.aliases import indices_of
-from indexing.server.parts import CLAIM, forget, reserve, share_code
+from indexing.server.parts import CLAIM, forget, share_code
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
@@ -278,31 +278,27 @@ def test_learning_after_a_failure(place: Place) -> None:
             place.name,
             KEY,
             learn,
-            beat=0.2,
-            dead=4.0,
         )[0]
-
-    assert reserve(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
-    assert learned(lambda: (CODE, arrays())) == CODE
-    forget(backend.transport, place.name)
 
     def fail() -> Any:
         raise BackendError("no memory")
 
     with pytest.raises(BackendError, match="no memory"):
         learned(fail)
-    assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
-
     begun = Event()
+    asked = Event()
 
     def slow() -> Any:
         begun.set()
-        time.sleep(6)  # longer than the other waits without signs of life
+        assert asked.wait(60)
         return CODE, arrays()
 
     first = Thread(target=lambda: learned(slow))
     first.start()
     assert begun.wait(60)
-    assert learned(fail) == CODE
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(learned, fail)
+        asked.set()
+        assert other.result() == CODE
     first.join()
     forget(backend.transport, place.name)

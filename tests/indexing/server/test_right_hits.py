@@ -1,6 +1,7 @@
 """The hits of a request without budgets: as many as pass, up to k, and the right ones, however
 candidates are found."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ from boc.rerank.storage import store
 from boc.types import Embeddings, Filter, Modality, Ragged, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.engine import ServerEngine
-from indexing.server.requests import dumps
 from indexing.server.vector_fields import Binary
 from tests.oracles import new_manifest, picture, random_terms, sentence
 from tests.servers.fixtures import SHARED, address, kinds
@@ -97,10 +97,11 @@ def test_hits_are_the_right_ones(
                 assert [hit.score for hit in hits] == pytest.approx(products[rows, i], abs=1e-3)
                 if len(passing) <= quick or len(order) == len(passing):
                     assert rows == order
-                if index.generation.state.unit and index._reranks:
+                if index._reranks:
                     first = Rescore("dot", queries.take([i]), k)
-                    body = index.request(replace(request, terms=ASKED[[i]], rescore=first)).body
-                    page = server.request("POST", f"{name}/_search", dumps(body))["hits"]["hits"]
+                    alone = replace(request, terms=ASKED[[i]], rescore=first)
+                    body = json.loads(index.request(alone))
+                    page = server.request("POST", f"{name}/_search", body)["hits"]["hits"]
                     assert [hit["_source"]["id"] for hit in page] == [hit.item.id for hit in hits]
             aligned = index.search(replace(request, rescore=Rescore("mrsw", queries, k)))
             assert [len(hits) for hits in aligned] == [min(k, len(passing))] * QUERIES

@@ -2,9 +2,7 @@
 index's names only."""
 
 import base64
-import hashlib
 import json
-import ssl
 import subprocess
 from pathlib import Path
 
@@ -115,18 +113,6 @@ def test_secrets_are_not_stored(
     assert boc(*commands[0], "--at", trusting).exit_code == 0
     stored = [secure.request("GET", path) for path in ("pictures*", "pictures/_search?size=500")]
     assert not [secret for secret in secrets(secure, key) if secret in json.dumps(stored)]
-
-
-def test_fingerprint(secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificate = ssl.get_server_certificate(("127.0.0.1", secure.port))
-    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
-    monkeypatch.setenv("BOC_PASSWORD", secure.password)
-    at = f"elastic+https://elastic@127.0.0.1:{secure.port}?verify_certs=false&ssl_assert_fingerprint="
-    assert boc("index", "prints", library / "photos.h5", "--at", at + fingerprint).exit_code == 0
-    other = "0" * 64
-    result = boc("info", "prints", "--at", at + other)
-    assert result.exit_code == 1
-    assert secure.password not in result.output
 
 
 def test_rights_on_an_alias_alone(

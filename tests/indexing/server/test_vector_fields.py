@@ -22,7 +22,6 @@ from indexing.server.vector_fields import (
     DenseFloat,
     KnnByte,
     VectorField,
-    offset,
     quantise,
 )
 
@@ -32,10 +31,6 @@ fields = st.builds(
     st.sampled_from(list(VECTOR_FIELDS.values())),
     DTYPES,
 )
-
-
-def test_offset_exceeds_the_norm() -> None:
-    assert 5.0 < offset(np.array([3.0, 4.0], np.float32)) == pytest.approx(5.05)
 
 
 def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
@@ -127,30 +122,22 @@ def test_bytes_refuse_other_lengths(kind: type[VectorField], length: float) -> N
     Binary().check(vectors)
 
 
-@given(data=st.data(), width=st.integers(1, 8))
-def test_scores_are_not_negative(data: st.DataObject, width: int) -> None:
-    numbers = st.lists(st.floats(-1, 1, width=32), min_size=width, max_size=width)
-    query, item = (np.array(data.draw(numbers), np.float32) for _ in range(2))
-    item /= max(1.0, float(np.linalg.norm(item)))
-    assert offset(query) + float(query @ item.astype(np.float16)) >= 0
-
-
-def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
-    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers:
+def painless(source: str, query: NDArray[np.float32], data: bytes) -> float:
+    """The sum whose score a script returns, its own expressions evaluated with Java's numbers:
     bytes and ints are signed, ints have 32 bits, products and sums of floats are rounded to
     float32."""
     signed = np.frombuffer(data, np.int8).tolist()
     step = int(re.findall(r"at \+= (\d)", source)[0])
     steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
     decoded = re.findall(r"intBitsToFloat\((.+?)\);", source)[0]
-    factor = [float(x) for x in re.findall(r"return sum \* ([0-9.E]+) \+", source)] or [1.0]
+    factor = [float(x) for x in re.findall(r"sum \*= ([0-9.E]+);", source)] or [1.0]
     total = np.float32(0)
     for i, weight in enumerate(query):
         known: dict[str, Any] = {"data": signed, "at": i * step}
         for name, expression in steps.items():
             known[name] = int32(eval(expression, {}, known))
         total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))
-    return float(total) * factor[0] + offset
+    return float(total) * factor[0]
 
 
 def int32(value: int) -> int:
@@ -168,7 +155,7 @@ def test_script_decodes_float16() -> None:
     assert len(every) == 2 * 31 * 1024
     one = np.ones(1, np.float32)
     with np.errstate(under="ignore"):
-        found = [painless(FLOAT16, one, value.tobytes(), 0.0) for value in every]
+        found = [painless(FLOAT16, one, value.tobytes()) for value in every]
     assert found == every.astype(float).tolist()
 
 
@@ -181,4 +168,4 @@ def test_script_decodes_float16() -> None:
 )
 def test_script_decodes_float32(values: list[float]) -> None:
     for value in values:
-        assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
+        assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes()) == value
