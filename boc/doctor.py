@@ -176,7 +176,7 @@ def server_findings(at: str) -> Iterator[Finding]:
     about = server.about()
     address = about["address"]
     known = f"{about['engine']} {about['version']}"
-    indexes = f"indexes: {', '.join(server.names()) or 'none yet'}"
+    indexes = f"indexes: {', '.join(server.names()) or 'no index yet'}"
     if reasons := about.pop("unreadable", ""):
         what = f"cannot be read: {reasons}"
         yield Finding("problem", f"indexes at {address}", what, "boc info NAME says what to do")

@@ -101,7 +101,7 @@ class BocWarning(_HintedError, UserWarning):  # noqa: N818
 
 
 class CutShort(BocWarning):
-    """The end of a picture file is missing; the part that is there was read."""
+    """The end of a picture file is missing; the rest was read."""
 
 
 class LeftOut(BocWarning):
@@ -115,7 +115,7 @@ class LeftOut(BocWarning):
 
 
 def leave_out(what: str, reasons: Sequence[str]) -> None:
-    """Warn of entries that could not be used, if there are any."""
+    """Warn of entries that could not be used, if any."""
     if reasons:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 

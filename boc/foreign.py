@@ -47,7 +47,7 @@ PACKED = 16
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python
+    """Return the value of a JSON text. ValueError if it is no JSON, or nested so deep that Python
     gives up on it later."""
     try:
         value = json.loads(text)

@@ -244,7 +244,7 @@ class Index:
         ``ids``, by default the names of the files; ``fields`` are metadata values of all
         of them. Or it is a folder of pictures, a CSV of image,caption, or feature files,
         with the options of ``boc.build_index``. A picture that cannot be read is in
-        ``failed`` of the report; SourceError if none can.
+        ``failed`` of the report; SourceError if every picture fails.
         """
         single = is_picture(source) or isinstance(source, str) or not isinstance(source, Iterable)
         parts: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]

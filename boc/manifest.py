@@ -82,7 +82,7 @@ class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its
     arrays (digest, shape, dtype of each), digest of the list of items, number of items by modality,
     number of postings, the default re-rank multiplier and metric, the type of the stored concept
-    sets, None if there are none, the metadata fields of the items with their types, by their ids
+    sets, None without sets, the metadata fields of the items with their types, by their ids
     the states (size, modification and change time in ns) of picture files that could not be read,
     the names of facts of files to which a table gave other values, and the recall that the
     budgets were chosen for, with what was measured, empty if they were given by hand; and the

@@ -13,7 +13,7 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
     """Raise BocError unless ``path`` can be written and nothing is lost by it.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of
+    The file may be missing, empty, or of the kind that ``ours`` recognises, and must not be one of
     ``inputs``.
     """
     check_writable(path)
@@ -25,7 +25,7 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
             )
     if path.exists() and path.stat().st_size and not ours(path):
         raise BocError(
-            f"{path} is there and not of the kind to be written; choose another name, or delete "
+            f"{path} exists, and is not of the kind to be written; choose another name, or delete "
             "it first",
         )
 
@@ -48,10 +48,10 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
     """Raise BocError if a folder holds ``names``, has no lock of a writer, and is not recognised by
     ``ours``."""
-    there = [name for name in names if (folder / name).exists()]
-    if there and not (folder / ".lock").exists() and not ours(folder):
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not (folder / ".lock").exists() and not ours(folder):
         raise BocError(
-            f"{folder} holds {there[0]}, which boc did not make and would replace; choose "
+            f"{folder} holds {existing[0]}, which boc did not make and would replace; choose "
             "another folder",
         )
 

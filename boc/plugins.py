@@ -118,8 +118,8 @@ def _package(folder: str) -> ModuleType:
 
 
 def _module(folder: str, name: str, what: str = "") -> ModuleType:
-    """Import a module of our package ``folder``; BocError if there is none, or a package that it
-    needs is missing."""
+    """Import a module of our package ``folder``; BocError if it does not exist, or a package that
+    it needs is missing."""
     known = sorted(
         m.name
         for m in iter_modules(_package(folder).__path__)

@@ -41,7 +41,7 @@ def write_counts(folder: Path, captions: Iterable[str]) -> None:
 
 
 def read_counts(spec: str) -> Mapping[str, int]:
-    """Return the counts of the encoder ``KIND:FOLDER``; empty for one whose folder has none.
+    """Return the counts of the encoder ``KIND:FOLDER``; empty without counts.
     EncoderError for a damaged file."""
     path = Path(spec.partition(":")[2].partition("?")[0]) / COUNTS
     try:

@@ -109,7 +109,7 @@ def one_line(error: BaseException) -> str:
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, of the standard input for -. BocError if it holds none."""
+    """Return the lines of a file, of the standard input for -. BocError if it is empty."""
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:
@@ -317,8 +317,8 @@ def is_verbose() -> bool:
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if none
-    is ``left``."""
+    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if
+    nothing is ``left``."""
     named = failed
     more = ""
     if len(failed) > FEW and not is_verbose():

@@ -98,7 +98,7 @@ def _value(place: str, value: Any, option: click.Option) -> Any:
 
 
 def read() -> tuple[Path | None, dict[str, Any]]:
-    """Return the path of the settings file, None if there is none, and its content."""
+    """Return the path of the settings file, or None, and its content."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

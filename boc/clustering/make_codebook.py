@@ -144,7 +144,7 @@ def shared_codebook(
     centroids, the centred one; where they share less than half of that, too, one of half the size,
     and so on.
 
-    BocError if they share none: then no sentence would find a picture.
+    BocError without common terms: no sentence would find a picture.
     """
     space = CODEBOOKS[0]
     while True:

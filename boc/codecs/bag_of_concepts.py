@@ -165,10 +165,10 @@ class SoftAssignment(_Assignment):
         As in ``HardAssignment``.
     similarity : {"inverse", "deviation"}, default="inverse"
         A function of the distance D: 1 / (1 + D); or the same less its mean over all centroids,
-        negative for centroids farther than usual. Deviations are added up with their signs; what is
-        still above 0, to the power .7, is the item's frequency, of which the z largest are kept:
-        the power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The paper
-        prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
+        negative for centroids farther than usual. Deviations are added up with their signs; a sum
+        that is still above 0, to the power .7, is the item's frequency, of which the z largest are
+        kept: the power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The
+        paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
         concepts are (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None

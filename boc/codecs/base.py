@@ -83,7 +83,7 @@ class Step:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. ``deep`` has no effect, since none of them is an
+        """Return the parameters by name. ``deep`` has no effect, since no parameter is an
         estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
@@ -213,7 +213,7 @@ class ConceptStep(Step):
     reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the concept sets. BocError if there are none."""
+        """Return the concept sets. BocError without concept sets."""
         if embeddings.concepts is None:
             raise BocError(
                 "no concept vectors here",
@@ -286,7 +286,7 @@ def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
 
 
 def labels_of(y: Any, n: int) -> NDArray[np.str_]:
-    """Return the labels ``y`` of n rows as texts, all empty if there are none."""
+    """Return the labels ``y`` of n rows as texts, all empty without labels."""
     if y is None:
         return np.zeros(n, "U1")
     return np.asarray(y).astype(str)
@@ -313,7 +313,7 @@ def one_row(
     columns: NDArray[np.int32],
     width: int,
 ) -> sparse.csr_array:
-    """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
+    """Return a csr_array (1, width) of ``values`` other than 0, in ascending ``columns``.
 
     The constructor looks at all that it gets, which takes longer than a step; a shallow copy does
     not.

@@ -75,7 +75,7 @@ class SurrogateCodec:
 
     @property
     def words(self) -> dict[int, str]:
-        """The words that terms stand for, by term; none for terms that stand for no word of a
+        """The words that terms stand for, by term; empty for terms that stand for no word of a
         vocabulary."""
         first = self.steps[0]
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
@@ -214,7 +214,7 @@ class SurrogateCodec:
             for name, array in arrays.items():
                 if not are_moderate(array):
                     raise ValueError(
-                        f"the numbers of its array {name} are infinite, none at all, or too large",
+                        f"the numbers of its array {name} are infinite, NaN, or too large",
                     )
             codec.n_terms = int(config["n_terms"])
             codec._try()
@@ -284,7 +284,7 @@ def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
     for parameter, choices in step.choices.items():
         if getattr(step, parameter) not in choices:
             raise BocError(
-                f"{parameter}={getattr(step, parameter)} of {name} is none that this boc reads; "
+                f"{parameter}={getattr(step, parameter)} of {name} is unknown to this boc; "
                 f"{REMADE}",
             )
     return step
@@ -297,7 +297,7 @@ def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:
             raise BocError(
-                f"{parameter}={params[parameter]} of {name} is none that this boc reads; {REMADE}",
+                f"{parameter}={params[parameter]} of {name} is unknown to this boc; {REMADE}",
             )
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 

@@ -160,14 +160,14 @@ class Dictionary(Step):
         return self
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
-        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero
+        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, 0 for a zero
         row."""
         rows = self._directions(X)
         blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
-        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a
+        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, 0 for a
         zero row."""
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
         return query_terms(code, self._directions(X))
@@ -256,7 +256,7 @@ def vocabulary_size(n: int) -> int:
 
 
 def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
-    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to
+    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), empty for a row equal to
     ``mean``."""
     rows = X - code.mean
     centroids = Centroids.of_arrays(*code.centroids)

@@ -50,7 +50,7 @@ class LearnedTerms(BookTerms, ConceptStep):
     thresholds_ : ndarray of float32 (2, 2, p)
         Of pictures and of sentences, for the global vector and for concepts.
     term_labels_ : ndarray of uint8
-        Labels of the terms, packed by ``boc.labels``; empty if they have none.
+        Labels of the terms, packed by ``boc.labels``; empty without labels.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class LearnedTerms(BookTerms, ConceptStep):
         return step
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the rows of each item: its global vector, then its concepts if there are any."""
+        """Return the rows of each item: its global vector, then its concepts, if any."""
         return item_rows(embeddings)
 
     def transform(self, X: Any) -> sparse.csr_array:

@@ -223,8 +223,8 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook; None for a code that needs none. BocError if no file is named, or it
-        holds no codebook."""
+        """Read the codebook; None for a code without a codebook. BocError if no file is named, or
+        it holds no codebook."""
         if not self.reads_codebook:
             return None
         kind = "concepts"

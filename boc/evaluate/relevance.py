@@ -138,7 +138,7 @@ def _masks(
     references: Sequence[Ints],
     n_tokens: int,
 ) -> tuple[Ints, NDArray[np.uint64]]:
-    """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64
+    """Return the row of each token (-1: no row), and its positions: bit i of [w, row, r] if at 64
     w + i of r."""
     lengths = [len(r) for r in references]
     owner = np.repeat(np.arange(len(references)), lengths)

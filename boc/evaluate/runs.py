@@ -249,11 +249,11 @@ def evaluate_index(
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
-    there = searcher.index.manifest.items
-    if there["image"] < gallery.images or there["text"] < len(gallery.captions):
+    counts = searcher.index.manifest.items
+    if counts["image"] < gallery.images or counts["text"] < len(gallery.captions):
         raise FeatureFileError(
             f"{path}: holds {gallery.images} pictures and {len(gallery.captions)} captions, the "
-            f"index {name!r} {there['image']} and {there['text']}; evaluate the file that the "
+            f"index {name!r} {counts['image']} and {counts['text']}; evaluate the file that the "
             "index was made of",
         )
     recalls = []

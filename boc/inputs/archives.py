@@ -69,7 +69,7 @@ def is_archive(path: Path) -> bool:
 
 
 def members(file: BinaryIO) -> Members:
-    """Return the members of an open archive, as it is now. SourceError if it is none."""
+    """Return the members of an open archive, as it is now. SourceError if it is no archive."""
     status = os.fstat(file.fileno())
     key = identity(status)
     known = _known.get(key)

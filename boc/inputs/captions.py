@@ -247,7 +247,7 @@ def _csv(path: Path, faults: list[str]) -> Objects:
             if place:
                 continue
         elif not value["image"] or captions[-1] >= len(cells):
-            faults.append(f"{where}: image and caption must both be there")
+            faults.append(f"{where}: needs both image and caption")
             if not value["image"]:
                 continue
         else:

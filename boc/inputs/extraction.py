@@ -75,7 +75,7 @@ class Extraction:
             self._prepare = regions
         else:
             raise EncoderError(
-                "there is nothing to extract",
+                "nothing to extract",
                 "name <--encoder> for embeddings, or <--regions> for regions",
             )
         self.source = source

@@ -251,7 +251,7 @@ class FeatureFile:
             yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
-        """Return rows of an array as float32. FeatureFileError if a number is none."""
+        """Return rows of an array as float32. FeatureFileError for NaN."""
         with reporting_damage(self.path):
             values: NDArray[np.float32] = data[start:stop].astype(np.float32)
         check_values(self.path, values)
@@ -277,7 +277,7 @@ class FeatureFiles:
     """Several feature files of one encoder read as one, in an order that does not depend on that of
     the arguments.
 
-    FeatureFileError if they do not belong together or an item is in two of them; then none stays
+    FeatureFileError if they do not belong together or an item is in two of them; then no file stays
     open.
     """
 

@@ -83,7 +83,7 @@ def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on
+    """Return the state of a file; empty without a file. OSError if it cannot be looked at, as on
     a failing disk."""
     try:
         try:

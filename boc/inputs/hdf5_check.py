@@ -135,10 +135,10 @@ def reporting_damage(path: Path) -> Iterator[None]:
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
-    """FeatureFileError if a number is infinite, or none at all: such a vector is near to
+    """FeatureFileError if a number is infinite or NaN: such a vector is near to
     nothing."""
     if not np.isfinite(values).all():
-        raise FeatureFileError(f"{path}: some of its numbers are infinite or none at all", MAKE)
+        raise FeatureFileError(f"{path}: some of its numbers are infinite or NaN", MAKE)
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:

@@ -164,7 +164,7 @@ def upright_size(image: Image) -> tuple[int, int]:
 @contextmanager
 def picture_file(picture: Picture) -> Iterator[Path]:
     """Yield the path of a picture: for one in memory, the path of a temporary file. BocError for
-    what is no picture."""
+    anything else."""
     if isinstance(picture, (str, Path)):
         yield Path(picture)
         return

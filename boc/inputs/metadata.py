@@ -150,7 +150,7 @@ class Metadata:
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """Return the ids of the table that match none of ``items`` and none of their pictures,
+        """Return the ids of the table that match neither ``items`` nor their pictures,
         sorted."""
         left = {nfc(key): key for key in self.rows}
         for item in items:
@@ -268,9 +268,9 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
     the rule."""
     name = sort.removeprefix("-")
     if name not in types:
-        there = _known(types)
+        known = _known(types)
         raise BocError(
-            f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})",
+            f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({known})",
         )
     if types[name] == "text":
         raise BocError(
@@ -299,7 +299,7 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
 
 
 def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return the values of a field, of which an item may have none, one or several."""
+    """Return the values of a field, of which an item may have any number."""
     value = fields.get(name, [])
     return value if isinstance(value, (list, tuple)) else [value]
 
@@ -347,8 +347,8 @@ def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> s
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
     if not isinstance(name, str) or name not in types:
-        there = _known(types)
-        raise BocError(f"the index has no metadata field {name!r} ({there})")
+        known = _known(types)
+        raise BocError(f"the index has no metadata field {name!r} ({known})")
     if types[name] == "text":
         raise BocError(
             f"{name} is of type text; filters need another type",
@@ -409,7 +409,7 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
 
 
 def parse_value(text: str, kind: FieldType) -> Value:
-    """Parse a value of this type. ValueError if ``text`` is none."""
+    """Parse a value of this type. ValueError for another ``text``."""
     if kind == "integer":
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
             raise ValueError
@@ -460,4 +460,4 @@ def _date(text: str) -> str:
 def _known(types: Mapping[str, FieldType]) -> str:
     """Say which fields an index has, for an error."""
     names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
-    return f"it has: {names}" if names else "it has none: it was made without metadata"
+    return f"it has: {names}" if names else "it was made without metadata"

@@ -376,7 +376,7 @@ def _folder(
     exclude: Sequence[str] = (),
 ) -> Source:
     """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
-    goes to ``table``. Warn about what is left out."""
+    goes to ``table``. Warn about files that are left out."""
     inside = listing(folder, (*UNWANTED, *exclude))
 
     def suffix(name: str) -> str:

@@ -131,7 +131,7 @@ def plain_number(text: str, separator: str) -> str:
 
 
 def plain_date(text: str, order: Order) -> str:
-    """Return a date as ISO 8601, or the text if it is none that spreadsheets write. CellError where
+    """Return a date as ISO 8601, or the text if spreadsheets write no such date. CellError where
     either number may be the month."""
     match = _DATE.fullmatch(text)
     if match is None:

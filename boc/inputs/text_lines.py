@@ -16,7 +16,7 @@ def read_ids(path: Path) -> list[str]:
     """Return the ids in a file, one per line; empty lines are skipped, lines that are not UTF-8
     with a warning.
 
-    SourceError for a file that cannot be read, or lists none.
+    SourceError for a file that cannot be read, or is empty.
     """
     try:
         data = path.read_bytes()

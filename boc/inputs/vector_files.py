@@ -28,7 +28,7 @@ from boc.inputs.text_lines import read_ids, text_lines
 @dataclass
 class VectorRows:
     """The rows of a file, an array (n, d); ids, sentences, and the ids of their pictures, each None
-    if the file has none. With ``exact`` the length of a vector counts."""
+    if the file lacks it. With ``exact`` the length of a vector counts."""
 
     path: Path
     rows: Any

@@ -124,7 +124,8 @@ def _xmp_beside(path: Path) -> dict[str, list[str]]:
 
 
 def _xmp(data: bytes | str) -> dict[str, list[str]]:
-    """Return the texts of XMP; none of damaged or huge XMP, or with entities, which could grow."""
+    """Return the texts of XMP; damaged or huge XMP, or XMP with entities, which could grow, has no
+    texts."""
     if isinstance(data, str):
         data = data.encode()
     if len(data) > BYTES or b"<!" in data:

@@ -244,7 +244,7 @@ def compare_pictures(
 
 
 def _content_hash(item: Item) -> str | None:
-    """Return the hash of a stored item; None if it has none, or metadata of that name that are
+    """Return the hash of a stored item; None without a hash, or for metadata of that name that are
     something else."""
     fact = item.fields.get("content_hash")
     return fact if isinstance(fact, str) else None

@@ -90,7 +90,7 @@ class IndexSources:
         ocr: bool,
     ) -> Iterator[VectorSource]:
         """Open the vectors for the index ``name``; of items ``network`` makes them first, as
-        ``encoded`` does. SourceError if there are none."""
+        ``encoded`` does. SourceError without items."""
         if ocr and network is None:
             raise SourceError(
                 f"{self.paths[0]} holds no pictures to read the words of",

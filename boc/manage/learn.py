@@ -48,7 +48,7 @@ class VectorSample:
 
 
 def held_out(count: int) -> NDArray[np.int64]:
-    """Return the rows of the ``count`` items of a modality, of a fifth at most and none of fewer
+    """Return the rows of the ``count`` items of a modality, of a fifth at most and no row of fewer
     than 250, that no dictionary is learned from. It has centroids near to what it is learned from,
     and would promise too much."""
     size = min(HELD_OUT, count // 5) if count >= HELD_OUT else 0

@@ -54,9 +54,8 @@ def new_manifest(
 
     ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as
     ``file`` does. ``concepts`` is the type that concept sets are stored as, float16 or int8; None
-    stores none, unless the ``rerank`` metric needs them. FeatureFileError if ``file`` has none to
-    store.
-    """
+    stores no sets, unless the ``rerank`` metric needs them. FeatureFileError if ``file`` has no
+    sets to store."""
     head = file.header
     if check_metric(rerank) != "dot":
         concepts = concepts or "float16"
@@ -292,9 +291,9 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     types = _types_of(metadata)
     odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
-        there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
+        declared = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it "
+            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); make it "
             "again, or rename them",
         )
 

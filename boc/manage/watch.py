@@ -20,7 +20,7 @@ class Pace:
     Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although
     others follow. Each ``look`` ms it looks whether the folders are the same. A sync that failed is
     tried again after ``again`` seconds, and everything is compared after ``every`` seconds without
-    a change, since network disks report none.
+    a change, since network disks report no change.
     """
 
     quiet: int = 300
@@ -117,10 +117,10 @@ class Moments:
                     self._looked = time.monotonic()
                     yield
                 if self._stop() or _marks(self._places) != marks:
-                    break  # another disk is mounted there, or none: watch that one
+                    break  # another disk is mounted there, or no disk: watch that folder
 
     def _changes(self) -> Iterator[Collection[object]]:
-        """Yield the files that changed; none after a while without a change."""
+        """Yield the files that changed; an empty set after a while without a change."""
         with needing("watching", "watch"):
             import watchfiles
         roots = {_root(place) for place in self._places if place.exists()}

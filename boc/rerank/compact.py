@@ -75,7 +75,7 @@ class CompactCode:
         dim: int,
     ) -> CompactCode | None:
         """Return the code for vectors of width ``dim`` of an index whose codec has this
-        configuration and these arrays: with the means that it subtracts. None if it subtracts none:
+        configuration and these arrays: with the means that it subtracts. None without means:
         a common part would coarsen the codes; None without a compiler.
         """
         steps = [step["name"] for step in codec["steps"]]

@@ -153,7 +153,7 @@ class Query:
 
     @property
     def words(self) -> str | None:
-        """The wanted sentences, for a search that counts words; None if there are none."""
+        """The wanted sentences, for a search that counts words; None without sentences."""
         return (
             nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
         )
@@ -183,7 +183,7 @@ def _unwanted(words: str) -> str:
 
 
 def _different(values: Sequence[Path | str]) -> list[str]:
-    """Return the values of a list, each once: what is said twice counts once."""
+    """Return the values of a list, each once: a value that occurs twice counts once."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise BocError(
             f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]",
@@ -263,9 +263,8 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     weighted sum.
 
     Its modality is taken from the first wanted part; its concept set joins the sets of the wanted
-    parts, or None if one has none. A single part is the query itself. BocError if the parts cancel
-    each other.
-    """
+    parts, or None if a part lacks one. A single part is the query itself. BocError if the parts
+    cancel each other."""
     positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
         return positive[0]

@@ -160,7 +160,7 @@ class Searcher:
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
     def embeddings(self, id: str) -> Embeddings:
-        """Return the stored vector of an item, and its concepts if there are any. KeyError for an
+        """Return the stored vector of an item, and its concepts, if any. KeyError for an
         unknown id."""
         item = self.index.find([id])[0]
         sets = self.index.manifest.concept_dtype is not None
@@ -393,8 +393,7 @@ class Searcher:
         own = options.on_hits
         if own or query.ids:
             raise BocError(
-                f"boc itself computes {own[0] if own else 'what is like an item'}; no single "
-                "request does",
+                f"boc itself computes {own[0] if own else 'similar items'}; no single request does",
             )
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
@@ -461,7 +460,7 @@ class Searcher:
         return f"the encoder hardly knows {words}; the nearest are shown"
 
     def _knows_none(self, query: Query) -> bool:
-        """Return whether the encoder counts words, and knows none of the wanted sentences."""
+        """Return whether the encoder counts words, and knows no word of the wanted sentences."""
         if not all(part.kind == "text" for part in query.positive):
             return False
         vocabulary = getattr(self.encoder, "vocabulary", ())
@@ -702,7 +701,7 @@ class Searcher:
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:
-        """Return the hits of a query of this vector in the order wanted; none if it is zero."""
+        """Return the hits of a query of this vector in the order wanted; no hits if it is zero."""
         if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)

@@ -365,7 +365,7 @@ def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
 
 
 def find(snapshot: LibrarySnapshot, id: str) -> Item:
-    """Return an item. ProblemError 404 if the index has none of this id."""
+    """Return an item. ProblemError 404 for an unknown id."""
     try:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:

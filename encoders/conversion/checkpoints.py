@@ -90,7 +90,7 @@ def read_published(path: Path) -> dict[str, Any]:
 
 
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
-    """Return ``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
+    """Return ``tern``, ``teran`` or ``vsrn``. EncoderError for another checkpoint.
 
     Only TERAN has two separate last layers. One that shares them has TERN's tensors: its
     configuration decides.

@@ -58,8 +58,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the library of transformers, whose warnings are about what is checked here, or
-    intended."""
+    """Silence the library of transformers, whose warnings are about values that are checked here,
+    or intended."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

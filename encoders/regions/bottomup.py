@@ -142,7 +142,7 @@ def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     """For each of boxes (n, 4) the largest of its ``probabilities`` (n, classes) that stays where,
     within each class, boxes that overlap a more probable one by more than ``overlap`` are dropped;
-    0 if none stays. (n,)"""
+    0 if no region stays. (n,)"""
     count, classes = probabilities.shape
     # Every box once per class: (classes * n, 4), with the number of its class.
     repeated = boxes.repeat(classes, 1)

@@ -16,8 +16,8 @@ def runs_onnx(runtime: Runtime) -> bool:
 
 
 def import_for_torch(name: str) -> ModuleType:
-    """Import a module of this folder that needs torch. EncoderError says how to get what is
-    missing."""
+    """Import a module of this folder that needs torch. EncoderError says how to get
+    missing packages."""
     with needing(
         "this model has no networks in ONNX that are usable here, and torch",
         "encoders",

@@ -66,7 +66,7 @@ def make(
 
 
 def check_model_folder(folder: Path) -> None:
-    """BocError if a model in ``folder`` would replace files that are of none."""
+    """BocError if a model in ``folder`` would replace files of something else."""
     check_folder(folder, NAMES, is_model)
 
 
@@ -79,7 +79,7 @@ def is_model(folder: Path) -> bool:
 
 
 def check_boxes(kind: str, source: RegionSource) -> None:
-    """EncoderError if networks of ``kind`` read boxes, and the source gives none."""
+    """EncoderError if networks of ``kind`` read boxes, and the source gives no boxes."""
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
             f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use "

@@ -52,7 +52,8 @@ class TrainConfig:
     # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that
     # ``clip`` does not depend on the batch size.
     summed: bool = False
-    # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 for none
+    # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0: no
+    # normalisation
     sinkhorn: int = 0
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
@@ -75,10 +76,9 @@ class TrainConfig:
     # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values
     # keep the concepts of an item apart, which alignment needs.
     averaging: float = 8.0
-    average: float = (
-        0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
-    )
-    held_out: int = 500  # random pictures held out for validation, where none are named
+    # Decay of the running average of the weights, which is validated and kept; 0: no average.
+    average: float = 0.99
+    held_out: int = 500  # random pictures held out for validation, if no pictures are named
     # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
     # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, the NDCG of
     # sentence to picture, as TERN's.

@@ -19,7 +19,7 @@ from boc.cli import options
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List equal and nearly equal pictures of an index. If the index NAME has none, its captions
+    """List equal and nearly equal pictures of an index. Without pictures, its captions
     are compared.
 
     The first item of a group, which has the smallest id, is the one to keep. Nothing is deleted;

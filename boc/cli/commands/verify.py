@@ -39,7 +39,7 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
 
     Searches with the codes of random items. The score of each of 1,000 pairs of a query and an
     item, hit or not, must equal the dot product of their term frequencies. Prints every mismatch;
-    the exit status is 1 if there is any.
+    the exit status is then 1.
 
     \b
     Examples: boc verify photos

@@ -170,7 +170,7 @@ def _check_origin(headers: Headers) -> None:
     page = ours
     if origin is not None:
         page = ""
-        with suppress(ValueError):  # what is no address
+        with suppress(ValueError):  # another text is no address
             page = urlsplit(origin).netloc.lower()
     if site not in (None, "same-origin", "none") or page != ours:
         raise ProblemError(
@@ -201,7 +201,7 @@ def cookie_name(scope: Scope) -> str:
 
 
 def _host(header: str) -> str | None:
-    """Return the name in a Host header, without port and brackets; None if there is none."""
+    """Return the name in a Host header, without port and brackets, or None."""
     try:
         address = urlsplit(f"//{header}")
         address.port  # noqa: B018 - raises for a port that is no number

@@ -90,7 +90,7 @@ class LoadLimit:
     Retry-After.
 
     Thumbnails, uploads, files of pictures, helpers (lists, facets, spelling, explanations) and
-    searches have separate queues, so that none delays the next search.
+    searches have separate queues, so that no queue delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

@@ -21,7 +21,7 @@ FILES = 256  # that the process needs beside connections: the index, pictures
 
 
 def configure_logging() -> None:
-    """Log faults of the server on stderr, and requests if uvicorn logs them: without what is
+    """Log faults of the server on stderr, and requests if uvicorn logs them: without words that are
     behind their routes, which may be a token, a sentence or an id."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

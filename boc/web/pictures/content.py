@@ -1,4 +1,4 @@
-"""The file of a picture, opened for a route: what was looked at is what is decoded or sent."""
+"""The file of a picture, opened for a route: the checked file is the decoded or sent one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _open(item: Item) -> tuple[int, FileState]:
     its state.
 
     That is the path before the id, or the folder of the file if it does not end with the id. Each
-    folder on the way is opened in the one before, so that none can become a link meanwhile.
+    folder on the way is opened in the one before, so that no folder can become a link meanwhile.
     """
     path = item.path
     root = item.content.removesuffix(f"/{item.id}")

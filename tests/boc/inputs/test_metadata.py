@@ -438,7 +438,7 @@ def test_bad_filter(text: str, words: list[str]) -> None:
             "does not compare by '~'",
         ),  # type: ignore[arg-type]
         (Filter("title", "=", "a"), "of type text"),
-        (Filter("x", "=", 1), "it has none"),
+        (Filter("x", "=", 1), "made without metadata"),
         (
             Filter(
                 "taken",
