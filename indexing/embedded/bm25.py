@@ -9,13 +9,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Occurrences: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
-"""The rows with a word, ascending, and its frequency in each, unsigned integers."""
+from .text_store import Occurrences, TextStore
 
 # defaults of Elasticsearch and OpenSearch
 K1 = 1.2
@@ -64,18 +63,6 @@ def space_words(texts: Sequence[str]) -> str:
     return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_WORDS)
 
 
-class CountedTexts(Protocol):
-    """``n`` rows: the number of words of each, and the occurrences of a word."""
-
-    n: int
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Number of words of each row (n,), unsigned integers."""
-
-    def occurrences(self, word: str) -> Occurrences: ...
-
-
 class WordRanking:
     """BM25 over the rows of several segments.
 
@@ -87,7 +74,7 @@ class WordRanking:
 
     def __init__(
         self,
-        segments: Sequence[CountedTexts],
+        segments: Sequence[TextStore],
         live: Sequence[NDArray[Any] | None],
     ) -> None:
         """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted."""

@@ -12,14 +12,13 @@ Rows are the rows of the segment, from 0. The tables and their columns::
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
 
-import math
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +26,26 @@ from numpy.typing import NDArray
 from boc.errors import ManifestError
 from boc.types import Filter
 
-from .bm25 import Occurrences
 from .npy_files import DAMAGED
 
 Ints: TypeAlias = NDArray[np.int64]
+Occurrences: TypeAlias = tuple[Ints, NDArray[Any]]
+"""The rows with a word, ascending, and its frequency in each, unsigned integers."""
 T = TypeVar("T")
 
 UNREAD = ("unable to open database file", "disk I/O error")
 """Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a
 file."""
+
+
+class Lists(NamedTuple):
+    """Concatenated lists of some keys, words or values of a field, ascending: how many rows each
+    key has, these rows, and its frequency in each."""
+
+    keys: Sequence[Any]
+    counts: Ints
+    rows: Ints
+    frequencies: Ints
 
 
 def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
@@ -122,12 +132,8 @@ class TextStore:
         return {str(word): int(n) for word, n in entries}
 
     @_telling_damage
-    def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
-        """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by
-        word.
-
-        Returns the words, the number of rows of each, these rows (ascending), and the frequencies.
-        """
+    def lists(self, first: str, last: str) -> Lists:
+        """Return the lists of the words from ``first`` to ``last``."""
         sql = (
             "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? "
             "ORDER BY word"
@@ -147,24 +153,22 @@ class TextStore:
         rows = self._check_rows(rows[1:] - np.repeat(rows[starts], documents))
         if len(frequencies) != len(rows):
             raise ValueError(f"{len(frequencies)} frequencies of {len(rows)} rows")
-        return [word for word, _, _, _ in entries], documents, rows, frequencies
+        return Lists([word for word, _, _, _ in entries], documents, rows, frequencies)
 
     @_telling_damage
-    def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """Return the values of a field, ascending, the rows of all in this order, and where those
-        of each end."""
+    def values(self, field: str) -> Lists:
+        """Return the lists of the values of a field."""
         if field not in self._fields:
-            return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
-        number = self._fields[field][0]
+            nothing = np.zeros(0, np.int64)
+            return Lists([], nothing, nothing, nothing)
         edges = self._read(
             "SELECT value, stop FROM edges WHERE field = ? ORDER BY value",
-            (number,),
+            (self._fields[field][0],),
         )
-        return (
-            [value for value, _ in edges],
-            self.rows(field),
-            np.array([stop for _, stop in edges], np.int64),
-        )
+        stops = np.array([0, *(stop for _, stop in edges)], np.int64)
+        counts = stops[1:] - stops[:-1]
+        rows = self.rows(field)
+        return Lists([value for value, _ in edges], counts, rows, np.ones_like(rows))
 
     def fields(self) -> list[str]:
         """Return the fields, but for text, of which a row has a value."""
@@ -190,19 +194,19 @@ class TextStore:
         """Start and end of the rows whose value fulfils the condition; for "!=", of those that do
         not."""
         field, end = self._fields[condition.field]
-        value, between = _storable(condition.value)
-        upto = self._stop(field, "<=", value)
-        below = upto if between else self._stop(field, "<", value)
-        if condition.last is not None:
-            upto = self._stop(field, "<=", encode_value(condition.last))
+        below = self._stop(field, "<", condition.value)
+        last = condition.value if condition.last is None else condition.last
+        upto = self._stop(field, "<=", last)
         spans = {"<": (0, below), "<=": (0, upto), ">": (upto, end), ">=": (below, end)}
         return spans.get(condition.op, (below, upto))
 
-    def _stop(self, field: int, op: str, value: bytes | float) -> int:
+    def _stop(self, field: int, op: str, value: str | float) -> int:
+        if isinstance(value, int) and abs(value) >= 1 << 63:
+            value = float(value)
         last = (
             f"SELECT stop FROM edges WHERE field = ? AND value {op} ? ORDER BY value DESC LIMIT 1"
         )
-        return int(self._read(f"SELECT ifnull(({last}), 0)", (field, value))[0][0])
+        return int(self._read(f"SELECT ifnull(({last}), 0)", (field, encode_value(value)))[0][0])
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         try:
@@ -233,20 +237,6 @@ class TextStore:
 def encode_value(value: Any) -> Any:
     """Encode strings as bytes, in the order of their code points, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-
-
-def _storable(value: str | float) -> tuple[bytes | float, bool]:
-    """Return ``value`` as it would be stored; or, with True, the largest storable float below
-    it."""
-    if not isinstance(value, int) or -(2**63) <= value < 2**63:
-        return encode_value(value), False
-    try:
-        near = float(value)
-    except OverflowError:
-        near = math.inf if value > 0 else -math.inf
-    if near == value:
-        return near, False
-    return (math.nextafter(near, -math.inf) if near > value else near), True
 
 
 def _smallest(largest: int) -> np.dtype[Any]:

@@ -76,7 +76,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "indoors": st.booleans(),
 }
 HUGE = st.sampled_from(
-    [s * v for s in (-1, 1) for v in (2**63, 2**63 + 1, 2**64, 10**300, 10**300 + 1, 10**400)],
+    [s * v for s in (-1, 1) for v in (2**63, 2**64, int(1e300))],
 )
 ASKED = VALUES | {
     "year": WHOLE | HUGE,
