@@ -1,12 +1,10 @@
-"""Checks of the installation and of backends. They change nothing, except for trial indexes that
-they remove."""
+"""Checks of the installation: packages, modules in C, models. They change nothing."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from boc import __version__, models, plugins
+from boc import __version__, models
 from boc.errors import BocError, worded
 
 State = Literal["ok", "note", "problem"]
@@ -48,8 +46,8 @@ class Finding:
     todo: str = ""
 
 
-def examine(places: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on the installation, the models, and the backend at each of ``places``."""
+def examine() -> Iterator[Finding]:
+    """Yield findings on the installation and the models."""
     yield Finding(
         "ok",
         "boc",
@@ -58,8 +56,6 @@ def examine(places: Iterable[str]) -> Iterator[Finding]:
     yield from packages()
     yield from compiled_modules()
     yield from downloaded_models()
-    for at in places:
-        yield from backend(at)
 
 
 def packages() -> Iterator[Finding]:
@@ -124,73 +120,6 @@ def downloaded_models() -> Iterator[Finding]:
     else:
         todo = "to search pictures without training: boc model get clip"
         yield Finding("note", "models", f"none in {folder}", todo)
-
-
-def backend(at: str) -> Iterator[Finding]:
-    """Yield findings on the backend at an address: whether it can be used, and what it holds."""
-    try:
-        if at.startswith("file:"):
-            plugins.backend(at)
-            yield from folder_findings(at, Path(at.removeprefix("file:")).expanduser())
-        else:
-            yield from server_findings(at)
-    except BocError as error:
-        yield _problem(re.sub(r"//[^/]*@", "//", at), error)  # without the user
-
-
-def folder_findings(at: str, folder: Path) -> Iterator[Finding]:
-    """Yield findings on a folder of indexes."""
-    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not above.is_dir():
-        todo = "name another folder with --at"
-        yield Finding("problem", at, f"{above} is a file, must be a folder", todo)
-        return
-    if not os.access(above, os.R_OK | os.X_OK):
-        what = f"{above} may not be read by this user"
-        yield Finding("problem", at, what, f"chmod u+rx {above}, or ask its owner")
-        return
-    if not os.access(above, os.W_OK):
-        todo = "to make indexes, choose another place with --at, or change its permissions"
-        yield Finding("note", at, f"{above} can be read and not be written", todo)
-    names = plugins.backend(at).names() if above == folder else []
-    for name in names:
-        about = f"index {name}"
-        try:
-            spec = plugins.backend(at).open(name).manifest.identity.spec
-            yield Finding("ok", about, f"encoder {spec}; boc info tells more")
-        except (BocError, OSError) as error:
-            again = f"boc delete {name} --all, and make it again"
-            yield Finding("problem", about, worded(error, str), again)
-    if names:
-        yield Finding("ok", at, f"{len(names)} indexes")
-    else:
-        yield Finding("note", at, "no index yet", "boc index NAME SOURCE makes one")
-
-
-def server_findings(at: str) -> Iterator[Finding]:
-    """Yield findings on a server: its indexes, and whether it scores exactly."""
-    # A request that takes more seconds fails.
-    if "request_timeout=" not in at:
-        at += f"{'&' if '?' in at else '?'}request_timeout=20"
-    server = plugins.backend(at)
-    about = server.about()
-    address = about["address"]
-    known = f"{about['engine']} {about['version']}"
-    indexes = f"indexes: {', '.join(server.names()) or 'no index yet'}"
-    if reasons := about.pop("unreadable", ""):
-        what = f"cannot be read: {reasons}"
-        yield Finding("problem", f"indexes at {address}", what, "boc info NAME says what to do")
-    exact = [field for field, support in about.items() if support.startswith("exact")]
-    if exact:
-        yield Finding("ok", address, f"{known} scores exactly, by {', '.join(exact)}; {indexes}")
-        return
-    tried = "; ".join(f"{field}: {support}" for field, support in about.items())
-    what = f"not known to score exactly ({tried}); {indexes}"
-    if "not known" in tried:
-        todo = "to make indexes, ask for the rights in docs/reference/servers.md"
-        yield Finding("note", address, what, todo)
-    else:
-        yield Finding("problem", address, what, "see docs/servers.md")
 
 
 def _problem(about: str, error: BocError) -> Finding:
