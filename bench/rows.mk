@@ -122,6 +122,14 @@ MODELS += 'TERN with alignment=$(F)/photos-align.h5' 'TERN with alignment=$(F)/p
 endif
 $(OUT)/models.csv: $(RECIPES:%=$(F)/%.h5)
 	$(call rows,paper.models $(MODELS) --floor $(F)/regions.h5 --train $(TRAIN))
+# By name only: a TERN without and with its bank of queries.
+$(F)/photos-plain.h5: $(F)/photos.h5
+	rm -rf $(F)/plain
+	cp -r $(F)/photos $(F)/plain
+	rm -f $(F)/plain/hubs.npz
+	$(call extract,$(DEV),tern:$(F)/plain)
+$(OUT)/models-hubs.csv: $(F)/photos-plain.h5
+	$(call rows,paper.models TERN=$< 'TERN with hubs corrected=$(F)/photos.h5')
 # By name only: 16 trainings.
 $(OUT)/vsrnpp-tables.csv: $(F)/regions.h5 $(TRAIN) $(DEV)
 	$(call rows,paper.vsrnpp_tables $< --train $(TRAIN) --test $(DEV) --out $(F)/vsrnpp)

@@ -217,7 +217,8 @@ class ConceptStep(Step):
         if embeddings.concepts is None:
             raise BocError(
                 "no concept vectors here",
-                "encode the items again with them: <boc extract --set concepts=true>",
+                "encode the items by an encoder with concept sets, such as a model of "
+                "<boc train>: <boc extract --set concepts=true>",
             )
         return embeddings.concepts
 
