@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.evaluate.metrics import Recall, evaluate_recall
+from boc.evaluate.metrics import evaluate_recall
 from boc.vectors import Floats
 
 from ..runtime.hubs import HubBank, hub_offsets
@@ -38,14 +38,9 @@ def choose_bank(
         recalls = evaluate_recall(scores - factor * of_images - factor * of_texts[:, None], owners)
         # The offsets of queries change no order of items.
         for side, recall in enumerate((recalls.text_to_image, recalls.image_to_text)):
-            total = _total(recall)
-            if total > best[side][0]:
-                best[side] = (total, strength)
+            if recall.total > best[side][0]:
+                best[side] = (recall.total, strength)
     strengths = [strength for _, strength in best]
     if not any(strengths):
         return None
     return HubBank.of(bank_texts, bank_images, strengths)
-
-
-def _total(recall: Recall) -> float:
-    return recall.r1 + recall.r5 + recall.r10

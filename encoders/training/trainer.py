@@ -46,15 +46,13 @@ EVAL_BATCH = 128
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a run; ``recalls`` is set after a validation, ``ndcg`` too where it chooses
-    the weights."""
+    """The progress of a run; ``recalls`` is set after a validation."""
 
     step: int
     steps: int
     epoch: int
     loss: float
     recalls: Recalls | None = None
-    ndcg: Ndcg | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class Trainer:
                 if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
-            recalls, ndcg = self._validate()
+            recalls = self._validate()
             self._save()
             saved_at = time.monotonic()
             yield TrainingProgress(
@@ -175,7 +173,6 @@ class Trainer:
                 epoch,
                 self._loss,
                 recalls,
-                ndcg,
             )
 
     @property
@@ -355,7 +352,7 @@ class Trainer:
         """Return copies of all learned tensors."""
         return {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
-    def _validate(self) -> tuple[Recalls, Ndcg | None]:
+    def _validate(self) -> Recalls:
         """Evaluate the averaged weights on the held-out pictures, and write the best weights to the
         folder."""
         weights = self._copy()
@@ -378,7 +375,7 @@ class Trainer:
                 best_step=self.state.step,
             )
         self._set(weights)
-        return recalls, ndcg
+        return recalls
 
     @torch.no_grad()
     def _set(self, values: Mapping[str, Tensor]) -> None:

@@ -22,7 +22,8 @@ from safetensors.torch import load_file
 from scipy import sparse
 
 from boc.errors import EncoderError
-from boc.evaluate.metrics import Recalls, evaluate_recall
+from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
+from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from boc.types import Item
 from encoders.networks import text_towers
@@ -586,14 +587,18 @@ def test_choose_by_ndcg(
         average=0.0,
         choose=choose,
     )
-    ndcgs = [now.ndcg for now in trainer.run() if now.ndcg is not None]
+    assert all(now.step for now in trainer.run())
+    ndcgs = [Ndcg(**entry["ndcg"]) for entry in trainer.state.history]
     scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in ndcgs]
     assert len(scores) == 4
     assert trainer.state.best == max(scores)
     assert trainer.state.best_step == 4 * (1 + scores.index(max(scores)))
-    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [
-        n.text_to_image for n in ndcgs
-    ]
+    trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
+    texts = [trainer.captions.texts[i] for i in np.concatenate(trainer.held_out.captions)]
+    owners = trainer.held_out.owners
+    graded = evaluate_ndcg(trainer.scores(), owners, rouge_l_matrix(texts, owners))
+    best = ndcgs[scores.index(max(scores))]
+    assert graded.text_to_image == pytest.approx(best.text_to_image, abs=1e-6)
 
 
 @pytest.mark.slow
