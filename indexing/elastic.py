@@ -24,8 +24,5 @@ class ElasticTransport(Transport):
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"
     pits = "_pit", "id"
 
-    def _check_product(self) -> None:
-        return
-
     def _is_product(self, headers: Mapping[str, str]) -> bool:
         return "x-elastic-product" in headers

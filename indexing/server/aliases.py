@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -76,7 +75,7 @@ class Generation:
     alias.
 
     ``live``: all of it was loaded, and it has the alias. ``narrowed``: it is read through the
-    alias, which shows a part of it, or is all that this user may read. ``shadowed``: runtime fields
+    alias, which shows a part of it. ``shadowed``: runtime fields
     that are computed in place of fields of boc; ``pipelines`` change what is written, ``blocks``
     forbid it. ``created``: the time of the cluster, and what decides between equal ones.
     ``coded``: of the indexes behind the name of another program, those that have the code, if there
@@ -238,12 +237,7 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
         if OBJECT in entry["mappings"].get("properties", {}):
             others += [physical, *entry.get("aliases", ())]
     for each in dict.fromkeys(others):
-        there = generations(transport, each)
-        if not there:
-            # With rights on two aliases alone, a pattern does not find the second one.
-            with suppress(RefusedError):
-                there = _parse_generations(indices_of(transport, attached_alias(each)), each)
-        live = [g for g in there if g.live and g.state.attached]
+        live = [g for g in generations(transport, each) if g.live and g.state.attached]
         if live:
             break
     else:
@@ -324,20 +318,15 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
-    """Return the generation as this user may read it: through the alias, if under no other name.
-    BackendError if no item has its code: a server's own copying of documents loses them. Items that
+    """Return the generation with the number of its items that lost their codes. BackendError if no
+    item has its code: a server's own copying of documents loses them. Items that
     lost theirs are counted, and cost themselves."""
     if generation.state.attached:
         return generation
     item = {"exists": {"field": "modality"}}
     query = {"bool": {"filter": [item], "must_not": {"bool": {"filter": WITH_CODE}}}}
     body = {"query": query, "size": 1, "track_total_hits": True, "_source": False}
-    try:
-        found = transport.search(f"/{generation.target}/_search", body)["hits"]
-    except RefusedError as error:
-        if error.status != 403 or generation.narrowed:
-            raise
-        return readable(transport, replace(generation, narrowed=True))
+    found = transport.search(f"/{generation.target}/_search", body)["hits"]
     lost = int(found["total"]["value"])
     if not lost:
         return generation

@@ -1,8 +1,8 @@
 """Searching an index on a server."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from time import monotonic
 from typing import TypeAlias
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.plan import SERVER, Plan, Statistics, make_plan
 from boc.rerank.alignment import alignment_scores
-from boc.rerank.dot import dot, reorder
+from boc.rerank.dot import reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
 from .._validate import check_conditions, check_request
 from . import requests
 from .aliases import Generation
 from .contents import BATCH, Contents
+from .searches import batches
 from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
-CANDIDATES = 4096  # hits with vectors per request
 Matches: TypeAlias = tuple[Sequence[Json], int]
 """Some hits of a query, and the number of all items that match it."""
 BY_ID = attrgetter("item.id")
@@ -39,8 +39,6 @@ class ServerEngine(Contents):
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
         self._budget = ClauseBudget(self._takes, transport.label)
-        # whether the server re-ranks candidates, and not this process
-        self._reranks = True
         self.costs = SERVER._replace(quick=self._vectors.quick, unscored=self._vectors.unscored)
         self._passing = lru_cache(256)(self._count)
 
@@ -53,14 +51,11 @@ class ServerEngine(Contents):
             return self._align(request, rescore, stages)
         if modality is not None and not self.manifest.items[modality]:
             return [[] for _ in range(len(request))]
-        reranked = self._reranked(request)
-        try:
-            return self._hits(request, stages)
-        except RefusedError as error:
-            if not reranked or "script" not in f"{error.kind} {error.reason}":
-                raise
-            self._reranks = False  # scripts are missing or forbidden on the server
-            return self.search(request, stages)
+        if rescore is not None and rescore.k > requests.WINDOW:
+            raise BackendError(
+                f"at most {requests.WINDOW} hits are re-ranked, got k = {rescore.k}; ask for fewer",
+            )
+        return self._hits(request, stages)
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         answers = self.search(request)
@@ -82,8 +77,7 @@ class ServerEngine(Contents):
 
     def _plan(self, request: SearchRequest) -> Plan:
         costs = self.costs
-        if not self._reranked(request):
-            # Vectors come here, so that all are compared only where they are few.
+        if request.rescore is None:
             costs = costs._replace(patience=0, unscored=0.0)
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
@@ -107,19 +101,13 @@ class ServerEngine(Contents):
         counted = {"query": body["query"], "size": 0, "track_total_hits": True}
         return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
-    def _reranked(self, request: SearchRequest) -> bool:
-        """Return whether the server re-ranks the candidates, and not this process."""
-        return (
-            self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
-        )
-
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
         """Return how many candidates of query i are re-ranked, ``RANKED`` for all that match."""
         bounds = request.queries.indptr
         n_terms = int(bounds[i + 1] - bounds[i])
         if plan.way == "all" or n_terms <= plan.unscored:
             return requests.RANKED
-        if request.planned and self._reranked(request):
+        if request.planned and request.rescore is not None:
             return min(plan.depth, requests.WINDOW)
         return plan.depth
 
@@ -136,12 +124,11 @@ class ServerEngine(Contents):
         rescore = request.rescore
         must = None
         may = None
-        reranked = self._reranked(request)
         if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
             # Re-ranking all that match takes no scores of terms.
-            unscored = reranked and depth > requests.WINDOW
+            unscored = rescore is not None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
         if plan.way != "terms":
             may = must
@@ -151,7 +138,7 @@ class ServerEngine(Contents):
         modality = request.modality
         body = requests.search_body(must, depth, modality, request.filters, may, self._layout)
         body |= fields
-        if rescore is None or not reranked:
+        if rescore is None:
             return body
         body["size"] = min(rescore.k, depth)
         return requests.rerank_body(body, self._vectors, rescore.queries.vectors[i], depth)
@@ -169,45 +156,20 @@ class ServerEngine(Contents):
         depth = max(depths.values(), default=1)
         rescore = request.rescore
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
-        if rescore is None:
-            pages = self._pages(request, plan, numbers, self._layout.hits, depth, BATCH)
-            rank = self._by_terms
-        elif self._reranked(request):
-            most = request.most
-            pages = self._pages(request, plan, numbers, self._layout.hits, most, BATCH)
-            rank = partial(self._by_server, rescore, depths, stages)
-        else:
-            size = max(1, CANDIDATES // depth)
-            fields = self._vectors.hit_fields
-            pages = self._pages(request, plan, numbers, fields, depth, size)
-            rank = partial(self._by_vectors, rescore, stages)
-        for part, matches in pages:
+        fields = self._layout.hits
+        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, fields))}
+        most = depth if rescore is None else request.most
+        for part in batches(list(bodies), BATCH):
+            matches = self._searches.pages([bodies[i] for i in part], most)
+            if rescore is None:
+                ranked = self._by_terms(matches)
+            else:
+                ranked = self._by_server(rescore, depths, stages, part, matches)
             totals = [total for _, total in matches]
-            answers.update(zip(part, zip(rank(part, matches), totals, strict=True), strict=True))
+            answers.update(zip(part, zip(ranked, totals, strict=True), strict=True))
         return list(answers.values())
 
-    def _pages(
-        self,
-        request: SearchRequest,
-        plan: Plan,
-        numbers: Sequence[int],
-        fields: Json,
-        most: int,
-        size: int,
-    ) -> Iterator[tuple[list[int], Sequence[Matches]]]:
-        """Yield, of ``size`` queries at a time that have a term, their numbers, and the hits of
-        each, at most ``most``, with the number of items that matched."""
-        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, fields))}
-        for start in range(0, len(bodies), size):
-            part = list(bodies)[start : start + size]
-            matches = self._searches.pages([bodies[i] for i in part], most)
-            yield part, matches
-
-    def _by_terms(
-        self,
-        part: Sequence[int],
-        matches: Sequence[Matches],
-    ) -> list[list[Hit]]:
+    def _by_terms(self, matches: Sequence[Matches]) -> list[list[Hit]]:
         """Return the hits of each query by the scores of its terms."""
         self._check_exact(hits for hits, _ in matches)
         return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
@@ -230,26 +192,6 @@ class ServerEngine(Contents):
             best.sort(key=BY_SCORE, reverse=True)
             ranked.append(best[: rescore.k])
         return ranked
-
-    def _by_vectors(
-        self,
-        rescore: Rescore,
-        stages: Stages,
-        part: Sequence[int],
-        matches: Sequence[Matches],
-    ) -> list[list[Hit]]:
-        """Return the best candidates of each query, which were fetched with their vectors."""
-        self._check_exact(hits for hits, _ in matches)
-        ranked = []
-        for i, (hits, _) in zip(part, matches, strict=True):
-            stages.candidates += len(hits)
-            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = np.empty(0, np.float32)
-            if hits:
-                scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits))
-            ranked.append(reorder(rows, scores, rescore.k))
-        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         modality = request.modality

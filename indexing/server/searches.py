@@ -170,7 +170,6 @@ def scan(
             raise
         keep = "20s"
         pit = transport.open_pit(index, keep)
-    path = f"/{SEARCH}"
     page: Json = {
         **body,
         "track_total_hits": False,
@@ -179,22 +178,13 @@ def scan(
     try:
         while left > 0:
             page["size"] = min(size, left)
-            try:
-                answer = transport.request("POST", path, page)
-            except RefusedError as error:
-                if error.status != 403 or "search_after" in page or "pit" not in page:
-                    raise
-                # Rights on an alias alone do not open its points in time.
-                path = f"/{index}/{SEARCH}"
-                del page["pit"]
-                continue
+            answer = transport.request("POST", f"/{SEARCH}", page)
             hits = answer["hits"]["hits"]
             yield from hits
             if len(hits) < page["size"]:
                 return
             pit = answer.get("pit_id", pit)
-            if "pit" in page:
-                page["pit"] = {"id": pit, "keep_alive": keep}
+            page["pit"] = {"id": pit, "keep_alive": keep}
             page["search_after"] = hits[-1]["sort"]
             left -= len(hits)
     finally:

@@ -40,6 +40,7 @@ NEXT = {
     "block_exception": "free disk space if it is short, have this block taken away",
     "cannot execute [inline] scripts": "allow scripts of updates "
     "(script.allowed_types, script.allowed_contexts)",
+    "scripts using [": "allow scripts of searches (script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 """Words of a cause, and the next step."""
@@ -220,7 +221,6 @@ class Transport(ABC):
         the URL, and ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError,
         whose messages hold no secret.
         """
-        self._check_product()
         timeout = params.pop("timeout", None)
         if timeout is None and method == "GET":
             return self._read(method, path, body, params)
@@ -229,7 +229,6 @@ class Transport(ABC):
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
         """POST a request that changes nothing. Like any GET, it is repeated on another host if one
         is late."""
-        self._check_product()
         return self._read("POST", path, body, params)
 
     def _read(
@@ -291,15 +290,8 @@ class Transport(ABC):
         if meta.status >= 300 and not foreign:
             raise refusal(self.label, meta.status, answer)
         if foreign or not isinstance(answer, dict):
-            raise self._other_product()
+            raise BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
         return answer
-
-    @abstractmethod
-    def _check_product(self) -> None:
-        """Ask what answers, once, where the answers to other requests do not tell."""
-
-    def _other_product(self) -> BackendError:
-        return BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
 
     @abstractmethod
     def _is_product(self, headers: Mapping[str, str]) -> bool:

@@ -4,9 +4,7 @@ edited."""
 import re
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,12 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError, BocWarning
 from boc.plugins import Engine
-from boc.types import Embeddings, FieldType, Filter, Item, Rescore, Rows, SearchRequest
+from boc.types import FieldType, Filter, Item, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.engine import ServerEngine
 from indexing.server.force_merge import one_per_shard
-from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT
-from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
 from tests.servers.fixtures import SHARED, address, kinds, with_fields
 
@@ -164,65 +160,6 @@ def test_scores_are_exact(connect: Connect, name: str, field: str) -> None:
     assert 2**22 < expected.max() < EXACT
     index = build(connect(field=field), f"{name}-2", terms)
     assert np.array_equal(scores(index, queries), expected)
-
-
-class NoScripts:
-    """A transport to a server that refuses scripts. The first ``threads`` requests are refused at
-    the same time."""
-
-    def __init__(self, transport: Transport, threads: int) -> None:
-        self._transport = transport
-        self._together = Barrier(threads, timeout=300)
-        self.refused = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def search(self, path: str, body: Any, **params: Any) -> Json:
-        if b"script_score" in (body if isinstance(body, bytes) else dumps(body)):
-            self.refused += 1
-            self._together.wait()
-            reason = "cannot execute [inline] scripts"
-            raise RefusedError("refused", 400, "illegal_argument_exception", reason)
-        return self._transport.search(path, body, **params)
-
-
-@with_fields("opensearch-3", "elasticsearch-9")
-def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str) -> None:
-    """Of all that share a term; what is refused is not asked again, by no thread."""
-    rng = np.random.default_rng(5)
-    terms = random_terms(rng, (N, TERMS), 64, 0.02)
-    queries = random_terms(rng, (8, TERMS), 64, 0.1)
-    vectors = unit_rows(rng.standard_normal((8, 3))).astype(np.float32)
-    backend = connect(field=field, vectors="binary")
-    index = build(backend, name, terms)
-    refusing = NoScripts(backend.transport, 4)
-    without = ServerEngine(refusing, index.generation)
-    products = np.where(
-        dots(queries, terms) > 0,
-        vectors @ VECTORS.T,
-        -np.inf,
-    )
-    rescore = Rescore("dot", Embeddings("text", vectors), 10)
-    request = SearchRequest(queries, WINDOW + 1, rescore=rescore)
-    with ThreadPoolExecutor(4) as pool:
-        results = [
-            index.search(request),
-            *pool.map(
-                without.search,
-                [request] * 4,
-            ),
-        ]
-    for result in (*results, without.search(request)):
-        for row, hits in zip(products, result, strict=True):
-            best = [i for i in np.argsort(-row)[:10] if row[i] > -np.inf]
-            assert [hit.item for hit in hits] == [ITEMS[i] for i in best]
-            assert np.allclose(
-                [hit.score for hit in hits],
-                row[best],
-                atol=1e-2,
-            )
-    assert refusing.refused == 4
 
 
 @with_fields(*SHARED)

@@ -97,12 +97,11 @@ def test_hits_are_the_right_ones(
                 assert [hit.score for hit in hits] == pytest.approx(products[rows, i], abs=1e-3)
                 if len(passing) <= quick or len(order) == len(passing):
                     assert rows == order
-                if index._reranks:
-                    first = Rescore("dot", queries.take([i]), k)
-                    alone = replace(request, terms=ASKED[[i]], rescore=first)
-                    body = json.loads(index.request(alone))
-                    page = server.request("POST", f"{name}/_search", body)["hits"]["hits"]
-                    assert [hit["_source"]["id"] for hit in page] == [hit.item.id for hit in hits]
+                first = Rescore("dot", queries.take([i]), k)
+                alone = replace(request, terms=ASKED[[i]], rescore=first)
+                body = json.loads(index.request(alone))
+                page = server.request("POST", f"{name}/_search", body)["hits"]["hits"]
+                assert [hit["_source"]["id"] for hit in page] == [hit.item.id for hit in hits]
             aligned = index.search(replace(request, rescore=Rescore("mrsw", queries, k)))
             assert [len(hits) for hits in aligned] == [min(k, len(passing))] * QUERIES
             by_hand = index.search(replace(request, planned=False))
