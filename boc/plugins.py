@@ -354,17 +354,10 @@ class Backend(Protocol):
         name: str,
         manifest: Manifest,
         arrays: Mapping[str, NDArray[Any]],
-    ) -> IndexWriter: ...
-
-    def create_part(
-        self,
-        name: str,
-        manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
-        part: str,
+        part: str | None = None,
     ) -> IndexWriter:
-        """As ``create``, for part ``I/N`` of the items, which N processes load at once; the last
-        one publishes.
+        """Make an index, or load part ``I/N`` of its items, which N processes load at once; the
+        last one publishes.
 
         SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
         """

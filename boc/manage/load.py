@@ -108,13 +108,8 @@ def load_index(
     else:
         arrays = code
     backend = plugins.backend(at)
-    if part is None:
-        mine = every = 1
-        making = backend.create(check_name(name), manifest, arrays)
-    else:
-        mine, every = shard_of(part)
-        making = backend.create_part(check_name(name), manifest, arrays, part)
-    with making as writer:
+    mine, every = shard_of(part or "1/1")
+    with backend.create(check_name(name), manifest, arrays, part) as writer:
 
         def lacks(number: int, ids: Callable[[], list[str]]) -> bool:
             return number % every == mine - 1 and not writer.has(ids())

@@ -31,6 +31,7 @@ class EmbeddedBackend:
         name: str,
         manifest: Manifest,
         arrays: Mapping[str, NDArray[Any]],
+        part: str | None = None,
     ) -> EmbeddedWriter:
         return EmbeddedWriter(self.folder / name, manifest, arrays)
 
@@ -38,13 +39,11 @@ class EmbeddedBackend:
         self._check(name)
         return EmbeddedEditor(self.folder / name)
 
-    def create_part(self, *given: Any) -> NoReturn:
+    def learn_once(self, *given: Any) -> NoReturn:
         raise BackendError(
             f"one process loads an index of file:{self.folder}",
             "leave out <--shard>, or load into a server",
         )
-
-    learn_once = create_part
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(

@@ -41,7 +41,7 @@ from .aliases import (
     theirs_of,
 )
 from .bulk import Bulk, Ledger
-from .claim import Claim, check_unclaimed, in_use
+from .claim import Claim, check_first, check_unclaimed, in_use
 from .creation import create_index
 from .engine import ServerEngine
 from .force_merge import refresh
@@ -253,11 +253,7 @@ class ServerAttachment:
                 raise
             raise in_use(self._transport, self.name) from None
         self._claim.take(physical, alias)
-        made = self._attachments()
-        mine = next((g for g in made if g.physical == physical), fresh)
-        if any(g.created < mine.created for g in made):
-            drop(self._transport, [fresh])
-            raise in_use(self._transport, self.name)
+        check_first(self._transport, fresh, self._attachments())
         patience = self._address.patience
         with Bulk(self._transport, alias, require_alias=True, patience=patience) as bulk:
             blocks = put_arrays(bulk, arrays)

@@ -11,14 +11,12 @@ from boc.errors import BocError, note
 from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
-from . import term_fields
 from .address import Address
 from .aliases import check_own, drop, generations, live_generation, names, readable
 from .attach import ServerAttachment, lost_codes
 from .engine import ServerEngine
 from .force_merge import merge
 from .parts import Learned, PartWriter, forget, share_code
-from .score_check import EXACT, tried_field
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
 
@@ -40,25 +38,10 @@ class ServerBackend:
         name: str,
         manifest: Manifest,
         arrays: Mapping[str, NDArray[Any]],
+        part: str | None = None,
     ) -> ServerWriter:
-        return ServerWriter(self.transport, self.address, self.order, name, manifest, arrays)
-
-    def create_part(
-        self,
-        name: str,
-        manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
-        part: str,
-    ) -> PartWriter:
-        return PartWriter(
-            self.transport,
-            self.address,
-            self.order,
-            name,
-            manifest,
-            arrays,
-            *shard_of(part),
-        )
+        given = self.transport, self.address, self.order, name, manifest, arrays
+        return ServerWriter(*given) if part is None else PartWriter(*given, *shard_of(part))
 
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)
@@ -109,9 +92,8 @@ class ServerBackend:
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and field types for codes, each tested with a small index that is
-        removed; and why indexes cannot be read that are closed, blocked, lack a shard, or
-        are of another version."""
+        """Return engine, version, and why indexes cannot be read that are closed, blocked, lack a
+        shard, or are of another version."""
         version = "not told"
         with suppress(RefusedError):
             version = str(self.transport.request("GET", "/")["version"]["number"])
@@ -120,12 +102,6 @@ class ServerBackend:
             "address": self.transport.label,
             "version": version,
         }
-        for field in term_fields.STRATEGIES:
-            about[field] = tried_field(self.transport, field)
-        for field in self.order:
-            if about[field] == EXACT:
-                about[field] = f"{EXACT}, the default"
-                break
         reasons = []
         for name in self.names():
             try:

@@ -19,7 +19,7 @@ from uuid import uuid4
 from boc.atomic_files import file_lock
 from boc.errors import BackendError, BocError
 
-from .aliases import Generation
+from .aliases import Generation, drop
 from .transport import Json, RefusedError, Transport
 
 BEAT = 3.0
@@ -126,6 +126,17 @@ def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> 
         there = _documents(transport, each.physical, ids)
         if _lives(transport, each.physical, there) or (not there and _holds(each.state.by)):
             raise in_use(transport, each.name)
+
+
+def check_first(
+    transport: Transport, generation: Generation, present: Sequence[Generation]
+) -> None:
+    """Remove ``generation``, if another process has made one of those ``present`` before it:
+    BackendError."""
+    mine = next((each for each in present if each.physical == generation.physical), generation)
+    if any(not g.state.is_whole and g.created < mine.created for g in present):
+        drop(transport, [generation])
+        raise in_use(transport, generation.name)
 
 
 def _documents(transport: Transport, physical: str, ids: Sequence[str]) -> list[Json]:

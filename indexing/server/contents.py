@@ -21,8 +21,8 @@ from .transport import Json, RefusedError, Transport
 
 BATCH = 64
 """Fields per request."""
-PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
-"""Fields with the parts of an index that they belong to."""
+POSTINGS = ("doc", "pos", "psm", "tim", "tip", "tmd")
+"""Suffixes of the files of posting lists."""
 
 
 class Contents:
@@ -204,34 +204,22 @@ class Contents:
 
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields
-    alone."""
-    index = generation.target
-    prefix = generation.layout.prefix
-    path = f"/{index}/_stats/segments"
+    """Return the bytes by part, those of vectors by their number; of an attached code, of its
+    vectors alone."""
+    path = f"/{generation.target}/_stats/segments"
     answer = transport.request("GET", path, include_segment_file_sizes="true")
     files = {
         suffix: int(entry["size_in_bytes"])
         for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
     }
-    parts = dict.fromkeys((*PARTS.values(), "other"), 0)
-    try:
-        # OpenSearch has no such analysis, and a user may lack the right to it.
-        params: Json = {"run_expensive_tasks": "true", "timeout": 600}
-        answer = transport.request("POST", f"/{index}/_disk_usage", **params)
-    except RefusedError:
-        # The files of an attached code are those of other fields too.
-        for suffix in () if prefix else ("doc", "pos", "psm", "tim", "tip", "tmd"):
-            parts["postings"] += files.get(suffix, 0)
-        manifest = generation.manifest
-        row = generation.vectors.bytes(manifest.identity.dim)
-        parts["vectors"] = row * sum(manifest.items.values())
-    else:
-        (fields,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
-        for path, entry in fields.items():
-            part = PARTS.get(path.removeprefix(prefix).partition(".")[0])
-            if path.startswith(prefix) and part is not None:
-                parts[part] += int(entry["total_in_bytes"])
-    if prefix:
+    manifest = generation.manifest
+    parts = {
+        "postings": 0,
+        "vectors": generation.vectors.bytes(manifest.identity.dim) * sum(manifest.items.values()),
+        "concepts": 0,
+    }
+    # The files of an attached code are those of other fields too.
+    if generation.layout.prefix:
         return parts
+    parts["postings"] = sum(files.get(suffix, 0) for suffix in POSTINGS)
     return parts | {"other": max(0, sum(files.values()) - sum(parts.values()))}

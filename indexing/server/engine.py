@@ -223,12 +223,9 @@ class ServerEngine(Contents):
         plan = self._plan(search)
         fields = {"_source": self._layout.source_fields}
         body = self._body(search, 0, plan, fields)
-        matched = 0
-        if body is not None and (plan.least or plan.share):
-            matched = self._total(body)
+        matched = 0 if body is None else self._total(body)
         if plan.are_few(matched, int(search.queries.indptr[1])):
-            other = plan._replace(way=plan.otherwise)
-            body = self._body(search, 0, other, fields)
+            body = self._body(search, 0, plan._replace(way=plan.otherwise), fields)
         if body is None:
             raise BackendError(
                 "the query has no terms, so it finds nothing; ask for something else",

@@ -37,7 +37,7 @@ from .aliases import (
 )
 from .binary import to_base64
 from .bulk import Bulk, Ledger, await_shards
-from .claim import Claim, check_unclaimed, in_use
+from .claim import Claim, check_first, check_unclaimed, in_use
 from .creation import create_index
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test, takes_vectors
@@ -142,7 +142,7 @@ class ServerWriter:
         if not self._begun:
             generation = self._create(int(rows.terms.data.max(initial=0)))
             self._hold.take(generation.physical, generation.loading_alias)
-            self._check_first(generation)
+            check_first(self.transport, generation, generations(self.transport, self.name))
             self._load_into(generation)
         self.generation.vectors.check(rows.vectors)
         state = self.generation.state
@@ -154,16 +154,6 @@ class ServerWriter:
             self.generation = replace(self.generation, state=state)
             remember(self.transport, self.generation)
         put_rows(self._bulk, self.generation, rows)
-
-    def _check_first(self, generation: Generation) -> None:
-        """Remove the generation, if another process has made one of the same name meanwhile:
-        BackendError."""
-        present = generations(self.transport, self.name)
-        mine = next((g for g in present if g.physical == generation.physical), generation)
-        for other in present:
-            if not other.state.is_whole and other.created < mine.created:
-                drop(self.transport, [generation])
-                raise in_use(self.transport, self.name)
 
     def commit(self) -> None:
         if not (self._begun and len(self._ledger)):

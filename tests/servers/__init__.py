@@ -10,7 +10,7 @@ this machine.
     # Elasticsearch with TLS: .authority, .password, .api_key("photos*")
     SecureServer(tmp_path).start()
 
-Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``elasticsearch-8.19``, ``opensearch-3``,
+Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``opensearch-3``,
 ``opensearch-3-knn``, ``opensearch-2``; those not fetched yet are fetched at their first start
 (``python -m tests.servers fetch`` does it beforehand). ``UnavailableError`` says why one cannot be
 had.

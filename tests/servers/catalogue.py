@@ -67,17 +67,6 @@ ELASTICSEARCH_8 = Kind(
     sha256="1b37a6d6f882e32208620597706ee336e9a3495acff826421475618dc747feba",
     megabytes=830,
 )
-# The vendor's distribution for integration tests: sparse_vector prunes by default; neither painless
-# nor GET /.
-ELASTICSEARCH_8_19 = Kind(
-    "elasticsearch-8.19",
-    "8.19.0",
-    java=(17, 24),
-    artifacts=("org.elasticsearch.distribution.integ-test-zip:elasticsearch:8.19.0:zip",),
-    inside="elasticsearch-8.19.0/",
-    sha256="14833b2d86c30656901f92049f81fb5777a8e4545413c8656cd1a21b55173033",
-    megabytes=110,
-)
 OPENSEARCH_3 = Kind(
     "opensearch-3",
     "3.5.0",
@@ -129,7 +118,6 @@ KINDS = {
     for kind in (
         ELASTICSEARCH_9,
         ELASTICSEARCH_8,
-        ELASTICSEARCH_8_19,
         OPENSEARCH_3,
         OPENSEARCH_3_KNN,
         OPENSEARCH_2,

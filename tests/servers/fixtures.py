@@ -26,12 +26,11 @@ from .server import Server, ask
 Node = TypeVar("Node", Server, Cluster)
 
 LIGHT = "opensearch-3"
-SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
+SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8")
 FIELDS = {
     **dict.fromkeys(("opensearch-3", "opensearch-2"), ("counted_text", "text", "rank_features")),
     "elasticsearch-9": ("text", "sparse_vector"),
     "elasticsearch-8": ("text",),
-    "elasticsearch-8.19": ("sparse_vector",),
 }
 """Kind -> the field types in which it holds codes; a full distribution may have more."""
 MEMORY = Path("/dev/shm")

@@ -151,7 +151,7 @@ def load(
     index = made.index
     ids = [item.id for item in index.items()][number - 1 :: 2]
     backend = plugins.backend(at)
-    with backend.create_part(
+    with backend.create(
         name,
         index.manifest,
         index.arrays(),
