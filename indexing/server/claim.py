@@ -129,7 +129,9 @@ def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> 
 
 
 def check_first(
-    transport: Transport, generation: Generation, present: Sequence[Generation]
+    transport: Transport,
+    generation: Generation,
+    present: Sequence[Generation],
 ) -> None:
     """Remove ``generation``, if another process has made one of those ``present`` before it:
     BackendError."""
