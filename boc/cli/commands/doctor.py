@@ -25,6 +25,9 @@ def command() -> None:
     Checks packages, modules in C, models, boc.toml and the environment. Each line is ok, a note, or
     a problem, with what to do. The exit status is 1 if there is a problem that would stop a search.
     boc info checks a server, boc verify an index.
+
+    \b
+    Example: boc doctor
     """
     from boc.doctor import examine
 

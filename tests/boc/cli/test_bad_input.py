@@ -131,7 +131,10 @@ CASES = [
         "convert {home}/notes.txt -o {home}/model --tokens {home}/notes.txt --regions grid",
         ["delete this one first"],
     ),
-    (f"search photos hello --sort colour {AT}", ["sorted by 'colour'", "it has: camera, folder"]),
+    (
+        f"search photos hello --sort colour {AT}",
+        ["sorted by 'colour'", "it has: camera, cut, folder"],
+    ),
     (f"search photos hello --hybrid sum {AT}", ["'rrf', 'words'"]),
     (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["leave out collapse"]),
