@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
@@ -341,13 +341,9 @@ def _shared_code(
         fit_code(file, codec, progress)
         return codec.config(), codec.arrays()
 
-    def text_of(value: object) -> str:
-        if isinstance(value, np.ndarray):
-            return hashlib.sha256(value.tobytes()).hexdigest()
-        return repr(value)
-
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
-    parts = [steps, file.contents(sets=codec.reads_concepts)]
-    text = json.dumps(parts, sort_keys=True, default=text_of)
+    # All numbers of an array.
+    with np.printoptions(threshold=sys.maxsize, precision=17):
+        text = repr([steps, file.contents(sets=codec.reads_concepts)])
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learn_once(name, key, learn))

@@ -25,9 +25,8 @@ class Address:
     that the clients of the servers use, except ``search_timeout``: how many seconds a search waits
     for one of several hosts before it asks the next. The others apply to a new index: ``field`` is
     how its codes are stored (None: the best that the server supports), ``vectors`` how its vectors
-    for re-ranking are stored (None: in the form that the server compares fastest), ``order`` by
-    what its documents are sorted on the disk, and ``patience`` how many seconds a load retries
-    without progress.
+    for re-ranking are stored (None: in the form that the server compares fastest), and ``patience``
+    how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -43,7 +42,6 @@ class Address:
     search_timeout: float = 2.0
     field: str | None = None
     vectors: str | None = None
-    order: str | None = None
     shards: int = 1
     replicas: int = 1
     replicas_while_loading: int = 0
@@ -67,7 +65,7 @@ class Address:
     @property
     def layout(self) -> tuple[str | int | None, ...]:
         """The options that cannot change once an index is made."""
-        return self.field, self.vectors, self.shards, self.order
+        return self.field, self.vectors, self.shards
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
@@ -184,7 +182,6 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "search_timeout": ("a number of seconds above 0", _number(1e-3)),
     "field": _choice(*FIELDS),
     "vectors": _choice(*VECTORS),
-    "order": _choice("id", "term"),
     "shards": ("a number from 1", _number(1, int)),
     "replicas": ("a number from 0", _number(0, int)),
     "replicas_while_loading": ("a number from 0", _number(0, int)),

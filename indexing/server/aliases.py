@@ -24,7 +24,7 @@ from boc.errors import BackendError, ManifestError, note
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
-from .requests import ATTACHED, HIDDEN, ITEM, OBJECT, OWN, Layout, object_mapping
+from .requests import ATTACHED, OBJECT, OWN, Layout, object_mapping
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
@@ -75,8 +75,7 @@ class Generation:
     alias.
 
     ``live``: all of it was loaded, and it has the alias. ``narrowed``: it is read through the
-    alias, which shows a part of it. ``shadowed``: runtime fields
-    that are computed in place of fields of boc; ``pipelines`` change what is written, ``blocks``
+    alias, which shows a part of it. ``pipelines`` change what is written, ``blocks``
     forbid it. ``created``: the time of the cluster, and what decides between equal ones.
     ``coded``: of the indexes behind the name of another program, those that have the code, if there
     are others; ``is_part``: an alias shows a part of them. ``lost``: so many items have no code any
@@ -91,7 +90,6 @@ class Generation:
     manifest: Manifest
     state: AliasState
     narrowed: bool = False
-    shadowed: tuple[str, ...] = ()
     pipelines: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     created: tuple[int, str] = (0, "")
@@ -218,13 +216,6 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
             "choose another name, or add a code to its documents with "
             f"<boc attach {name} FEATURES> (if it is to be a copy of an index of boc, make it "
             "with <boc copy>)",
-        )
-    if generation.shadowed:
-        raise BackendError(
-            f"{generation.physical} at {transport.label} computes "
-            f"{', '.join(generation.shadowed)} in place of what boc wrote; "
-            'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or '
-            "load it again",
         )
     return generation
 
@@ -467,7 +458,6 @@ def _generation(
                 "the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
-    computed = () if state.attached else entry["mappings"].get("runtime", ())
     settings = entry.get("settings", {}).get("index", {})
     return Generation(
         physical,
@@ -478,9 +468,6 @@ def _generation(
         manifest=Manifest.from_dict(own["boc"], where=physical),
         state=state,
         narrowed=is_narrowed(entry, name),
-        shadowed=tuple(
-            sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}),
-        ),
         pipelines=tuple(
             each
             for each in ("default_pipeline", "final_pipeline")

@@ -46,7 +46,7 @@ from .creation import create_index
 from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
-from .score_check import EXACT, tried_field
+from .score_check import lack_of
 from .searches import SCAN, batches, scan
 from .term_fields import STRATEGIES
 from .transport import Json, RefusedError, Transport
@@ -192,15 +192,15 @@ class ServerAttachment:
         test = {"script": script, "scripted_upsert": True, "upsert": {}}
         path = f"/{self._physical}/_update/boc:test"
         self._transport.request("POST", path, test, routing="boc")
-        results = {
-            field: tried_field(self._transport, field)
-            for field in ("sparse_vector", "rank_features")
-        }
-        for field, result in results.items():
-            if result == EXACT:
+        lacking = []
+        for field in ("sparse_vector", "rank_features"):
+            lack = lack_of(self._transport, field)
+            if lack is None:
                 return field
-        reasons = "; ".join(f"{each} {result}" for each, result in results.items())
-        raise BackendError(f"{self._transport.label} can add no codes to an index: {reasons}")
+            lacking.append(f"{field} ({lack})")
+        raise BackendError(
+            f"{self._transport.label} can add no codes to an index: {'; '.join(lacking)}",
+        )
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
         """Store the code, and change the mapping, unless this is done."""

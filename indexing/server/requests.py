@@ -207,13 +207,12 @@ def index_body(
     *,
     shards: int,
     replicas: int = 0,
-    order: str = "id",
+    by_term: bool = False,
 ) -> Json:
     """Return the body that creates an index for loading: without refresh, and usually without
     replicas.
 
-    Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term
-    together.
+    Documents are sorted by id, as equal scores are, or ``by_term``: the items of one term together.
     """
     properties = {
         **SOURCE_ONLY,
@@ -225,7 +224,7 @@ def index_body(
         "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
     }
     by = ["id"]
-    if order == "term":
+    if by_term:
         by = ["first", "id"]
         properties["first"] = unindexed("integer")
     body = empty_body(state, properties, HIDDEN, replicas)

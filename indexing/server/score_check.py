@@ -32,8 +32,6 @@ OWN = 4
 prunes: it drops terms that are five times as frequent as the average term and weigh at most 0.4 of
 the heaviest."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
-EXACT = "exact"
-"""Said of a field type that passed its test."""
 ROUTING = "boc"
 """Sends all test documents to one shard, since pruning counts per shard."""
 
@@ -107,20 +105,19 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def tried_field(transport: Transport, field: str) -> str:
-    """Return ``EXACT`` if the server can hold codes in this way, tested with a small temporary
-    index; else why not."""
+def lack_of(transport: Transport, field: str) -> str | None:
+    """Return why the server cannot hold codes in this way, tested with a small temporary index;
+    None if it can."""
     strategy = STRATEGIES[field]
     try:
         with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
-            lack = self_test(transport, index, strategy)
+            return self_test(transport, index, strategy)
     except RefusedError as error:
         if error.status in (401, 403) and not error.kind.endswith("block_exception"):
-            return "not known: this user may not make the index boc-probe-*"
-        return f"no ({error.reason or error.kind})"
+            return "this user may not make the index boc-probe-*"
+        return error.reason or error.kind
     except BackendError as error:
-        return f"no ({error})"
-    return f"no ({lack})" if lack else EXACT
+        return str(error)
 
 
 def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:

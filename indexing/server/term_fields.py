@@ -210,12 +210,6 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def by_digits(names: Sequence[str], largest: int) -> list[str]:
-    """Return the names, fewest digits first for frequencies up to about ``largest``, else
-    unchanged."""
-    return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
-
-
 @dataclass
 class ClauseBudget:
     """The clause limit of one server, which no server reports: tried when a query exceeds ``SAFE``.

@@ -18,7 +18,7 @@ from boc.rerank.storage import round_trip
 from boc.types import MODALITIES, Rows
 
 from .._validate import check_rows
-from . import requests, term_fields
+from . import requests
 from .address import Address
 from .aliases import (
     AliasState,
@@ -42,6 +42,7 @@ from .creation import create_index
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test, takes_vectors
 from .searches import scan
+from .term_fields import STRATEGIES
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for
 
@@ -87,9 +88,7 @@ class ServerWriter:
         live = max((g.number for g in present if g.live), default=0)
         kept = newest_whole(present)
         self._next = 1 + max((g.number for g in present), default=0)
-        left = [
-            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
-        ][-1:]
+        left = [g for g in present if g.digest == self._digest and g.number > live][-1:]
         unwanted = [g for g in present if g.number != kept and g not in left]
         check_unclaimed(self.transport, [*unwanted, *left])
         drop(self.transport, unwanted)
@@ -216,17 +215,12 @@ class ServerWriter:
                 return self._create_with(vectors, largest)
         return self._create_with(last, largest)
 
-    @property
-    def _usual_order(self) -> str:
-        """The order of documents: candidates of a dictionary are read term by term; other codes
-        have equal scores, which the ids decide."""
-        return "term" if self.manifest.n_query_terms else "id"
-
     def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
-        for kind in term_fields.by_digits(chosen, largest):
+        # The fewest digits first for frequencies up to about the largest.
+        for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
             generation = Generation(
                 physical,
                 self.name,
@@ -249,7 +243,8 @@ class ServerWriter:
                 meta(self.manifest, generation.state),
                 shards=self.address.shards,
                 replicas=self.address.replicas_while_loading,
-                order=self.address.order or self._usual_order,
+                # Candidates of a dictionary are read term by term.
+                by_term=bool(self.manifest.n_query_terms),
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:
@@ -294,19 +289,12 @@ class ServerWriter:
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
     def _refuse_shards(self, generation: Generation) -> NoReturn:
-        """Remove an index whose shards no node takes. BackendError with the reason, if the server
-        tells it."""
-        reason = "the server tells this user no reason"
-        with suppress(BackendError, KeyError):
-            shard = {"index": generation.physical, "shard": 0, "primary": True}
-            answer = self.transport.search("/_cluster/allocation/explain", shard)
-            reason = str(answer["node_allocation_decisions"][0]["deciders"][0]["explanation"])
+        """Remove an index whose shards no node takes: BackendError."""
         drop(self.transport, [generation])
         raise BackendError(
-            f"{self.transport.label}: no node takes the shards of {generation.physical} "
-            f"({reason[:400]}); free disk "
-            "space, or change what a template of the cluster requires of nodes, then repeat the "
-            "command",
+            f"{self.transport.label}: no node takes the shards of {generation.physical}; free disk "
+            "space, or change what a template of the cluster requires of nodes "
+            "(index.routing.allocation), then repeat the command",
         )
 
     def _refuse_vectors(self, field: str) -> None:
