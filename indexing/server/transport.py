@@ -44,7 +44,12 @@ NEXT = {
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 """Words of a cause, and the next step."""
-AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
+AWAY = {
+    "node_not_connected_exception",
+    "node_disconnected_exception",
+    "node_closed_exception",
+    "connect_transport_exception",
+}
 """Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
 
 

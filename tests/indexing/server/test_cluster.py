@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -235,13 +236,11 @@ def different(
 
 @contextmanager
 def running(work: Callable[[], None]) -> Iterator[None]:
-    """Do ``work`` in a thread, which has ended when the context is left."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    """Do ``work`` in a thread, which has ended when the context is left; its error is raised."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
         yield
-    finally:
-        thread.join()
+        future.result()
 
 
 def away(
