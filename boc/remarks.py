@@ -58,15 +58,15 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
     without counts."""
     rare = []
     for word in dict.fromkeys(content_words(nfc(text))) if counts else ():
-        captions = max(counts.get(form, 0) for form in _forms(word))
+        captions = max(counts.get(form, 0) for form in word_forms(word))
         # Of a word with a hyphen each part may be known.
-        parts = [max(counts.get(form, 0) for form in _forms(part)) for part in word.split("-")]
+        parts = [max(counts.get(form, 0) for form in word_forms(part)) for part in word.split("-")]
         if max(captions, min(parts)) < FEW:
             rare.append(RareWord(word, captions))
     return rare
 
 
-def _forms(word: str) -> list[str]:
+def word_forms(word: str) -> list[str]:
     """Return a word with and without the s of a plural or a genitive."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
     return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es")]
@@ -81,5 +81,6 @@ def knows_none(
     if not counts:
         return False
     words = [*_LETTERS.findall(nfc(text).lower()), *content_words(nfc(text))]
-    forms = [form for word in words for form in _forms(word)]
-    return not any(form in vocabulary or counts.get(form) for form in forms)
+    return not any(
+        form in vocabulary or counts.get(form) for word in words for form in word_forms(word)
+    )

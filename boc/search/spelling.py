@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.paths import nfc
+from boc.remarks import word_forms
 from boc.search.searcher import Searcher
 
 ITEMS = 20_000  # first items of an index, whose words are known
@@ -78,7 +79,7 @@ class Spelling:
         for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
             letters = unicodedata.normalize("NFD", word)
             plain = "".join(each for each in letters if not unicodedata.combining(each))
-            if word not in self.words and plain not in self.words:
+            if not any(form in self.words for form in (*word_forms(word), plain)):
                 near = None
                 if len(unknown) < SOUGHT and len(word) <= LONGEST:
                     near = self.nearest(word)

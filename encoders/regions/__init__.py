@@ -12,10 +12,10 @@ KINDS = {
     "files": ("precomputed", "load_files", "DIR", "encoders"),
     "grid": ("grid", "load", "", "encoders"),
     "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
-    "scan": ("precomputed", "load_scan", "DIR", "encoders"),
+    "scan": ("precomputed", "ScanRegions", "DIR", "encoders"),
 }
-"""Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with
-its packages."""
+"""Kind -> its module, its function or class ``(argument) -> RegionSource``, its argument, and the
+extra with its packages."""
 
 
 def load(spec: str, network: Path | None = None) -> RegionSource:

@@ -167,18 +167,14 @@ def _in_fractions(
     return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
 
-def load_scan(argument: str) -> ScanRegions:
-    """Return the source over the arrays in the folder ``argument``. EncoderError if there are
-    none."""
-    return ScanRegions(Path(argument))
-
-
 class ScanRegions:
-    """Reads the row of a picture whose path is ``NAME_ims.npy#ROW``; order and values are kept."""
+    """Reads the row of a picture whose path is ``NAME_ims.npy#ROW``; order and values are kept.
+    EncoderError for a folder without arrays."""
 
     boxes = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, argument: str) -> None:
+        folder = Path(argument)
         arrays = sorted(folder.glob(f"*{ARRAY}"))
         if not arrays:
             raise EncoderError(

@@ -33,7 +33,7 @@ from boc.inputs.text_lines import read_ids
 from boc.inputs.vector_files import read_vectors
 from boc.plugins import encoder
 from boc.search.queries import parse_text
-from encoders.regions.precomputed import load_files, load_scan
+from encoders.regions.precomputed import ScanRegions, load_files
 from tests.boc.inputs.test_vector_files import FORMS
 from tests.fuzz.mutations import FORGED, damaged, verdict
 
@@ -164,7 +164,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
         scan,
         lambda path: (
             read_scan(path),
-            load_scan(str(path.parent)),
+            ScanRegions(str(path.parent)),
         ),
     ),
     "r.npz": (regions, ask_regions),

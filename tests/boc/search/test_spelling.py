@@ -47,6 +47,7 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
         ),
         ("the café, the CAFE\u0301", []),
         ("xylophon", [("xylophon", None)]),
+        ("kites and horses, the cafes", []),
         ("犬が走る at 12h30 on route66 🐕", []),
         (
             "a bleu sky",
