@@ -3,7 +3,6 @@ index's names only."""
 
 import base64
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ def secrets(server: SecureServer, key: str) -> list[str]:
     """All that must never be seen: the password, the key, and its secret half; the other is a
     name."""
     return [server.password, key, base64.b64decode(key).decode().partition(":")[2]]
-
-
-def program(text: str) -> str:
-    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 def test_commands_with_an_api_key(
@@ -60,8 +54,7 @@ def test_commands_with_an_api_key(
     ok(*search, "a red box", "--filter", "number>=8", "--json")
     ok(*search, "a first box", "--hybrid", "rrf")
     ok(*search, "--queries", queries)
-    best = ok(*search, "a red box", "-k", 1).split()[2]
-    assert best in program(ok(*search, "a red box", "-k", 3, "--request", "curl"))
+    assert '"query"' in ok(*search, "a red box", "-k", 3, "--request")
     ok("evaluate", features, "--name", "photos")
     ok("verify", "photos")
     ok("info", "photos")
