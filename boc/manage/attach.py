@@ -36,11 +36,11 @@ RM = 30.0  # so many candidates make up for the few postings of a dictionary
 class AttachReport:
     """The result of an attachment.
 
-    ``documents`` have a code now, earlier calls included. This call wrote ``written`` of
-    them and left ``unchanged``, which had the same. ``without`` is the number of items that have no
-    document, and ``missing`` the first ten. ``removed`` and ``replaced`` are up to ten ids of
-    documents that another program removed, or wrote without a code, in the meantime; the same call
-    again adds the code to the documents that exist.
+    ``documents`` have a code now, earlier calls included. This call wrote ``written`` of them and
+    left ``unchanged``, which had the same. ``without`` is the number of items that have no
+    document, and ``missing`` the first ten. ``lost`` are up to ten ids of documents that another
+    program removed, or wrote without a code, in the meantime; the same call again adds the code to
+    the documents that exist.
     """
 
     documents: int
@@ -48,8 +48,7 @@ class AttachReport:
     unchanged: int
     without: int = 0
     missing: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
 
 def attach_index(
@@ -131,17 +130,8 @@ def attach_index(
             missing += unknown[: LISTED - len(missing)]
             done += len(batch)
             show("attaching", done, total)
-        documents, removed, replaced = place.finish(source_digest(file))
-        written -= len(removed)
-        return AttachReport(
-            documents,
-            written,
-            unchanged,
-            without,
-            missing,
-            removed[:LISTED],
-            replaced,
-        )
+        documents, lost = place.finish(source_digest(file))
+        return AttachReport(documents, written, unchanged, without, missing, lost)
 
 
 def detach_index(name: str, *, at: str) -> int:

@@ -361,17 +361,15 @@ class ServerAttachment:
             script = {"source": source, "lang": "painless", "params": params}
             self._bulk.update(id, orjson.dumps({"script": script}), routing)
 
-    def finish(self, source: str) -> tuple[int, list[str], list[str]]:
-        """Publish. The number of documents with a code, of this attachment and earlier ones; the
-        ids of those that were removed meanwhile, and the first ten of those that another program
-        replaced, so that they have none."""
+    def finish(self, source: str) -> tuple[int, list[str]]:
+        """Publish. The number of documents with a code, of this attachment and earlier ones, and
+        the first ten ids of those that another program removed or replaced meanwhile."""
         assert self._generation is not None
         self._bulk.flush()
         refresh(self._transport, self.name)
         written = scan(self._transport, self.name, WRITTEN)
         lost = self._ledger.missing(hit["sort"][0] for hit in written)
         items, postings, _ = counts(self._transport, self.name, ATTACHED)
-        gone = self._bulk.missing
         manifest = replace(self._generation.manifest, items=items, postings=postings, source=source)
         state = replace(
             self._generation.state,
@@ -384,7 +382,7 @@ class ServerAttachment:
         self._remember(final)
         if not final.live:
             publish(self._transport, final, [])
-        return sum(items.values()), gone, [id for id in lost if id not in gone]
+        return sum(items.values()), lost
 
     def detach(self) -> Iterator[int]:
         """Remove all but the fields of the mapping, which a server cannot remove, from this index

@@ -73,8 +73,7 @@ class Bulk:
     for one row in it) and rows without an answer are sent again after ``pauses``, each twice as
     long as the one before, until ``patience`` seconds pass without an acknowledged row. Two
     operations on one id keep their order: the second waits until all before it are acknowledged.
-    ``missing`` holds the ids of updates whose documents are not there. After ``notice`` seconds
-    without an answer a BocWarning says why; ``clock`` tells seconds.
+    After ``notice`` seconds without an answer a BocWarning says why; ``clock`` tells seconds.
 
     RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience``
     has passed. All methods raise the same error from then on. Leaving the context flushes; leaving
@@ -105,7 +104,6 @@ class Bulk:
         self._bytes = 0
         self._sent: dict[Future[int], dict[str, bytes]] = {}
         self._deleted = 0
-        self.missing: list[str] = []
         self._progress = self.clock()
         self._trouble = ""
         self._stop = threading.Event()
@@ -137,8 +135,8 @@ class Bulk:
         self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
-        """Change a document by ``{"script": ...}``; a missing one is added to ``missing``. If
-        another program writes it at the same time, the script is run again on what that wrote."""
+        """Change a document by ``{"script": ...}``; a missing one is no error. If another program
+        writes it at the same time, the script is run again on what that wrote."""
         head: Json = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
@@ -262,7 +260,6 @@ class Bulk:
                 continue
             kind = str(error.get("type"))
             if operation == "update" and kind == "document_missing_exception":
-                self.missing.append(id)
                 continue
             reason = str(error.get("reason"))
             if cause := (error.get("caused_by") or {}).get("reason"):

@@ -101,10 +101,9 @@ def command(
         )
     for message, ids in (
         (f"{report.without} items have no document, such as", report.missing),
-        ("removed by another program meanwhile:", report.removed),
-        ("replaced by another program meanwhile, so repeat the command:", report.replaced),
+        ("removed or replaced by another program meanwhile, so repeat the command:", report.lost),
     ):
         if ids:
             click.echo(f"{message} {options.plain(', '.join(ids))}", err=True)
-    if report.without or report.removed or report.replaced:
+    if report.without or report.lost:
         raise SystemExit(1)
