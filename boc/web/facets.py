@@ -3,13 +3,10 @@ to it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from boc.inputs.metadata import OPERATORS, values_of
-from boc.search.options import SearchOptions
-from boc.search.queries import Query
-from boc.types import Embeddings, FieldType, Item
+from boc.types import FieldType, Item
 from boc.web.live_index import LibrarySnapshot
 
 DEPTH = 100  # hits that are counted at most
@@ -48,17 +45,10 @@ def count_values(
                 yield name, kind, counts
 
 
-def facets(
-    snapshot: LibrarySnapshot,
-    query: Query,
-    encoded: Sequence[Embeddings],
-    options: SearchOptions,
-) -> dict[str, Any]:
-    """Return the facets of the hits of a question whose parts are ``encoded``."""
-    whole = replace(options, k=DEPTH, collapse=False, sort=None)
-    hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
+def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
+    """Return how many of some items have which value of each field."""
     answer = []
-    for name, kind, counts in count_values(snapshot, [hit.item for hit in hits]):
+    for name, kind, counts in count_values(snapshot, items):
         best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
         if kind in ("date", "integer"):
             best.sort(reverse=True)
@@ -74,4 +64,4 @@ def facets(
             values.append({"value": str(value), "filters": filters, "count": count})
         if values:
             answer.append({"field": name, "values": values})
-    return {"hits": len(hits), "facets": answer}
+    return {"hits": len(items), "facets": answer}

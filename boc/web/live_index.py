@@ -96,6 +96,15 @@ class LibrarySnapshot:
         """Read what the first questions would wait for."""
         _ = self.spelling.by_length, self.fields, self.examples
 
+    def newest(self, filters: tuple[str, ...], span: slice) -> tuple[int, list[Item]]:
+        """Return the number of pictures that pass, and those in the ``span`` of them, the newest
+        first. ProblemError 404 for one that was deleted a moment ago."""
+        ids = self.by_date(filters)
+        try:
+            return len(ids), self.searcher.index.find(ids[span])
+        except KeyError as error:
+            raise unknown(error.args[0]) from None
+
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that
         of the file; of a library of more than ``BROWSED`` items those among the first of these."""

@@ -22,7 +22,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +36,6 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from boc import __version__
 from boc.atomic_files import replacing
-from boc.codecs import code_of
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
 from boc.inputs.images import open_image
@@ -44,7 +43,7 @@ from boc.manage.pictures import add_pictures
 from boc.progress import silent
 from boc.types import Item
 from boc.web import serialize
-from boc.web.facets import facet_fields
+from boc.web.facets import DEPTH, facet_fields
 from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, LibrarySnapshot
@@ -140,7 +139,28 @@ api = APIRouter(prefix="/api", dependencies=[Depends(check_parameters)])
 @api.get("/info")
 def info(service: Served) -> Response:
     """Return the contents of the index, and the limits of requests."""
-    return as_json(service.library.do(partial(contents, service)))
+    settings = service.settings
+
+    def look(snapshot: LibrarySnapshot) -> serialize.Json:
+        manifest = snapshot.searcher.index.manifest
+        return {
+            "name": settings.name,
+            "version": __version__,
+            "items": manifest.items,
+            "encoder": manifest.identity.spec,
+            "fields": snapshot.fields,
+            "facets": facet_fields(snapshot),
+            "keeps": settings.keep is not None,
+            "examples": snapshot.examples,
+            "limits": {
+                "k": K,
+                "sentence": SENTENCE,
+                "upload": settings.upload,
+                "filters": FILTERS,
+            },
+        }
+
+    return as_json(service.library.do(look))
 
 
 @api.get("/search")
@@ -172,12 +192,8 @@ def library(
     """The pictures of the index by date, the newest first: without a search."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
-        ids = snapshot.by_date(tuple(filters))
-        try:
-            items = snapshot.searcher.index.find(ids[skip : skip + k])
-        except KeyError as error:  # deleted a moment ago
-            raise unknown(error.args[0]) from None
-        return {"pictures": len(ids), "hits": [serialize.item(item) for item in items]}
+        count, items = snapshot.newest(tuple(filters), slice(skip, skip + k))
+        return {"pictures": count, "hits": [serialize.item(item) for item in items]}
 
     return as_json(service.library.do(look))
 
@@ -229,12 +245,20 @@ def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Res
 @api.get("/facets")
 @api.post("/facets")
 def facets(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Count how many of the hits have which value of each field."""
-    query = question.query(sent)
+    """Count how many of the hits, or of the newest pictures, have which value of each field."""
+    asks = question.q or question.like or question.unlike or sent
+    query = question.query(sent) if asks else None
 
     def count(snapshot: LibrarySnapshot) -> serialize.Json:
-        encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
-        return count_facets(snapshot, query, encoded, question.options(snapshot))
+        options = question.options(snapshot)
+        if query is None:
+            items = snapshot.newest(tuple(question.filters), slice(K))[1]
+        else:
+            options = replace(options, k=DEPTH, collapse=False, sort=None)
+            encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
+            hits = snapshot.searcher.search_query(query, options, encoded=encoded)
+            items = [hit.item for hit in hits]
+        return count_facets(snapshot, items)
 
     return as_json(service.library.do(count))
 
@@ -370,32 +394,3 @@ def find(snapshot: LibrarySnapshot, id: str) -> Item:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:
         raise unknown(id) from None
-
-
-def contents(service: Service, snapshot: LibrarySnapshot) -> serialize.Json:
-    """Return what ``api/info`` answers."""
-    searcher = snapshot.searcher
-    settings = service.settings
-    manifest = searcher.index.manifest
-    return {
-        "name": settings.name,
-        "at": re.sub("//[^/@]*@", "//", settings.at),  # without user and password
-        "version": __version__,
-        "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),
-        "items": {kind: manifest.items.get(kind, 0) for kind in ("image", "text")},
-        "code": str(
-            code_of(manifest.codec)
-            or ", ".join(entry["name"] for entry in manifest.codec["steps"]),
-        ),
-        "terms": manifest.codec["n_terms"],
-        "rm": manifest.rm,
-        "rerank": manifest.rerank,
-        "dim": manifest.identity.dim,
-        "encoder": manifest.identity.spec,
-        "fields": snapshot.fields,
-        "facets": facet_fields(snapshot),
-        "concepts": manifest.concept_dtype is not None,
-        "keeps": settings.keep is not None,
-        "examples": snapshot.examples,
-        "limits": {"k": K, "sentence": SENTENCE, "upload": settings.upload, "filters": FILTERS},
-    }

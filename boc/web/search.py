@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model
 
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
+from boc.paths import words_of
+from boc.search.hits import Hits
 from boc.search.options import SearchOptions
 from boc.search.queries import Query, QueryPart, parse_text
 from boc.types import Embeddings
@@ -22,6 +25,7 @@ from boc.web.settings import FILTERS, SENTENCE, K
 MOST = 10_000_000  # limit of the number of terms in a request
 ITEMS = 64  # items that a question may name as wanted, and as unwanted
 UNWANTED = 16  # words and sentences that a question may name as unwanted
+NAME = re.compile(r"[\w.-]*\d[\w.-]*")
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 LIMITS: Mapping[str, tuple[Any, Any]] = {
@@ -106,12 +110,22 @@ def answer_question(
     query: Query,
     encode: Callable[[QueryPart], Embeddings],
 ) -> serialize.Json:
-    """Return the hits of a question; ``more``: a larger k might give more of them."""
+    """Return the hits of a question; ``more``: a larger k might give more of them.
+
+    The name of a file, as IMG_1234.jpg, finds the files of this name.
+    """
     searcher = snapshot.searcher
     options = question.options(snapshot)
     find = searcher.target(question.find)
-    encoded = list(map(encode, query.parts))
-    hits = searcher.search_query(query, options, encoded=encoded)
+    hits = Hits(0, list)
+    if len(query.parts) == 1 and NAME.fullmatch(question.q or ""):
+        name = words_of(Path(str(question.q)).stem).lower()
+        alike = searcher.search_words([name], k=options.k, find=find, filters=options.filters)[0]
+        named = [hit for hit in alike if str(hit.fields.get("name")).lower() == name]
+        hits = Hits(len(named), lambda: named)
+    if not hits:
+        encoded = list(map(encode, query.parts))
+        hits = searcher.search_query(query, options, encoded=encoded)
     shown = [
         {
             **serialize.item(hit.item),

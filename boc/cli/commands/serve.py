@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -90,9 +89,7 @@ def command(
             host = f"[{host}]"
         address = f"http://{host}:{sock.getsockname()[1]}/"
         click.echo(f"{name} is at {address}", err=True)
-        # Without a screen, the tools that open pages only complain.
-        screens = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
-        if browse and (not sys.platform.startswith("linux") or any(screens)):
+        if browse:
             if token is not None:
                 address += f"?token={token}"
             click.launch(address)

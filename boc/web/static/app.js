@@ -87,12 +87,10 @@ function show(delay = 0) {
   ui.clear.hidden = !hasQuery();
   showAskedBy();
   const find = state.find || (info && !info.items.image ? "text" : "image");
-  for (const input of ui.find.querySelectorAll("input")) {
-    input.checked = input.value === find;
-    input.disabled = Boolean(info) && !info.items[input.value];
-  }
+  for (const input of ui.find.querySelectorAll("input")) input.checked = input.value === find;
+  ui.find.hidden = Boolean(info) && !(info.items.image && info.items.text);
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
-  facets.show(hasQuery());
+  facets.show();
   order.show(state, page.info, hasQuery() ? results.hits : []);
   document.title = title();
   search.update(delay);

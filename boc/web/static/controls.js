@@ -1,6 +1,6 @@
 /** The panel of settings, the chips of filters, and the order of the hits. */
 
-import { count, h, icon, many } from "./dom.js";
+import { h, icon, many } from "./dom.js";
 import { chips } from "./filters.js";
 
 const KEYS =
@@ -11,8 +11,8 @@ export class Controls {
   constructor(root, chips, info, onChange) {
     this.chips = chips;
     this.onChange = onChange;
-    const told = "finds a sentence's own words in captions and text fields";
-    this.hybrid = choice("Count the words too", { "": "No", rrf: "Fuse ranks" }, told, (hybrid) => onChange({ hybrid }));
+    const told = "also looks for the words themselves, in captions, names and folders";
+    this.hybrid = choice("Count the words too", { "": "No", rrf: "Yes" }, told, (hybrid) => onChange({ hybrid }));
     const setCollapse = (value) => onChange({ collapse: Boolean(value) });
     const places = { "": "Side by side", true: "Under the best" };
     this.collapse = choice("Near-duplicates", places, "pictures that are nearly the same", setCollapse);
@@ -42,9 +42,8 @@ export class Controls {
   }
 }
 
-function facts({ items, terms, code, encoder, engine, version }) {
-  const held = [many(items.image, "picture"), many(items.text, "sentence"), `${count(terms)} terms`];
-  return [...held, code, encoder, engine, `boc ${version}`].join(" · ");
+function facts({ items, encoder, version }) {
+  return [many(items.image, "picture"), many(items.text, "sentence"), encoder, `boc ${version}`].join(" · ");
 }
 
 let labels = 0;

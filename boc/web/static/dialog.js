@@ -18,7 +18,11 @@ export class Dialog {
   /** Show the state. */
   async show() {
     const { state } = page;
-    if (state.open === this.opened) return this.#why?.word(state.word);
+    const of = this.results.hits.length;
+    if (state.open === this.opened) {
+      this.#why?.number(this.#place(), of);
+      return this.#why?.word(state.word);
+    }
     const before = this.opened;
     this.opened = state.open;
     if (!this.opened) {
@@ -33,7 +37,6 @@ export class Dialog {
     const at = this.#place();
     const hit = this.results.hits[at];
     const { picture } = page;
-    const of = this.results.hits.length;
     const like = state.q.trim() ? "" : (state.like[0] ?? ""); // one part is explained: the sentence, or the first item
     this.#why.show(this.opened, { hit, at, of, state: { ...state, like }, picture, asked: hasQuery() });
   }

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { count, h, many } from "./dom.js";
-import { page, request } from "./page.js";
+import { hasQuery, page, request } from "./page.js";
 
 const SHOWN = 12; // values of a field
 
@@ -23,8 +23,8 @@ export class Facets {
     this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
   }
 
-  show(wanted) {
-    this.root.hidden = !wanted || !this.fields.size;
+  show() {
+    this.root.hidden = !this.fields.size;
     if (this.root.hidden) for (const { element } of this.fields.values()) element.open = false;
   }
 
@@ -75,7 +75,8 @@ export class Facets {
       const props = { type: "button", class: "facet-value", "aria-pressed": `${chosen(each)}`, "data-key": value, onclick };
       return h("li", {}, h("button", props, h("span", { text: value }), h("small", { text: count(n) })));
     });
-    body.replaceChildren(h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`), h("ul", { role: "list" }, ...values));
+    const among = hasQuery() ? `among the best ${many(hits, "hit")}` : `among the newest ${many(hits, "picture")}`;
+    body.replaceChildren(h("p", { class: "hint" }, among), h("ul", { role: "list" }, ...values));
     [...body.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
   }
 }

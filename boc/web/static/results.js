@@ -10,6 +10,7 @@ const BESIDE = 1.5; // screens above and below the screen whose hits are in the 
 const FLAT = 3; // widest and tallest pictures are cut to this ratio
 const ASPECT = 1.5; // of a picture whose size is not known
 const LINE_HEIGHT = 52; // pixels
+const LONG = 500; // milliseconds of a press that selects
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
 const FORMAT = new Intl.DateTimeFormat("en", { month: "long", year: "numeric", timeZone: "UTC" });
@@ -110,14 +111,40 @@ export class Results {
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
       if (!link || opensElsewhere(event)) return;
+      if (this.pressed || (this.touched && this.selection.ids.length)) {
+        event.preventDefault();
+        if (!this.pressed) this.toggle(link.closest("li"));
+        this.pressed = false;
+        return;
+      }
       event.preventDefault();
       const { id } = this.hits[this.placeOf(link)];
       (link.classList.contains("like") ? onLike : onOpen)(id);
     });
     this.list.addEventListener("keydown", (event) => this.key(event, onLike));
+    this.#presses();
     this.list.addEventListener("focusin", (event) => {
       this.rove(this.placeOf(event.target));
     });
+  }
+
+  /** A finger that stays on an item selects it; while something is selected a tap does. */
+  #presses() {
+    let timer = 0;
+    const end = () => clearTimeout(timer);
+    this.list.addEventListener("pointerdown", ({ pointerType, target }) => {
+      end();
+      this.touched = pointerType === "touch";
+      this.pressed = false;
+      const item = target.closest("li[data-at]");
+      if (!this.touched || !item) return;
+      timer = setTimeout(() => {
+        this.pressed = true;
+        this.toggle(item);
+      }, LONG);
+    });
+    for (const name of ["pointerup", "pointercancel", "pointerleave"]) this.list.addEventListener(name, end);
+    this.list.addEventListener("contextmenu", (event) => this.touched && event.preventDefault());
   }
 
   /** Show `hits` in place of what is there; focus stays in the list if it was. */
@@ -239,6 +266,7 @@ export class Results {
 
   /** Show which hits are selected. */
   mark() {
+    this.list.classList.toggle("choosing", this.selection.ids.length > 0);
     for (const item of this.list.querySelectorAll("li[data-at]")) this.#choose(item, this.placeOf(item));
   }
 

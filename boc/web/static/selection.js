@@ -15,6 +15,7 @@ export class Selection {
       this.clear();
       act(ids);
     };
+    document.addEventListener("keydown", (event) => this.#escape(event), { capture: true });
     root.replaceChildren(
       this.count,
       button("More like these", then(onMore)),
@@ -22,6 +23,14 @@ export class Selection {
       button("Copy paths", () => this.copy()),
       button("Clear", () => this.clear()),
     );
+  }
+
+  /** Esc ends the selection, before it ends anything else of the page. */
+  #escape(event) {
+    if (event.key !== "Escape" || this.root.hidden || document.querySelector("dialog[open], .facet[open]")) return;
+    event.stopImmediatePropagation();
+    event.preventDefault();
+    this.clear();
   }
 
   get ids() {

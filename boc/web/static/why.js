@@ -69,6 +69,13 @@ export class Why {
     event.preventDefault();
   }
 
+  /** Say that the item is number `at` of `of`; -1 where it is none of them. */
+  number(at, of) {
+    this.previous.disabled = at <= 0;
+    this.next.disabled = at < 0 || at >= of - 1;
+    this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
+  }
+
   /** Show item `id`, number `at` of `of`; `hit` is what is known of it already. */
   async show(id, { hit, at, of, state, picture, asked }) {
     this.running?.abort();
@@ -78,9 +85,7 @@ export class Why {
     this.context = { hit, state, picture, asked };
     this.chosen = state.word;
     this.like.href = `?${new URLSearchParams({ like: id })}`;
-    this.previous.disabled = at <= 0;
-    this.next.disabled = at < 0 || at >= of - 1;
-    this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
+    this.number(at, of);
     this.title.textContent = hit?.modality === "image" ? hit.content : "";
     this.save.href = withId("api/picture", id);
     this.save.hidden = hit?.modality !== "image";
@@ -312,7 +317,7 @@ export class Why {
 
   fields() {
     const { item } = this;
-    const { width, height, size, orientation, name: words, taken, camera, folder, modified, ...rest } = item.fields ?? {};
+    const { width, height, size, orientation, name: words, taken, taken_from, camera, folder, modified, ...rest } = item.fields ?? {};
     const sizes = [width && height && `${width} × ${height} pixels`, size && `${count(Math.ceil(size / 1000))} kB`].filter(Boolean);
     const known = {
       taken,

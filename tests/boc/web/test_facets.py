@@ -67,6 +67,16 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     assert divided == set(answer["facets"])
 
 
+def test_facets_of_a_library(client: TestClient, searcher: Searcher) -> None:
+    for filters in ([], ["year=2001"]):
+        found = client.get("/api/facets", params={"filter": filters}).json()
+        shown = client.get("/api/library", params={"filter": filters, "k": 100}).json()["hits"]
+        assert found["hits"] == len(shown) > 0
+        year = next(facet for facet in found["facets"] if facet["field"] == "year")
+        held = Counter(hit["fields"]["year"] for hit in shown)
+        assert {int(each["value"]): each["count"] for each in year["values"]} == held
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
