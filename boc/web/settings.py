@@ -57,8 +57,3 @@ class Settings:
     look_every: float = 3.0
     keep: Path | None = None
     secret: str = field(default_factory=secrets.token_hex, repr=False)
-
-    @property
-    def private(self) -> bool:
-        """True if the server listens on this machine only."""
-        return self.host in LOOPBACK

@@ -69,7 +69,7 @@ def command(
     with needing("boc serve", "web"):
         from boc.web.app import create_app
         from boc.web.http.server import configure_logging, listen, return_memory, run
-        from boc.web.settings import Settings
+        from boc.web.settings import LOOPBACK, Settings
     token = os.environ.get("BOC_TOKEN")
     if token is not None and not token.strip():
         raise BocError("BOC_TOKEN is empty; set it to a token that is hard to guess, or unset it")
@@ -82,7 +82,7 @@ def command(
         searcher = Searcher.open(name, at, encoder=encoder)
         click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
         searcher.warm()
-        if not settings.private and token is None:
+        if host not in LOOPBACK and token is None:
             all_may = f"everybody who reaches {host} can search and see these pictures"
             click.echo(f"note: {all_may}; set BOC_TOKEN to change that", err=True)
         if ":" in host:
