@@ -248,6 +248,40 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
     page.wait_for_url(f"**open={quote(shown[1])}*")
 
 
+def test_a_long_press_selects(visit: Callable[..., Any], scenes: Any) -> None:
+    page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
+    settle(page)
+    opacity = "() => getComputedStyle(document.querySelector('.hit .select')).opacity"
+    assert page.evaluate(opacity) == "0"
+    touch = page.context.new_cdp_session(page)
+    box = page.locator("a.open").nth(1).bounding_box()
+    points = [{"x": box["x"] + 30, "y": box["y"] + 30}]
+    touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": points})
+    page.wait_for_selector("text=1 selected")
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.locator("a.open").nth(2).tap()
+    page.wait_for_selector("text=2 selected")
+    page.wait_for_function(f"() => ({opacity})() === '1'")
+    page.keyboard.press("Escape")
+    assert page.locator("#selection").is_hidden()
+    page.locator("a.open").first.tap()
+    page.wait_for_selector("dialog .fields")
+    page.reload()
+    page.wait_for_function(
+        "() => document.querySelector('dialog .place')?.textContent === '1 of 40'"
+    )
+    assert page.get_by_title("Next").is_enabled()
+
+
+def test_a_library_is_narrowed_before_any_search(hand: Hand) -> None:
+    page = hand.page
+    hand.click(page.locator("details.facet summary", has_text="trip"))
+    page.wait_for_selector("details[open] >> text=among the newest 60 pictures")
+    hand.click(page.locator(".facet-value", has_text="Alps"))
+    page.wait_for_selector("text=30 pictures, newest first")
+    assert hand.clicks == 2
+
+
 def test_of_many_pictures_those_near_the_screen_are_there(
     visit: Callable[..., Any],
     scenes: Any,

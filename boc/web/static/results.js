@@ -108,14 +108,16 @@ export class Results {
       this.sentinel,
     );
     this.list.addEventListener("click", (event) => {
+      if (this.pressed) {
+        this.pressed = false; // the end of the press that has selected an item
+        return event.preventDefault();
+      }
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
       if (!link || opensElsewhere(event)) return;
-      if (this.pressed || (this.touched && this.selection.ids.length)) {
+      if (this.touched && this.selection.ids.length) {
         event.preventDefault();
-        if (!this.pressed) this.toggle(link.closest("li"));
-        this.pressed = false;
-        return;
+        return this.toggle(link.closest("li"));
       }
       event.preventDefault();
       const { id } = this.hits[this.placeOf(link)];
