@@ -113,17 +113,11 @@ def downloaded_models() -> Iterator[Finding]:
         folder = models.home()
         present = list(models.models())
     except BocError as error:
-        yield _problem("models", error)
+        what, _, todo = worded(error, str).rpartition("; ")
+        yield Finding("problem", "models", what or todo, todo)
         return
     if names := ", ".join(model.repository for model in present):
         yield Finding("ok", "models", names)
     else:
         todo = "to search pictures without training: boc model get clip"
         yield Finding("note", "models", f"none in {folder}", todo)
-
-
-def _problem(about: str, error: BocError) -> Finding:
-    what, _, todo = worded(error, str).rpartition("; ")
-    if not what:
-        return Finding("problem", about, todo, "correct that, then run boc doctor again")
-    return Finding("problem", about, what, todo)

@@ -267,10 +267,10 @@ def test_a_long_press_selects(visit: Callable[..., Any], scenes: Any) -> None:
     page.locator("a.open").first.tap()
     page.wait_for_selector("dialog .fields")
     page.reload()
-    page.wait_for_function(
-        "() => document.querySelector('dialog .place')?.textContent === '1 of 40'"
-    )
-    assert page.get_by_title("Next").is_enabled()
+    place = "document.querySelector('dialog .place')?.textContent"
+    page.wait_for_function(f"() => /^1 of [1-9]/.test({place})")
+    page.get_by_title("Next").click()
+    page.wait_for_function(f"() => /^2 of /.test({place})")
 
 
 def test_a_library_is_narrowed_before_any_search(hand: Hand) -> None:

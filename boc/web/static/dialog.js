@@ -18,9 +18,8 @@ export class Dialog {
   /** Show the state. */
   async show() {
     const { state } = page;
-    const of = this.results.hits.length;
     if (state.open === this.opened) {
-      this.#why?.number(this.#place(), of);
+      this.#why?.number(this.#place(), this.results.hits.length);
       return this.#why?.word(state.word);
     }
     const before = this.opened;
@@ -35,6 +34,7 @@ export class Dialog {
       if (page.state.open !== this.opened) return;
     }
     const at = this.#place();
+    const of = this.results.hits.length;
     const hit = this.results.hits[at];
     const { picture } = page;
     const like = state.q.trim() ? "" : (state.like[0] ?? ""); // one part is explained: the sentence, or the first item
