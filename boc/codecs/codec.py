@@ -194,11 +194,6 @@ class SurrogateCodec:
         """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a
         code that this version does not have, a missing array, or a damaged config."""
         try:
-            if len(config.get("chains", [0])) > 1:
-                raise BocError(
-                    "the index has two codes side by side (mixed), which this boc does not read; "
-                    + REMADE,
-                )
             codec = cls([_restore_step(**entry) for entry in config["steps"]])
             for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
                 step.n_features_in_ = int(width)

@@ -61,14 +61,13 @@ _NAME = re.compile(
 )
 _WORDS = re.compile("[A-Za-z][A-Za-z ]*[-_ ]", re.ASCII)
 _MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, from 2001 on
-_PNG = ("Creation Time", "create-date", "date:create")  # texts with the time of a PNG
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
     """Return the facts in the header and the name of a picture, in the order of ``FIELDS``.
 
     ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where
-    it stands: exif, xmp, png (its texts), or name, as cameras and messengers name files. ``folder``
+    it stands: exif, xmp, or name, as cameras and messengers name files. ``folder``
     and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be opened has
     the facts of its name.
     """
@@ -151,16 +150,11 @@ def _header_facts(path: Path) -> dict[str, Any]:
                 exif = exif_of(image)
             facts = exif_facts(exif)
             texts = texts_of(path, image, exif)
-            info = image.info
     except (ImageError, OSError):  # the decoder reports the error
         return {}
-    # XMP and the texts of a PNG also have the time.
-    times = [("xmp", text) for text in texts.get("taken", [])]
-    times += [("png", info[name]) for name in _PNG if isinstance(info.get(name), str)]
-    for source, text in times:
-        taken = _moment(text.strip()) or _moment(f"{text.strip()} 00:00")
-        if taken and "taken" not in facts:
-            facts |= {"taken": taken, "taken_from": source}
+    text = "".join(texts.get("taken", [])[:1]).strip()
+    if "taken" not in facts and (taken := _moment(text) or _moment(f"{text} 00:00")):
+        facts |= {"taken": taken, "taken_from": "xmp"}
     places = [degrees("".join(texts.get(name, [])[:1])) for name in ("latitude", "longitude")]
     if None not in places and "gps_latitude" not in facts:
         facts |= dict(zip(("gps_latitude", "gps_longitude"), places, strict=True))

@@ -1,13 +1,11 @@
 """Pictures with their captions and metadata, as tables, other programs and archives have them.
 
-A ``.csv`` or ``.tsv`` has columns ``image`` and ``caption``. A line of ``.jsonl``, a row of
-``.parquet``, or an element of a list in ``.json`` has the picture as ``image``, ``path`` or
-``file_name``, its captions, if any, as ``caption``, ``captions`` or ``text``, and metadata, whose
-names may declare a type, such as
-``taken:date``. COCO's ``captions_*.json`` and Karpathy's ``dataset_*.json`` are read as they come.
-In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in ``KEY.txt``, or in
-``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is left out, with
-a reason.
+A ``.csv`` or ``.tsv`` has columns ``image`` and ``caption``. A line of ``.jsonl`` or a row of
+``.parquet`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as
+``caption``, ``captions`` or ``text``, and metadata, whose names may declare a type, such as
+``taken:date``. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in
+``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used
+is left out, with a reason.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
 from boc.inputs.spreadsheets import open_table
-from boc.inputs.text_lines import BOM, check_text, json_lines
+from boc.inputs.text_lines import check_text, json_lines
 from boc.paths import nfc, path_on_disk, path_text
 from boc.types import FieldType, Item
 
@@ -35,8 +33,8 @@ Objects: TypeAlias = Iterator[tuple[str, Any]]
 """Values of JSON, each after the place where it stands, such as "line 3"."""
 
 ADVICE = (
-    "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet "
-    ".json), or features (.h5)"
+    "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl "
+    ".parquet), or features (.h5)"
 )
 IMAGE = ("image", "path", "file_name")
 CAPTION = ("caption", "captions", "text")
@@ -279,51 +277,10 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
         faults.append(f"the rows after {number} are damaged ({reason})")
 
 
-def _json(path: Path, _: list[str]) -> Objects:
-    try:
-        content = parse_json(path.read_bytes().removeprefix(BOM))
-    except OSError as error:
-        check_system(path, error, SourceError)
-        raise SourceError(
-            f"{path}: cannot be read ({error.strerror or error}); give another file",
-        ) from error
-    except ValueError as error:
-        raise SourceError(f"{path}: no JSON ({error}); fetch it again") from error
-    whole = content
-    if not isinstance(content, dict):
-        whole = {"images": content}
-    images = whole.get("images")
-    sentences = whole.get("annotations", [])
-    names = {}
-    if not isinstance(images, list) or not isinstance(sentences, list):
-        raise SourceError(
-            f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects",
-        )
-    for place, each in enumerate(images):
-        value = each
-        if isinstance(each, dict) and "filename" in each:
-            name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
-            texts = each.get("sentences")
-            if isinstance(texts, list):
-                texts = [text.get("raw") if isinstance(text, dict) else text for text in texts]
-            value = {"image": name, "captions": texts, "split": each.get("split")}
-        elif isinstance(each, dict) and sentences:
-            value = {"image": each.get("file_name")}
-            names[str(each.get("id"))] = each.get("file_name")
-        yield f"image {place}", value
-    for place, each in enumerate(sentences):
-        of = each if isinstance(each, dict) else {}
-        yield (
-            f"annotation {place}",
-            {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")},
-        )
-
-
 READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _lines,
     ".ndjson": _lines,
     ".parquet": _parquet,
-    ".json": _json,
 }

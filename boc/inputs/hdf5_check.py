@@ -27,7 +27,7 @@ from boc.types import MODALITIES, WIDEST, FieldType, Identity
 
 MAKE = "make it with <boc extract>"
 FORMAT = 2
-OPTIONAL = {"precision": "float32", "shard": "", "fields": "", "index": ""}
+OPTIONAL = {"precision": "float32", "shard": "", "fields": ""}
 """Entries of a header that may be missing, with their defaults."""
 
 HEADER = 16  # bytes before the strings of a heap, and before each of them
@@ -40,7 +40,7 @@ class Header:
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
     list, and ``precision`` the precision of the matrix products of the encoder, which the vectors
     do not show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
-    ``index`` is not empty in a copy of an index by an older boc, whose terms are not read."""
+    """
 
     kind: Literal["regions", "embeddings"]
     spec: str
@@ -52,7 +52,6 @@ class Header:
     precision: str = "float32"
     shard: str = ""
     fields: str = ""
-    index: str = ""
 
     @classmethod
     def of(

@@ -15,7 +15,7 @@ import numpy as np
 from boc import plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError
+from boc.errors import BocError
 from boc.inputs.features import SUFFIXES
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -177,11 +177,6 @@ def build_index(
         as_stored = (code, vectors, concepts) == (None, None, None)
         if as_stored and isinstance(file, StoredItems):
             manifest, learned = stored_manifest(file, rm=rm, rerank=rerank, metadata=table)
-        elif as_stored and file.header.index:
-            raise FeatureFileError(
-                f"{file.path}: a copy of an index by an older boc, whose terms are not read; "
-                "choose a code for its vectors, or copy the index again",
-            )
         else:
             codec = make(file.header.identity)
             if shard is None:

@@ -110,10 +110,6 @@ def read_current(home: Path) -> tuple[str, Commit]:
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
-        # Before format 4 it named a folder with a manifest, which is refused as older.
-        older = path / "manifest.json"
-        if name.startswith("generation-") and older.is_file():
-            Manifest.from_json(older.read_text(encoding="utf-8"), where=str(older))
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit)", DAMAGED)
     try:
         digest = sha256(path)

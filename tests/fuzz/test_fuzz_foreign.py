@@ -55,10 +55,6 @@ OBJECTS = [
     },
     {"image": "b.png", "captions": ["a cat"]},
 ]
-COCO = {
-    "images": [{"id": 1, "file_name": "a.png"}],
-    "annotations": [{"image_id": 1, "caption": "a dog"}],
-}
 ODD_JSON = (
     "1" * 5000,
     "1e999",
@@ -145,14 +141,6 @@ KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
     "x.tar": (archive, open_source),
     "c.jsonl": (
         lambda path: path.write_text("".join(json.dumps(each) + "\n" for each in OBJECTS)),
-        open_source,
-    ),
-    "c.json": (
-        lambda path: path.write_text(json.dumps(OBJECTS)),
-        open_source,
-    ),
-    "coco.json": (
-        lambda path: path.write_text(json.dumps(COCO)),
         open_source,
     ),
     "c.parquet": (parquet, open_source),

@@ -58,9 +58,9 @@ def command(
     """Write vectors or regions of SOURCE to a feature file.
 
     SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON,
-    or a regions file. After a kill, the same command continues where it stopped. Shards, for
-    example 1/16 to 16/16, share the work among machines.
+    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. After a
+    kill, the same command continues where it stopped. Shards, for example 1/16 to 16/16, share the
+    work among machines.
 
     \b
     Settings for --set:

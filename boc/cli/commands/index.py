@@ -59,9 +59,9 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
 
     SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a
     folder or .tar of pictures (WebDataset, img2dataset) or several, a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON,
-    or a regions file. The ids of several folders begin with the names of these. After a kill, the
-    same command continues where it stopped. The index is published as a whole at the end.
+    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. The ids
+    of several folders begin with the names of these. After a kill, the same command continues where
+    it stopped. The index is published as a whole at the end.
 
     SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of
     ann-benchmarks, with X.txt and X.ids.txt beside X.npy.

@@ -522,10 +522,6 @@ def test_postings_read_counts_shared_terms(
             r"codec array 0\.\w+ of Center is missing; make the index again",
         ),
         (
-            {"steps": [], "chains": [3, 2]},
-            r"two codes side by side \(mixed\).*make the index again with another code",
-        ),
-        (
             {"steps": [("SoftAssignment", {"clusters": 3, "similarity": "excess"})]},
             "similarity=excess of SoftAssignment .* another code",
         ),

@@ -1,11 +1,9 @@
-"""Pictures with captions and metadata as people have them: shards, tables, and files of COCO and
-Karpathy."""
+"""Pictures with captions and metadata as people have them: shards and tables."""
 
 from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 import warnings
 from collections.abc import Callable, Iterable
@@ -295,8 +293,6 @@ def test_json_lines(pictures: Path) -> None:
         "line 6",
         "line 9",
     ]
-    (pictures / "x.json").write_text(json.dumps(ROWS))
-    assert opened(lambda: open_source(pictures / "x.json"))[:2] == (CAPTIONS, fields)
 
 
 def test_parquet(pictures: Path) -> None:
@@ -333,103 +329,6 @@ def test_parquet(pictures: Path) -> None:
         match="no Parquet file",
     ):
         open_source(path)
-
-
-def test_coco_as_it_comes(pictures: Path) -> None:
-    content = {
-        "info": {},
-        "images": [
-            {"id": 9, "file_name": "a.png"},
-            {"id": 4, "file_name": "b.png"},
-            {"id": 5},
-        ],
-        "annotations": [
-            {"image_id": 9, "id": 1, "caption": "one"},
-            {
-                "image_id": 1,
-                "id": 2,
-                "caption": "of none",
-            },
-            {"image_id": 9, "id": 3, "caption": "two"},
-            {"image_id": 4, "id": 4},
-            "odd",
-        ],
-    }
-    (pictures / "captions_val2014.json").write_text(json.dumps(content))
-    captions, _, reasons = opened(lambda: open_source(pictures / "captions_val2014.json"))
-    assert captions == {"a.png": ["one", "two"], "b.png": []}
-    assert [reason.split(":")[0] for reason in reasons] == [
-        "image 2",
-        "annotation 1",
-        "annotation 4",
-    ]
-
-
-def test_karpathy_as_it_comes(pictures: Path) -> None:
-    (pictures / "val2014").mkdir()
-    shutil.copy(
-        pictures / "a.png",
-        pictures / "val2014" / "a.png",
-    )
-    sentences = [
-        {"raw": "one ", "tokens": ["one"]},
-        {"raw": "two"},
-    ]
-    content = {
-        "dataset": "coco",
-        "images": [
-            {
-                "filepath": "val2014",
-                "filename": "a.png",
-                "split": "test",
-                "sentences": sentences,
-            },
-            {
-                "filename": "b.png",
-                "split": "train",
-                "sentences": [],
-            },
-            {
-                "filename": "c.png",
-                "split": "train",
-                "sentences": [{}],
-            },
-        ],
-    }
-    (pictures / "dataset_coco.json").write_text(json.dumps(content))
-    captions, rows, reasons = opened(lambda: open_source(pictures / "dataset_coco.json"))
-    assert captions == {
-        "val2014/a.png": ["one ", "two"],
-        "b.png": [],
-        "c.png": [],
-    }
-    assert rows == {
-        "val2014/a.png": {"split": "test"},
-        "b.png": {"split": "train"},
-        "c.png": {"split": "train"},
-    }
-    assert [reason.split(":")[0] for reason in reasons] == ["image 2"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        "[",
-        "3",
-        '{"images": 3}',
-        "[" * 10_000,
-        "[]",
-    ],
-)
-def test_json_of_something_else_is_refused(pictures: Path, text: str) -> None:
-    (pictures / "x.json").write_text(text)
-    with pytest.raises(
-        SourceError,
-        match=r"x\.json",
-    ):
-        open_source(pictures / "x.json")
 
 
 def test_a_sync_follows_the_metadata_of_its_source(
