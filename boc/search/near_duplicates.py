@@ -56,17 +56,19 @@ def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float
     duplicates: dict[int, list[str]] = {}
     for begin in range(0, len(hits), BLOCK):
         block = vectors[begin : begin + BLOCK]
-        # The first rows that remain are compared with a whole block, the others one by one.
-        before = len(rows)
         near = block @ vectors[rows].T >= threshold
         own = block @ block.T >= threshold
+        remain = np.zeros(len(block), bool)
         for place, i in enumerate(range(begin, begin + len(block))):
-            fresh = [row for row in rows[before:] if own[place, row - begin]]
+            beside = own[place] & remain
             if near[place].any():
-                fresh = [rows[int(near[place].argmax())]]
-            if fresh:
-                duplicates[fresh[0]].append(hits[i].item.id)
+                best = rows[int(near[place].argmax())]
+            elif beside.any():
+                best = begin + int(beside.argmax())
             else:
+                remain[place] = True
                 rows.append(i)
                 duplicates[i] = []
+                continue
+            duplicates[best].append(hits[i].item.id)
     return [replace(hits[i], duplicates=tuple(duplicates[i])) for i in rows]
