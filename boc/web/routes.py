@@ -8,7 +8,7 @@ turn (``boc.web.http.limits``):
 |---|---|---|
 | search | 1,000 characters, 16 filters, 1,000 hits | 15 |
 | search by items | 64 wanted, 64 unwanted, 1,000 hits | 100 |
-| search, near-duplicates under one hit | 1,000 of 2,000 hits | 130 to 200 |
+| search, near-duplicates under one hit | 1,000 of 2,000 hits | 130 to 210 |
 | search, hybrid | 160 words, 2,000 hits fused | 100 |
 | facets | 1,000 characters, 16 filters | 10 |
 | library | 16 filters, 1,000 pictures | 110 |

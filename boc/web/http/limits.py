@@ -11,11 +11,6 @@ from boc.web.http.headers import path_of
 from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
 
-ORIGINALS = 2  # files of pictures that are sent at a time
-HELPERS = 2  # questions beside a search that are answered at a time
-BODIES = 16  # of the largest size, or more smaller ones, that are in memory at a time
-FORM = 65_536  # bytes that a form may have beside its picture
-
 
 class BodyLimit:
     """Read the whole body before a request is handled; reject those too long, too slow, or too many
@@ -23,8 +18,10 @@ class BodyLimit:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._most = settings.upload + FORM
-        self._room = BODIES * self._most
+        # A form has some bytes beside its picture.
+        self._most = settings.upload + 65_536
+        # So many of the largest size, or more smaller ones, are in memory at a time.
+        self._room = 16 * self._most
         self._limit = settings.upload
         self._patience = settings.patience
 
@@ -99,8 +96,9 @@ class LoadLimit:
             "thumb": settings.active,
             "upload": settings.uploads,
             "question": settings.active,
-            "picture": ORIGINALS,
-            "helper": HELPERS,
+            # files of pictures, and questions beside a search
+            "picture": 2,
+            "helper": 2,
         }
         self._places = {kind: asyncio.Semaphore(places) for kind, places in active.items()}
         self._room = {kind: places + settings.waiting for kind, places in active.items()}
