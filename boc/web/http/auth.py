@@ -9,7 +9,6 @@ import re
 import secrets
 from contextlib import suppress
 from ipaddress import ip_address
-from pathlib import Path
 from time import time
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -40,7 +39,7 @@ class Guard:
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
         self._secret = settings.secret.encode()
-        self._ended = settings.cache.with_name("sessions")
+        self._ended: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -129,7 +128,7 @@ class Guard:
             re.fullmatch(r"[0-9]{1,12}\.[0-9a-f]{16}", session)
             and time() < int(session.partition(".")[0])
             and _same(ticket, self._ticket(scope, session))
-            and not self._mark(session).exists()
+            and session not in self._ended
         ):
             return
         raise _token_error()
@@ -140,23 +139,9 @@ class Guard:
         signed = f"{session}\0{cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
-    def _mark(self, session: str) -> Path:
-        """Return the file that is there once a session has ended: several processes look at it."""
-        return self._ended / hashlib.sha256(self._secret + session.encode()).hexdigest()
-
     def _end_session(self, scope: Scope) -> Response:
         session = Request(scope).cookies.get(cookie_name(scope), "").rpartition(".")[0]
-        try:
-            self._ended.mkdir(parents=True, exist_ok=True)
-            for old in self._ended.iterdir():
-                if old.stat().st_mtime < time() - SESSION:
-                    old.unlink(missing_ok=True)
-            self._mark(session).touch()
-        except OSError as error:
-            raise ProblemError(
-                503,
-                f"the session cannot be ended ({error.strerror}); restart the server",
-            ) from error
+        self._ended.add(session)
         answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
         answer.delete_cookie(cookie_name(scope), httponly=True, samesite="strict")
         return answer
