@@ -369,21 +369,16 @@ class Index:
         *,
         rm: float | None = None,
         rerank: Metric | None = None,
-        ndcg: Path | str | None = None,
     ) -> Evaluation:
         """Measure how well captions find their pictures through the index, and pictures their
         captions.
 
-        ``features`` is the feature file of its items. ``rm`` and ``rerank`` are as in ``search``;
-        ``ndcg`` is "rouge-l", or a file of relevances, for NDCG@25, too.
+        ``features`` is the feature file of its items. ``rm`` and ``rerank`` are as in ``search``.
         """
-        from boc.evaluate.runs import Gallery, evaluate_index
+        from boc.evaluate.runs import evaluate_index
 
         (path,) = paths_of(features)
-        known = None
-        if ndcg is not None:
-            known = Gallery.of(path).relevance(None if ndcg == "rouge-l" else Path(ndcg))
-        return evaluate_index(path, self.name, self.at, rm, rerank, relevance=known)
+        return evaluate_index(path, self.name, self.at, rm, rerank)
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds and how it was made, as values for programs.
