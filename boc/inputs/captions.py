@@ -281,6 +281,5 @@ READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _lines,
-    ".ndjson": _lines,
     ".parquet": _parquet,
 }

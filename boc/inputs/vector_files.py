@@ -1,6 +1,6 @@
 """Vectors in the files of others, with ids and captions beside them.
 
-``.npy`` and ``.npz`` (one array) of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of
+``.npy`` of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of
 TEXMEX; ``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has an id a
 line; ``X.txt`` the sentences of vectors of sentences, each after the id of its picture and a tab,
 or else as many for each picture in turn.
@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from boc.errors import SourceError, check_system
-from boc.foreign import DAMAGE, PACKED, read_archive
+from boc.foreign import DAMAGE, PACKED
 from boc.inputs.hdf5_check import check_heaps
 from boc.inputs.scan_arrays import is_scan_array
 from boc.inputs.text_lines import read_ids, text_lines
@@ -76,11 +76,6 @@ def read_vectors(path: Path) -> VectorRows:
     return part
 
 
-def _npz(path: Path) -> VectorRows:
-    (array,) = read_archive(path, packed=PACKED).values()
-    return VectorRows(path, array)
-
-
 def _ann(path: Path) -> VectorRows:
     with h5py.File(path, "r") as file:
         check_heaps(path, file)
@@ -113,7 +108,6 @@ def _bin(path: Path) -> VectorRows:
 
 READERS: dict[str, Callable[[Path], VectorRows]] = {
     ".npy": lambda path: VectorRows(path, np.load(path, mmap_mode="r", allow_pickle=False)),
-    ".npz": _npz,
     ".hdf5": _ann,
     ".fvecs": _fvecs,
     ".fbin": _bin,

@@ -63,7 +63,7 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     of several folders begin with the names of these. After a kill, the same command continues where
     it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of
+    SOURCE can also be vectors in files of others: .npy, .fvecs, .fbin, .u8bin, HDF5 of
     ann-benchmarks, with X.txt and X.ids.txt beside X.npy.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.

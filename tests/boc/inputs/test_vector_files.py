@@ -38,7 +38,6 @@ def write_ann(path: Path, rows: NDArray[np.float32], distance: str = "angular") 
 
 FORMS: dict[str, Write] = {
     "x.npy": np.save,
-    "x.npz": lambda path, rows: np.savez(path, vectors=rows),
     "x.fvecs": write_fvecs,
     "x.fbin": write_bin,
     "x.u8bin": write_bin,
