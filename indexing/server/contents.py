@@ -21,8 +21,8 @@ from .transport import Json, RefusedError, Transport
 
 BATCH = 64
 """Fields per request."""
-POSTINGS = ("doc", "pos", "psm", "tim", "tip", "tmd")
-"""Suffixes of the files of posting lists."""
+PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
+"""Fields with the parts of an index that they belong to."""
 
 
 class Contents:
@@ -59,7 +59,17 @@ class Contents:
         return arrays
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decode_vectors(self._searches.hits_of(ids, self._vectors.hit_fields))
+        hits = self._searches.hits_of(ids, self._vectors.hit_fields)
+        if not hits:
+            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
+        rows = [self._vectors.value(hit) for hit in hits]
+        if not all(rows):
+            raise BackendError(
+                f"{self._transport.label}: {self.generation.name} holds a document without a "
+                "vector",
+                "<boc verify> tells more",
+            )
+        return self._vectors.decode(rows)
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype = self.manifest.concept_dtype
@@ -190,36 +200,34 @@ class Contents:
             "index",
         )
 
-    def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        if not hits:
-            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
-        rows = [self._vectors.value(hit) for hit in hits]
-        if not all(rows):
-            where = f"{self._transport.label}: {self.generation.name}"
-            raise BackendError(
-                f"{where} holds a document without a vector",
-                "<boc verify> tells more",
-            )
-        return self._vectors.decode(rows)
-
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return the bytes by part, those of vectors by their number; of an attached code, of its
-    vectors alone."""
-    path = f"/{generation.target}/_stats/segments"
+    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its vectors by
+    their number."""
+    manifest = generation.manifest
+    parts = dict.fromkeys(PARTS.values(), 0)
+    count = sum(manifest.items.values())
+    parts["vectors"] = generation.vectors.bytes(manifest.identity.dim) * count
+    if generation.layout.prefix:
+        return parts
+    index = generation.physical
+    path = f"/{index}/_stats/segments"
     answer = transport.request("GET", path, include_segment_file_sizes="true")
     files = {
         suffix: int(entry["size_in_bytes"])
         for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
     }
-    manifest = generation.manifest
-    parts = {
-        "postings": 0,
-        "vectors": generation.vectors.bytes(manifest.identity.dim) * sum(manifest.items.values()),
-        "concepts": 0,
-    }
-    # The files of an attached code are those of other fields too.
-    if generation.layout.prefix:
-        return parts
-    parts["postings"] = sum(files.get(suffix, 0) for suffix in POSTINGS)
+    try:
+        # OpenSearch has no such analysis, and a user may lack the right to it.
+        params: Json = {"run_expensive_tasks": "true", "timeout": 600}
+        fields = transport.request("POST", f"/{index}/_disk_usage", **params)[index]["fields"]
+    except RefusedError:
+        for suffix in ("doc", "pos", "psm", "tim", "tip", "tmd"):
+            parts["postings"] += files.get(suffix, 0)
+    else:
+        parts = dict.fromkeys(PARTS.values(), 0)
+        for path, entry in fields.items():
+            part = PARTS.get(path.partition(".")[0])
+            if part is not None:
+                parts[part] += int(entry["total_in_bytes"])
     return parts | {"other": max(0, sum(files.values()) - sum(parts.values()))}

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from operator import attrgetter
 from time import monotonic
 from typing import TypeAlias
 
@@ -26,8 +25,6 @@ from .transport import Json, RefusedError, Transport
 
 Matches: TypeAlias = tuple[Sequence[Json], int]
 """Some hits of a query, and the number of all items that match it."""
-BY_ID = attrgetter("item.id")
-BY_SCORE = attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
@@ -122,8 +119,7 @@ class ServerEngine(Contents):
         its terms."""
         depth = self._depth(request, plan, i)
         rescore = request.rescore
-        must = None
-        may = None
+        must = may = None
         if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
@@ -188,8 +184,7 @@ class ServerEngine(Contents):
             stages.candidates += min(depths[i], total)
             query = rescore.queries.vectors[i]
             best = self._with_scores(hits, self._vectors.products(_scores(hits), query))
-            best.sort(key=BY_ID)
-            best.sort(key=BY_SCORE, reverse=True)
+            best.sort(key=lambda hit: (-hit.score, hit.item.id))
             ranked.append(best[: rescore.k])
         return ranked
 
@@ -243,9 +238,8 @@ class ServerEngine(Contents):
         self._check_words()
         if not texts or (modality is not None and not self.manifest.items[modality]):
             return [[] for _ in texts]
-        bodies = [
-            requests.search_body(requests.match_body(text), k, modality, filters) for text in texts
-        ]
+        queries = [{"match": {"words": {"query": text, "boost": 1.0}}} for text in texts]
+        bodies = [requests.search_body(query, k, modality, filters) for query in queries]
         searches = [{**body, **self._layout.hits} for body in bodies]
         pages = self._searches.pages(searches, k, **ALL_SHARDS)
         return [self._with_scores(hits, _scores(hits)) for hits, _ in pages]

@@ -100,10 +100,7 @@ class PartWriter(ServerWriter):
         check_unclaimed(self.transport, unwanted)
         drop(self.transport, unwanted)
         dims = [part["concept_dim"] for part in complete if part["concept_dim"] is not None]
-        state = replace(
-            state,
-            concept_dim=max(dims, default=None),
-        )
+        state = replace(state, concept_dim=max(dims, default=None))
         self.generation = replace(generation, state=state)
         self._publish(sum(part["items"] for part in complete))
         forget(self.transport, self.name)

@@ -412,11 +412,6 @@ def condition(filter: Filter, layout: Layout) -> Json:
     return {"term": {name: filter.value}}
 
 
-def match_body(text: str) -> Json:
-    """Return the query for words, scored by the server's BM25."""
-    return {"match": {"words": {"query": text, "boost": 1.0}}}
-
-
 def decode_terms(
     rows_of_features: Sequence[Mapping[str, float]],
     base: int,

@@ -161,15 +161,9 @@ def scan(
     """Return all hits of ``body``, or the first k, page by page at one point in time, in the order
     of ``body``. A page has at most ``size`` hits."""
     left = sys.maxsize if k is None else k
-    keep = "2m"
-    try:
-        pit = transport.open_pit(index, keep)
-    except RefusedError as error:
-        # The cluster may allow less (search.max_keep_alive).
-        if "eep alive" not in error.reason:
-            raise
-        keep = "20s"
-        pit = transport.open_pit(index, keep)
+    # A cluster may allow no more (search.max_keep_alive).
+    keep = "1m"
+    pit = transport.open_pit(index, keep)
     page: Json = {
         **body,
         "track_total_hits": False,

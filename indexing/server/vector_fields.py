@@ -61,12 +61,6 @@ return values;
 document."""
 LARGEST = 127
 """The largest component of a byte vector."""
-NEEDS = {
-    "byte": "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,",
-    "float": "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,",
-    "bfloat16": "Elasticsearch from 9.3 on,",
-}
-"""The servers that store vectors in a way of their own, for errors."""
 
 
 class VectorField(ABC):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from .score_check import self_test, takes_vectors
 from .searches import scan
 from .term_fields import STRATEGIES
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
-from .vector_fields import NEEDS, VECTOR_FIELDS, Binary, fields_for
+from .vector_fields import VECTOR_FIELDS, Binary, fields_for
 
 ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
 BLOCK = 3 << 20
@@ -250,7 +250,12 @@ class ServerWriter:
             try:
                 created = create_index(self.transport, physical, body)
                 if not created.get("shards_acknowledged", True):
-                    self._refuse_shards(generation)
+                    drop(self.transport, [generation])
+                    raise BackendError(
+                        f"{self.transport.label}: no node takes the shards of {physical}; free "
+                        "disk space, or change what a template of the cluster requires of nodes "
+                        "(index.routing.allocation), then repeat the command",
+                    )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
                 if exists and self.count == 1:
@@ -288,22 +293,13 @@ class ServerWriter:
             )
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
-    def _refuse_shards(self, generation: Generation) -> NoReturn:
-        """Remove an index whose shards no node takes: BackendError."""
-        drop(self.transport, [generation])
-        raise BackendError(
-            f"{self.transport.label}: no node takes the shards of {generation.physical}; free disk "
-            "space, or change what a template of the cluster requires of nodes "
-            "(index.routing.allocation), then repeat the command",
-        )
-
     def _refuse_vectors(self, field: str) -> None:
         """Raise LackingError for a field of the server's own kind."""
         name = VECTOR_FIELDS[field].name
         if name != Binary.name:
             raise LackingError(
-                f"{self.transport.label} does not store vectors as {name}, which {NEEDS[name]} "
-                "does; leave out ?vectors= in the address",
+                f"{self.transport.label} does not store vectors as {name}; leave out ?vectors= in "
+                "the address",
             )
 
     def _audit(self, physical: str, count: int, expected: int) -> None:

@@ -84,7 +84,7 @@ ODD: list[tuple[Options, str]] = [
     (
         filtered(
             "tag",
-            "=",
+            "<",
             "dog",
             "cat",
         ),
