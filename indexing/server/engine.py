@@ -1,10 +1,9 @@
 """Searching an index on a server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,6 @@ from .contents import BATCH, Contents
 from .searches import batches
 from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
-
-Matches: TypeAlias = tuple[Sequence[Json], int]
-"""Some hits of a query, and the number of all items that match it."""
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
@@ -156,37 +152,29 @@ class ServerEngine(Contents):
         bodies = {i: body for i in numbers if (body := self._body(request, i, plan, fields))}
         most = depth if rescore is None else request.most
         for part in batches(list(bodies), BATCH):
-            matches = self._searches.pages([bodies[i] for i in part], most)
-            if rescore is None:
-                ranked = self._by_terms(matches)
-            else:
-                ranked = self._by_server(rescore, depths, stages, part, matches)
-            totals = [total for _, total in matches]
-            answers.update(zip(part, zip(ranked, totals, strict=True), strict=True))
+            pages = self._searches.pages([bodies[i] for i in part], most)
+            for i, (hits, total) in zip(part, pages, strict=True):
+                if rescore is not None:
+                    stages.candidates += min(depths[i], total)
+                answers[i] = self._ranked(hits, rescore, i), total
         return list(answers.values())
 
-    def _by_terms(self, matches: Sequence[Matches]) -> list[list[Hit]]:
-        """Return the hits of each query by the scores of its terms."""
-        self._check_exact(hits for hits, _ in matches)
-        return [self._with_scores(hits, _scores(hits)) for hits, _ in matches]
-
-    def _by_server(
-        self,
-        rescore: Rescore,
-        depths: Mapping[int, int],
-        stages: Stages,
-        part: Sequence[int],
-        matches: Sequence[Matches],
-    ) -> list[list[Hit]]:
-        """Return the best hits of each query, whose candidates the server re-ranked."""
-        ranked = []
-        for i, (hits, total) in zip(part, matches, strict=True):
-            stages.candidates += min(depths[i], total)
-            query = rescore.queries.vectors[i]
-            best = self._with_scores(hits, self._vectors.products(_scores(hits), query))
+    def _ranked(self, hits: Sequence[Json], rescore: Rescore | None, i: int) -> list[Hit]:
+        """Return the hits of query i by the scores of its terms, or the best of those that the
+        server re-ranked."""
+        scores = _scores(hits)
+        if rescore is not None:
+            products = self._vectors.products(scores, rescore.queries.vectors[i])
+            best = self._with_scores(hits, products)
             best.sort(key=lambda hit: (-hit.score, hit.item.id))
-            ranked.append(best[: rescore.k])
-        return ranked
+            return best[: rescore.k]
+        if scores and scores[0] >= EXACT:
+            raise BackendError(
+                f"scores reach 2^24, from where {self._transport.label} rounds them",
+                "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
+                "NAME:Z/QUERY_Z>)",
+            )
+        return self._with_scores(hits, scores)
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         modality = request.modality
@@ -269,14 +257,6 @@ class ServerEngine(Contents):
         weights = queries.data[span].tolist()
         features = self._strategy.features(columns, weights, self.generation.state.digits)
         return self._budget.fit(features, filters + 1)
-
-    def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
-        if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
-            raise BackendError(
-                f"scores reach 2^24, from where {self._transport.label} rounds them",
-                "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
-                "NAME:Z/QUERY_Z>)",
-            )
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         items_or_ids = self._of_hits(hits)
