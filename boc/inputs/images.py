@@ -130,6 +130,8 @@ def _load(image: ImageFile, path: Path) -> None:
             image.load()
         finally:
             Files.LOAD_TRUNCATED_IMAGES = False
+        if not _shows_something(image):
+            raise
         warnings.warn(CutShort(f"{path}: cut short; read as far as it goes"), stacklevel=3)
 
 

@@ -44,7 +44,6 @@ _XMP = {
     "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}PersonInImage": "people",
     "{http://www.metadataworkinggroup.com/schemas/regions/}Name": "people",
     "{http://ns.adobe.com/photoshop/1.0/}City": "place",
-    "{http://ns.adobe.com/photoshop/1.0/}State": "place",
     "{http://ns.adobe.com/photoshop/1.0/}Country": "place",
     "{http://ns.adobe.com/xap/1.0/}Rating": "rating",
     "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal": "taken",
@@ -58,7 +57,6 @@ _IPTC = {
     (2, 120): "description",
     (2, 25): "keywords",
     (2, 90): "place",
-    (2, 95): "place",
     (2, 101): "place",
 }
 _EXIF = {0x010E: "description", 0x4746: "rating"}
