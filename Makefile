@@ -161,7 +161,7 @@ licences: install $(TOOLS)/python
 
 # The tests of tests/fuzz/ with hundreds of times as many cases: hours.
 fuzz: install
-	BOC_FORGED=20000 BOC_PICTURES=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz
+	BOC_FORGED=20000 BOC_PICTURES=100000 BOC_REQUESTS=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz --timeout 0
 
 # The modules in C once more, with sanitizers of addresses and undefined behaviour, in a copy of the tree: their tests,
 # their fuzz (BOC_CALLS random calls, half as many of damaged arrays), and the model of the engine.
