@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         CompactReport,
         DeleteReport,
         DuplicateGroup,
-        Evaluation,
         Explanation,
         Hits,
         Item,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     )
     from boc.inputs.images import Picture
     from boc.inputs.metadata import Metadata
-    from boc.names import Metric, Modality
+    from boc.names import Modality
     from boc.progress import Progress
     from boc.search.options import MoreKeywords
 
@@ -362,23 +361,6 @@ class Index:
             find=find,
             progress=progress_of(progress),
         )
-
-    def evaluate(
-        self,
-        features: Path | str,
-        *,
-        rm: float | None = None,
-        rerank: Metric | None = None,
-    ) -> Evaluation:
-        """Measure how well captions find their pictures through the index, and pictures their
-        captions.
-
-        ``features`` is the feature file of its items. ``rm`` and ``rerank`` are as in ``search``.
-        """
-        from boc.evaluate.runs import evaluate_index
-
-        (path,) = paths_of(features)
-        return evaluate_index(path, self.name, self.at, rm, rerank)
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds and how it was made, as values for programs.

@@ -37,8 +37,20 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 a program."""
 
 SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp"}
-    | {".bmp", ".gif", ".tif", ".tiff", ".avif"},
+    [
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".webp",
+        ".bmp",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".avif",
+    ],
 )
 HEIF = frozenset({".heic", ".heif", ".hif"})
 """Suffixes of the pictures of many telephones, whose reader is the package of the extra heic."""

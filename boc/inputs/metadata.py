@@ -176,7 +176,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
-    Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
+    Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
     """
     match = _FILTER.fullmatch(nfc(text))
     value = match[3].strip() if match else ""

@@ -30,7 +30,7 @@ from boc.inputs.text_lines import read_ids
 from boc.paths import nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
 
-RAW = (".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef")
+RAW = (".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2")
 """Suffixes of pictures that are not read, and that ``mimetypes`` does not know."""
 
 UNWANTED = (

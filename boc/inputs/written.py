@@ -34,7 +34,6 @@ places, for full-text search; ``rating`` is 1 to 5."""
 
 BYTES = 1 << 18  # of XMP that are read
 LONGEST = 1000  # characters of a text
-MOST = 100  # values of a field
 
 _RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 _XMP = {
@@ -48,7 +47,6 @@ _XMP = {
     "{http://ns.adobe.com/xap/1.0/}Rating": "rating",
     "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal": "taken",
     "{http://ns.adobe.com/xap/1.0/}CreateDate": "taken",
-    "{http://ns.adobe.com/photoshop/1.0/}DateCreated": "taken",
     "{http://ns.adobe.com/exif/1.0/}GPSLatitude": "latitude",
     "{http://ns.adobe.com/exif/1.0/}GPSLongitude": "longitude",
 }
@@ -88,7 +86,7 @@ def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     words = [*texts.get("title", [])[:1], *texts.get("description", [])[:1]]
     for name in ("keywords", "people", "place"):
-        values = list(dict.fromkeys(texts.get(name, [])))[:MOST]
+        values = list(dict.fromkeys(texts.get(name, [])))
         words += values
         if values:
             facts[name] = values if len(values) > 1 else values[0]

@@ -38,9 +38,7 @@ behind them."""
 NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
     "block_exception": "free disk space if it is short, have this block taken away",
-    "cannot execute [inline] scripts": "allow scripts of updates "
-    "(script.allowed_types, script.allowed_contexts)",
-    "scripts using [": "allow scripts of searches (script.allowed_types, script.allowed_contexts)",
+    "cannot execute": "allow scripts (script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 """Words of a cause, and the next step."""

@@ -269,10 +269,15 @@ class ServerWriter:
                 continue
             try:
                 lack = self_test(self.transport, physical, generation.strategy)
-                if lack is None and vectors != Binary.name:
-                    dim = self.manifest.identity.dim
-                    if not takes_vectors(self.transport, physical, generation.vectors, dim):
-                        self._refuse_vectors(vectors)
+                dim = self.manifest.identity.dim
+                if lack is None and not takes_vectors(
+                    self.transport,
+                    physical,
+                    generation.vectors,
+                    dim,
+                ):
+                    self._refuse_vectors(vectors)
+                    lack = "it compares no vectors by scripts: see script.allowed_types"
             except BackendError:
                 drop(self.transport, [generation])
                 raise

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from boc.inputs.features import FeatureFile
+from boc.plugins import backend
+from boc.search.searcher import Searcher
+from boc.types import MODALITIES
 from tests.helpers import boc
 from tests.servers import SecureServer
 
@@ -102,3 +106,82 @@ def test_secrets_are_not_stored(
     assert boc(*commands[0], "--at", trusting).exit_code == 0
     stored = [secure.request("GET", path) for path in ("pictures*", "pictures/_search?size=500")]
     assert not [secret for secret in secrets(secure, key) if secret in json.dumps(stored)]
+
+
+def test_rights_on_an_alias_alone(
+    secure: SecureServer,
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part,
+    of attached codes."""
+    pytest.importorskip("fastapi", reason="the interface needs the extra web")
+    from fastapi.testclient import TestClient
+
+    from boc.web.app import create_app
+    from boc.web.settings import Settings
+
+    monkeypatch.setenv("BOC_PASSWORD", secure.password)
+    host = secure.url.removeprefix("https://")
+    options = f"?ca_certs={secure.authority}"
+    admin = ("--at", f"elastic+https://elastic@{host}{options}&replicas=0")
+    features = library / "photos.h5"
+    model = f"tern:{library / 'model'}"
+    table = tmp_path / "metadata.csv"
+    with FeatureFile(features) as file:
+        ids = [item.id for modality in MODALITIES for item in file.items(modality)]
+    rows = [f"{id},t{i % 2}" for i, id in enumerate(ids)]
+    table.write_text("\n".join(["id,tag", *rows]), encoding="utf-8")
+    boc("index", "whole", features, "--metadata", table, *admin)
+    shop = {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}}
+    secure.request("PUT", "shop-1", shop)
+    pictures = [id for id in ids if "#" not in id]
+    for i, id in enumerate(pictures):
+        secure.request("PUT", f"shop-1/_doc/{id}?refresh=true", {"tag": f"t{i % 2}"})
+    # Captions have no document.
+    assert boc("attach", "shop", features, "--yes", *admin).exit_code == 1
+    (physical,) = secure.request("GET", "whole")
+    tagged = {"term": {"meta.tag": "t1"}}
+    blocks = {"exists": {"field": "block"}}
+    actions = [
+        {"index": physical, "alias": "all"},
+        {"index": physical, "alias": "part", "filter": {"bool": {"should": [tagged, blocks]}}},
+        {"index": physical, "alias": "blind", "filter": tagged},
+        {"index": "shop-1", "alias": "window", "filter": {"term": {"tag.keyword": "t1"}}},
+    ]
+    secure.request("POST", "_aliases", {"actions": [{"add": action} for action in actions]})
+    rights = ["read", "view_index_metadata"]
+    url = f"elastic+https://{host}{options}"
+    user = ("--at", url)
+    for alias, shown in (
+        ("all", {*ids}),
+        ("part", {*ids[1::2]}),
+        ("window", {*pictures[1::2]}),
+    ):
+        names = ["window", "shop-boc", "shop"] if alias == "window" else [alias]
+        monkeypatch.setenv("BOC_API_KEY", secure.api_key(*names, rights=rights))
+        search = ("search", alias, "a red box", "-k", 99, "--encoder", model)
+        commands = [(*search, "--json"), ("info", alias), ("verify", alias)]
+        if alias != "window":
+            commands.append(("copy", alias, f"{alias}-copy", "--to", f"file:{tmp_path}"))
+        output = ""
+        for command in commands:
+            result = boc(*command, *user)
+            assert result.exit_code == 0, (command, result.output)
+            output += result.output
+        assert not [id for id in {*ids} - shown if id in output]
+        searcher = Searcher.open(alias, url, encoder=model, device="cpu")
+        assert {item.id for item in searcher.index.items()} == shown
+        app = create_app(searcher, Settings(alias, url, cache=tmp_path))
+        client = TestClient(app, base_url="http://127.0.0.1:8000")
+        for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
+            assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
+        if alias != "window":
+            copy = backend(f"file:{tmp_path}").open(f"{alias}-copy")
+            assert {item.id for item in copy.items()} == shown
+        for other in ("whole", physical, "shop-1"):
+            assert boc("search", other, "a red box", "--encoder", model, *user).exit_code == 1
+    monkeypatch.setenv("BOC_API_KEY", secure.api_key("blind", rights=rights))
+    output = boc("search", "blind", "a", "--encoder", model, *user).output
+    assert "the filter of the alias blind hides the code" in output
