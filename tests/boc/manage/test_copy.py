@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -238,7 +237,7 @@ def spoil(files: dict[str, bytes]) -> None:
         (spoil, "its bytes have changed since they were written"),
         (lambda files: files.pop(first(files, "rows.npy")), "missing or cut short"),
         (lambda files: files.update({first(files, "ids.bin"): b"x"}), "missing or cut short"),
-        (lambda files: files.pop("photos/CURRENT"), "not those of one index"),
+        (lambda files: files.pop("photos/CURRENT"), "do not make one index"),
         (lambda files: files.update({"../photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"/photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"photos/.lock": b""}), "no name of its files"),
@@ -272,17 +271,6 @@ def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> No
             build_index("again", path, at=at)
     assert list((tmp_path / "indexes").iterdir()) == []
     assert build_index("again", export, at=at).images == 40
-
-
-def test_copy_of_older_boc_needs_code(library: Path, tmp_path: Path) -> None:
-    """Such a file has the vectors of an index; its terms are not read."""
-    path = Path(shutil.copy(library / "photos.h5", tmp_path / "photos.h5"))
-    with h5py.File(path, "a") as file:
-        file.attrs["index"] = "{}"
-    at = f"file:{tmp_path / 'indexes'}"
-    with pytest.raises(BocError, match="choose a code for its vectors"):
-        build_index("again", path, at=at)
-    assert build_index("again", path, at=at, code="bits:8").images == 40
 
 
 def test_vectors_of_index_are_written_as_features(at: str, library: Path, tmp_path: Path) -> None:

@@ -491,7 +491,7 @@ def test_a_second_command_of_the_same_name_is_refused(
     new("x", files.folder, at, progress=meanwhile)
     files.write(files.folder / "new.png", "new")
     sync_index("x", files.folder, at=at, progress=meanwhile)
-    assert set(refused) == {"encoding", "indexing"}
+    assert set(refused) == {"encoding", "learning", "indexing"}
     assert len(held("x", at)) == 7
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
 

@@ -388,7 +388,7 @@ def test_downloaded_model_searches(
     name = min(names)
     monkeypatch.chdir(tmp_path)
     assert boc("model", "get", name, "--yes").exit_code == 0
-    assert f"models: {name}\n" in boc("doctor", "--at", "file:none").stdout
+    assert f"models: {name}\n" in boc("doctor").stdout
     pictures = draw_pictures(tmp_path / "p", 5)
     run("index", "photos", pictures, "--encoder", f"clip:{name}")
     found = run("search", "photos", "a red box", "-k", "3", "--json")

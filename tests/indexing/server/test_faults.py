@@ -402,12 +402,12 @@ def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
     indirect=["server"],
 )
 def test_faults_of_all_requests(place: Place, fault: str) -> None:
-    # An attempt has some thirty requests that are not repeated: about one attempt in five gets
+    # An attempt has some forty requests that are not repeated: about one attempt in three gets
     # through.
     place.proxy.faults = Faults(
         largest=60_000,
         everywhere=True,
-        **{fault: 0.05},
+        **{fault: 0.03},
     )
     for _ in range(40):
         result = boc(*place.command())
