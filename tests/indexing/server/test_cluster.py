@@ -344,6 +344,7 @@ def results(
         yield name, "load", case.load(fault, at)
 
 
+@pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")  # a load that waits says so
 @pytest.mark.parametrize(
     "kind",
     kinds("elasticsearch-9", *(["opensearch-3"] if ALL else [])),
