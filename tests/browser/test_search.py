@@ -223,7 +223,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     settle_after(
         page,
         "hybrid=rrf",
-        lambda: page.get_by_label("Fuse ranks").check(),
+        lambda: page.get_by_label("Yes", exact=True).check(),
     )
     page.locator("a.open").nth(2).click()
     unfold(page)
@@ -238,7 +238,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
         page.locator("dialog .figures").inner_text(),
         ids(page)[:10],
     ) == (title, shown[:10])
-    assert page.get_by_label("Fuse ranks").is_checked()
+    assert page.get_by_label("Yes", exact=True).is_checked()
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert "open" not in query_of(page)

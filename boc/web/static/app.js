@@ -136,7 +136,7 @@ function keepButton(file) {
 
 function askToken() {
   notices.hide();
-  meter.clear();
+  meter.show("");
   ui.results.classList.remove("stale");
   if (document.getElementById("token")) return;
   results.replace(tokenForm(api.signIn, start));
