@@ -86,7 +86,7 @@ def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     words = [*texts.get("title", [])[:1], *texts.get("description", [])[:1]]
     for name in ("keywords", "people", "place"):
-        values = list(dict.fromkeys(texts.get(name, [])))
+        values = list(dict.fromkeys(texts.get(name, [])))[:100]
         words += values
         if values:
             facts[name] = values if len(values) > 1 else values[0]
@@ -137,7 +137,8 @@ def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
         for name, value in element.attrib.items():
             yield _XMP.get(name), value
         if element.tag in _XMP:
-            listed = [each.text for each in element.iter(f"{_RDF}li")]
+            # Only of its own list: properties within properties would cost the square of the file.
+            listed = [each.text for each in element.findall(f"*/{_RDF}li")]
             yield _XMP[element.tag], listed or element.text
 
 

@@ -278,7 +278,7 @@ def test_multi30k(tmp_path: Path) -> None:
             "line 2: not IMAGE#NUMBER<TAB>CAPTION",
         ),
         ("captions.csv", "picture,text\na,b\n", "must name the columns image,caption"),
-        ("captions.csv", "image,caption\na.jpg\n", "line 2: needs both image and caption"),
+        ("captions.csv", "image,caption\na.jpg\n", "line 2: image and caption must both be there"),
         ("captions.en.tsv.gz", "not gzipped", "not a readable UTF-8 text"),
         ("strange.bin", "", "no known name"),
     ],
