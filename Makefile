@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := bench,encoders,measures,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
+EXTRAS := bench,encoders,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
 .PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz sanitize lowest clean

@@ -23,9 +23,6 @@ from .string_column import Strings
 Files: TypeAlias = dict[str, tuple[int, str]]
 """Size and SHA-256 of files, by name."""
 
-Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
-"""The concatenated entries of sets, and the size of each set."""
-
 SMALL = 1 << 16  # bytes of a file that is read as a whole
 DAMAGED = "make the index again with <boc index --replace>"
 _HEADER = re.compile(
@@ -54,12 +51,12 @@ class Output:
             for block in blocks:
                 handle.write(np.ascontiguousarray(block, dtype).data)
 
-    def strings(self, name: str, blocks: Iterable[Sets]) -> None:
+    def strings(self, name: str, blocks: Iterable[Strings]) -> None:
         lengths = []
         with self.file(f"{name}.bin") as handle:
-            for data, sizes in blocks:
-                handle.write(data.data)
-                lengths.append(sizes)
+            for block in blocks:
+                handle.write(block.data.data)
+                lengths.append(np.diff(block.offsets))
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         self.array(
             name,

@@ -43,7 +43,6 @@ from .npy_files import (
     DAMAGED,
     Files,
     Output,
-    Sets,
     load_array,
     load_strings,
     offsets_of,
@@ -60,7 +59,7 @@ _TermPostings: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
 """The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and
 frequencies."""
 
-BLOCK = 16384  # rows copied at a time
+BLOCK = 4096  # rows copied at a time
 POSTINGS = 1 << 22  # postings merged at a time
 TERM = 32  # low bits of a key, which hold the row
 MOST_POSTINGS = 1 << 32  # postings per segment, since offsets are uint32
@@ -295,6 +294,10 @@ def merge(
     return out.files
 
 
+_PartRows: TypeAlias = tuple[Segment, NDArray[np.int64]]
+"""A segment, and some of its rows."""
+
+
 class _MergeOrder:
     """The live rows of some segments, in the order of their ids."""
 
@@ -325,48 +328,37 @@ class _MergeOrder:
     def __len__(self) -> int:
         return len(self._row)
 
-    def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
-        """Yield for each block of rows: the parts, their positions in the block, and their rows in
-        the part."""
+    def blocks(self) -> Iterator[tuple[list[_PartRows], NDArray[np.intp]]]:
+        """Yield for each block of rows: the parts with their rows, and the order of the rows when
+        the parts stand one after another."""
         for start in range(0, len(self), BLOCK):
             part = self._part[start : start + BLOCK]
             row = self._row[start : start + BLOCK]
-            places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
-            yield [(each, at, row[at]) for each, at in places if len(at)]
+            chosen = [(each, row[part == i]) for i, each in enumerate(self._parts)]
+            order = np.argsort(np.argsort(part, kind="stable"))
+            yield [(each, rows) for each, rows in chosen if len(rows)], order
 
     def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Yield blocks of an array with one entry per row."""
-        for block in self.blocks():
-            first = of(block[0][0])
-            out = np.empty(
-                (sum(len(places) for _, places, _ in block), *first.shape[1:]),
-                first.dtype,
-            )
-            for part, places, rows in block:
-                out[_run(places)] = of(part)[_run(rows)]
+        for block, order in self.blocks():
+            values = np.concatenate([of(part)[_run(rows)] for part, rows in block])
+            for part, _ in block:
                 release(of(part))
-            yield out
+            yield values[order]
 
-    def sets(
-        self,
-        of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]],
-    ) -> Iterator[Sets]:
-        """Yield blocks of an array with several entries per row, and their numbers."""
-        for block in self.blocks():
-            lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
-            for part, places, rows in block:
-                offsets = of(part)[1]
-                lengths[places] = offsets[rows + 1] - offsets[rows]
-            ends = offsets_of(lengths)
-            first = of(block[0][0])[0]
-            out = np.empty((int(ends[-1]), *first.shape[1:]), first.dtype)
-            for part, places, rows in block:
-                values, offsets = of(part)
-                out[_entries(ends, places)] = values[_entries(offsets, rows)]
-            yield out, lengths
+    def concepts(self) -> Iterator[StoredConcepts]:
+        """Yield blocks of concept sets."""
+        for block, order in self.blocks():
+            sets = side_by_side([_concepts(part).take(rows) for part, rows in block])
+            for part, _ in block:
+                release(_concepts(part).values)
+            yield sets.take(order)
 
-    def strings(self, name: str) -> Iterator[Sets]:
-        return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
+    def strings(self, name: str) -> Iterator[Strings]:
+        """Yield blocks of a column of strings."""
+        for block, order in self.blocks():
+            texts = [text for part, rows in block for text in part.texts[name].take(rows)]
+            yield Strings.of(texts[place] for place in order)
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_TermPostings]:
         """Yield all postings, many lists at a time: keys of terms and rows, and frequencies."""
@@ -435,28 +427,30 @@ class _SegmentOutput(Output):
         )
 
     def concepts(self, first: StoredConcepts, merged: _MergeOrder) -> None:
-        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[NDArray[Any]]:
-            sets = merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
-            return (values for values, _ in sets)
-
         lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
-        total = int(offsets[-1])
         self.array(
             "concept_offsets",
             np.int64,
             offsets.shape,
             [offsets],
         )
-        values = column(lambda sets: sets.values)
+        scales = [np.zeros(0, np.float32)]
+
+        def values() -> Iterator[NDArray[Any]]:
+            for block in merged.concepts():
+                if block.scales is not None:
+                    scales.append(block.scales)
+                yield block.values
+
+        total = int(offsets[-1])
         self.array(
             "concepts",
             first.values.dtype,
             (total, first.values.shape[1]),
-            values,
+            values(),
         )
         if first.scales is not None:
-            scales = column(lambda sets: sets.scales)
             self.array(
                 "concept_scales",
                 np.float32,
@@ -539,19 +533,3 @@ def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
     first = int(rows[0])
     last = int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
-
-
-def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
-    """Return the positions of all entries of the sets of ascending rows, as a slice if possible."""
-    run = _run(rows)
-    if isinstance(run, slice):
-        return slice(offsets[run.start], offsets[run.stop])
-    return _places(offsets, rows)
-
-
-def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the positions of all entries of the sets ``rows``, concatenated."""
-    lengths = offsets[rows + 1] - offsets[rows]
-    ends = offsets_of(lengths)
-    places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
-    return places

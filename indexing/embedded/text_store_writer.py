@@ -211,17 +211,20 @@ def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
 
 def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
     """Yield the table rows of some words, each of which occurs."""
-    ends = np.cumsum(lists.counts)
-    starts = ends - lists.counts
+    starts = np.cumsum(lists.counts) - lists.counts
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
-    begin = 0
-    for word, n, end in zip(lists.keys, lists.counts.tolist(), ends.tolist(), strict=True):
-        frequencies = lists.frequencies[begin:end]
-        several = frequencies.max() > 1
-        yield word, n, _pack_list(gaps[begin:end]), _pack_list(frequencies) if several else b""
-        begin = end
+    several = np.maximum.reduceat(lists.frequencies, starts) > 1
+    cut = zip(_cut(lists.frequencies, starts), several, strict=True)
+    frequencies = (data if some else b"" for data, some in cut)
+    return zip(lists.keys, lists.counts.tolist(), _cut(gaps, starts), frequencies, strict=True)
 
 
-def _pack_list(values: Ints) -> bytes:
-    return pack(values, int(values.max()))
+def _cut(values: Ints, starts: Ints) -> Iterator[bytes]:
+    """Yield each list of ``values``, which begin at ``starts``, as bytes as narrow as its largest
+    value allows."""
+    widths = 1 << np.searchsorted([1 << 8, 1 << 16], np.maximum.reduceat(values, starts), "right")
+    data = {width: values.astype(f"<u{width}").tobytes() for width in (1, 2, 4)}
+    ends = np.append(starts[1:], len(values))
+    for width, begin, end in zip(widths.tolist(), starts.tolist(), ends.tolist(), strict=False):
+        yield data[width][begin * width : end * width]

@@ -138,7 +138,11 @@ class PartWriter(ServerWriter):
         while True:
             present = generations(self.transport, self.name)
             live = max((g.number for g in present if g.live), default=0)
-            ours = [g for g in present if g.digest == self._digest and g.number > live]
+            ours = [
+                g
+                for g in present
+                if g.digest == self._digest and g.number > live and not g.shadowed
+            ]
             if not ours:
                 return None
             generation = ours[-1]

@@ -88,7 +88,9 @@ class ServerWriter:
         live = max((g.number for g in present if g.live), default=0)
         kept = newest_whole(present)
         self._next = 1 + max((g.number for g in present), default=0)
-        left = [g for g in present if g.digest == self._digest and g.number > live][-1:]
+        left = [
+            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
+        ][-1:]
         unwanted = [g for g in present if g.number != kept and g not in left]
         check_unclaimed(self.transport, [*unwanted, *left])
         drop(self.transport, unwanted)
@@ -117,8 +119,13 @@ class ServerWriter:
         add = {"index": generation.physical, "alias": generation.loading_alias}
         self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
         self._hold.take(generation.physical, generation.loading_alias)
-        refresh(self.transport, generation.physical)
-        self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
+        try:
+            refresh(self.transport, generation.physical)
+            self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
+        except BaseException:
+            # The context may not be entered yet, so that no exit gives the claim back.
+            self._hold.release()
+            raise
         self._load_into(generation)
 
     def _load_into(self, generation: Generation) -> None:
@@ -250,11 +257,17 @@ class ServerWriter:
             try:
                 created = create_index(self.transport, physical, body)
                 if not created.get("shards_acknowledged", True):
+                    reason = "the server tells this user no reason"
+                    with suppress(BackendError, KeyError):
+                        shard = {"index": physical, "shard": 0, "primary": True}
+                        answer = self.transport.search("/_cluster/allocation/explain", shard)
+                        decider = answer["node_allocation_decisions"][0]["deciders"][0]
+                        reason = decider["explanation"][:400]
                     drop(self.transport, [generation])
                     raise BackendError(
-                        f"{self.transport.label}: no node takes the shards of {physical}; free "
-                        "disk space, or change what a template of the cluster requires of nodes "
-                        "(index.routing.allocation), then repeat the command",
+                        f"{self.transport.label}: no node takes the shards of {physical} "
+                        f"({reason}); free disk space, or change what a template of the cluster "
+                        "requires of nodes (index.routing.allocation), then repeat the command",
                     )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
