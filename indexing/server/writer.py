@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -118,14 +118,13 @@ class ServerWriter:
         # A load that was published has no such alias any more.
         add = {"index": generation.physical, "alias": generation.loading_alias}
         self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
-        self._hold.take(generation.physical, generation.loading_alias)
-        try:
+        with ExitStack() as held:
+            # The context may not be entered yet, so that no exit gives the claim back.
+            held.callback(self._hold.release)
+            self._hold.take(generation.physical, generation.loading_alias)
             refresh(self.transport, generation.physical)
             self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
-        except BaseException:
-            # The context may not be entered yet, so that no exit gives the claim back.
-            self._hold.release()
-            raise
+            held.pop_all()
         self._load_into(generation)
 
     def _load_into(self, generation: Generation) -> None:
