@@ -60,9 +60,13 @@ class TopRows(NamedTuple):
         i: int,
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
         """Return parts, rows and scores (m,) of query i."""
-        count = self.lengths()[i]
-        parts, rows, scores = self.arrays()
-        return parts[i, :count], rows[i, :count], scores[i, :count]
+        count = np.frombuffer(self.counts, np.int64)[i]
+        first = 8 * i * self.width
+        return (
+            np.frombuffer(self.parts, np.int32, count, first // 2),
+            np.frombuffer(self.rows, np.int64, count, first),
+            np.frombuffer(self.scores, np.float64, count, first),
+        )
 
 
 class Kernel:
