@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
-from boc.foreign import LARGEST, Count, Number, parse_json, typed
+from boc.foreign import LARGEST, Count, Number, typed
 from boc.names import ConceptDtype, Metric
 from boc.types import FieldType, Identity, Modality
 
@@ -200,17 +200,6 @@ class Manifest:
 
     def to_json(self) -> str:
         return json.dumps(self.entries(), indent=1, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Parse JSON and call ``from_dict``; ManifestError for invalid JSON."""
-        try:
-            raw = parse_json(text)
-        except ValueError as error:
-            raise ManifestError(
-                f"{where}: damaged manifest ({error}); make the index again",
-            ) from error
-        return cls.from_dict(raw, where=where)
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:

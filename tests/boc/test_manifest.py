@@ -74,7 +74,7 @@ def test_json_round_trips(
         source=source,
         fields=fields,
     )
-    read = Manifest.from_json(written.to_json(), where="here")
+    read = Manifest.from_dict(json.loads(written.to_json()), where="here")
     assert read == written
     assert read.identity == identity
     assert (read.items, read.postings, read.format) == ({}, 0, FORMAT)
@@ -85,23 +85,10 @@ def test_json_round_trips(
     ) == ("dot", None, fields)
 
 
-DAMAGED = dict.fromkeys(
-    ["", "{", "[1, 2", '{"format": 1,}', "\x00"],
-    "damaged manifest .*make the index again",
-)
-FOREIGN = dict.fromkeys(
-    ["[]", "null", "3", "{}", '{"format": "1"}', '{"format": null}'],
-    "not a manifest of boc",
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    (DAMAGED | FOREIGN).items(),
-)
-def test_other_text_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ManifestError, match=f"here: {message}"):
-        Manifest.from_json(text, where="here")
+@pytest.mark.parametrize("raw", [[], None, 3, {}, {"format": "1"}, {"format": None}])
+def test_other_values_are_refused(raw: Any) -> None:
+    with pytest.raises(ManifestError, match="here: not a manifest of boc"):
+        Manifest.from_dict(raw, where="here")
 
 
 def test_newer_format_is_refused() -> None:
@@ -110,7 +97,7 @@ def test_newer_format_is_refused() -> None:
         ManifestError,
         match=f"index format {FORMAT + 1}, this boc reads format {FORMAT}; upgrade",
     ):
-        Manifest.from_json(json.dumps(raw), where="here")
+        Manifest.from_dict(raw, where="here")
 
 
 @pytest.mark.parametrize(
@@ -121,13 +108,13 @@ def test_a_missing_entry_is_named(entry: str) -> None:
     raw = asdict(new_manifest(3, 2))
     del raw[entry]
     with pytest.raises(ManifestError, match=rf"missing or unknown \({entry}\)"):
-        Manifest.from_json(json.dumps(raw), where="here")
+        Manifest.from_dict(raw, where="here")
 
 
 def test_unknown_entries_are_named() -> None:
     raw = asdict(new_manifest(3, 2)) | {"zeal": 1, "ardour": 2}
     with pytest.raises(ManifestError, match=r"missing or unknown \(ardour, zeal\)"):
-        Manifest.from_json(json.dumps(raw), where="here")
+        Manifest.from_dict(raw, where="here")
 
 
 @pytest.mark.parametrize("number", range(FORMAT))
@@ -137,10 +124,7 @@ def test_an_older_format_is_refused(number: int) -> None:
         r"with boc\.build_index\(\.\.\., replace=True\)"
     )
     with pytest.raises(ManifestError, match=message):
-        Manifest.from_json(
-            json.dumps(asdict(new_manifest(3, 2)) | {"format": number}),
-            where="here",
-        )
+        Manifest.from_dict(asdict(new_manifest(3, 2)) | {"format": number}, where="here")
 
 
 def test_optional_entries() -> None:
@@ -155,13 +139,7 @@ def test_optional_entries() -> None:
     )
     assert told.entries().keys() - plain.entries().keys() == OPTIONAL.keys()
     for manifest in (plain, told):
-        assert (
-            Manifest.from_json(
-                manifest.to_json(),
-                where="here",
-            )
-            == manifest
-        )
+        assert Manifest.from_dict(json.loads(manifest.to_json()), where="here") == manifest
 
 
 @pytest.mark.parametrize(
@@ -178,7 +156,7 @@ def test_optional_entries() -> None:
 def test_invalid_unreadable_is_refused(odd: Any) -> None:
     raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
     with pytest.raises(ManifestError, match="here: manifest entry unreadable is "):
-        Manifest.from_json(json.dumps(raw), where="here")
+        Manifest.from_dict(raw, where="here")
 
 
 @pytest.mark.parametrize(
@@ -203,16 +181,13 @@ def test_numbers_beyond_all_bounds_are_refused(entry: str, odd: Any) -> None:
             recall={"target": 0.9, "measured": 0.9},
         ),
     )
-    Manifest.from_json(json.dumps(sound), where="here")
+    Manifest.from_dict(sound, where="here")
     values = {
         "items": {"image": odd, "text": 0},
         "recall": {"target": 0.9, "measured": odd},
     }
     with pytest.raises(ManifestError, match=f"manifest entry {entry} is "):
-        Manifest.from_json(
-            json.dumps(sound | {entry: values.get(entry, odd)}),
-            where="here",
-        )
+        Manifest.from_dict(sound | {entry: values.get(entry, odd)}, where="here")
 
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
