@@ -32,6 +32,7 @@ NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
     "mushroom": ("mushroom", "toadstool"),
     "ball": ("ball", "beach ball"),
     "cat": ("cat", "kitten"),
+    "dog": ("dog", "puppy"),
 }
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "": (), "big": ("big", "large", "huge")}
 RELATION_WORDS = {
@@ -44,6 +45,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "balloon": ("floats", "drifts"),
     "boat": ("sails", "floats"),
     "cat": ("sits",),
+    "dog": ("stands", "plays"),
     "flower": ("grows", "blooms"),
     "kite": ("flies",),
     "car": ("is parked",),

@@ -113,6 +113,17 @@ ART = {
         poly #2c2e42 46 36.5 54 36.5 50 40;
         pair line #2c2e42 0.9 40 40 20 37; pair line #2c2e42 0.9 40 42.5 20 44;
         pair oval dark 32 92 48 100""",
+    "dog": """
+        line dark 5 14 52 6 40 4 26; poly dark 15 62 28 62 24 98 15 98;
+        poly dark 62 62 72 62 70 98 62 98;
+        blob main 9 50 22 42 44 45 66 42 78 48 78 62 66 72 44 67 28 74 13 68;
+        poly main 22 64 35 64 32 98 24 98; poly main 53 62 64 62 62 98 54 98;
+        oval dark 24 94 36 100; oval dark 54 94 66 100;
+        blob light 34 62 48 57 60 61 56 66 42 66;
+        blob main 61 50 62 30 68 16 82 10 91 18 90 34 80 42 77 58;
+        blob main 80 20 94 22 99 28 97 36 86 38 78 33; oval #2c2e42 93 20 100 28;
+        line #2c2e42 1 96 34 88 32; oval oldlace 79 17 87 25; oval #2c2e42 82 18 87 24;
+        blob dark 62 14 72 9 77 20 74 36 66 42 60 30; line trim 3.5 63 45 78 48""",
     "tent": """
         poly dark 62 20 99 100 50 100; poly main 46 14 80 100 1 100; poly light 46 14 40 100 1 100;
         poly #2c2e42 45 42 60 100 31 100; blob oldlace 45 42 40 70 31 100 37 100 44 75;
