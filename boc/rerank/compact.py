@@ -37,20 +37,10 @@ BLOCK = 256  # rows coded at a time, which fit the cache
 @dataclass(frozen=True, eq=False)
 class CompactRows:
     """The codes of n rows: ``codes`` uint8 (n, d / 4) and the ``scales`` float32 (n,) of their
-    levels."""
+    levels. The search kernel checks types and shapes."""
 
     codes: NDArray[np.uint8]
     scales: Floats
-
-    def __post_init__(self) -> None:
-        codes = self.codes
-        scales = self.scales
-        if codes.ndim != 2 or codes.dtype != np.uint8 or scales.dtype != np.float32:
-            raise ValueError(
-                f"compact codes are {codes.dtype} {codes.shape}, scales {scales.dtype}",
-            )
-        if scales.shape != codes.shape[:1]:
-            raise ValueError(f"{len(codes)} compact codes, {scales.shape} scales")
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -169,21 +169,6 @@ def test_estimates_are_near_products() -> None:
     assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx(expected, rel=0.15)
 
 
-def test_rows_that_do_not_fit_are_refused() -> None:
-    stored = code_of(8).encode(
-        rows_of(
-            3,
-            8,
-            1,
-        ),
-        np.zeros(3, np.uint8),
-    )
-    with pytest.raises(ValueError, match="2 compact codes"):
-        CompactRows(stored.codes[:2], stored.scales)
-    with pytest.raises(ValueError, match="compact codes are int8"):
-        CompactRows(stored.codes.view(np.int8), stored.scales)
-
-
 def test_means_are_those_of_the_index() -> None:
     means = rows_of(
         2,
