@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -47,12 +46,7 @@ class FeatureWriter:
     def __enter__(self) -> FeatureWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: object,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._lock.__exit__(None, None, None)
 
     def append(

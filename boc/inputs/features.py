@@ -30,7 +30,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import h5py
@@ -70,12 +69,7 @@ class FeatureFile:
     def __enter__(self) -> FeatureFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: object,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -329,12 +323,7 @@ class FeatureFiles:
     def __enter__(self) -> FeatureFiles:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: object,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
     @property

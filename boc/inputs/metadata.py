@@ -252,11 +252,9 @@ def no_value(name: str, kind: FieldType, value: object) -> BocError:
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     """Return whether ``condition`` holds for an item with these ``fields``."""
     values = values_of(fields, condition.field)
-    if condition.op == "!=":
+    if condition.op == "!=" or condition.others:
         equal = [replace(each, op="=") for each in condition.alternatives]
-        return not any(holds(each, fields) for each in equal)
-    if condition.others:
-        return any(holds(each, fields) for each in condition.alternatives)
+        return any(holds(each, fields) for each in equal) == (condition.op == "=")
     if condition.last is not None:
         return any(condition.value <= value <= condition.last for value in values)
     compare = _COMPARE[condition.op]
@@ -268,9 +266,9 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
     the rule."""
     name = sort.removeprefix("-")
     if name not in types:
-        known = _known(types)
         raise BocError(
-            f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({known})",
+            f"hits cannot be sorted by {name!r}, which is no metadata field of the index "
+            f"({_known(types)})",
         )
     if types[name] == "text":
         raise BocError(
@@ -321,7 +319,7 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
     return isinstance(fields, dict) and all(
         name in types
         and value != []
-        and all(_is(one, types[name]) for one in (value if isinstance(value, list) else [value]))
+        and all(_is(one, types[name]) for one in values_of(fields, name))
         for name, value in fields.items()
     )
 
@@ -347,8 +345,7 @@ def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> s
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
     if not isinstance(name, str) or name not in types:
-        known = _known(types)
-        raise BocError(f"the index has no metadata field {name!r} ({known})")
+        raise BocError(f"the index has no metadata field {name!r} ({_known(types)})")
     if types[name] == "text":
         raise BocError(
             f"{name} is of type text; filters need another type",
@@ -411,22 +408,19 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
 def parse_value(text: str, kind: FieldType) -> Value:
     """Parse a value of this type. ValueError for another ``text``."""
     if kind == "integer":
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
-            raise ValueError
-        return int(text)
-    if kind == "float":
-        if "_" in text or not math.isfinite(float(text)):
-            raise ValueError
-        return float(text) + 0.0  # -0.0 becomes 0.0
-    if kind == "boolean":
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
-    if kind == "date":
+        if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+            return int(text)
+    elif kind == "float":
+        if "_" not in text and math.isfinite(float(text)):
+            return float(text) + 0.0  # -0.0 becomes 0.0
+    elif kind == "boolean":
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+    elif kind == "date":
         return _date(text)
-    if "\0" in text or (kind == "keyword" and len(text.encode()) > LONGEST_KEYWORD):
-        raise ValueError
-    return text
+    elif "\0" not in text and (kind == "text" or len(text.encode()) <= LONGEST_KEYWORD):
+        return text
+    raise ValueError
 
 
 def _period(text: str) -> tuple[str, str]:

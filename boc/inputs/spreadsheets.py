@@ -105,15 +105,12 @@ def _rows(
 
 def order_of(cells: Iterable[str]) -> Order:
     """Return which part of the dates of a column comes first: one above 12 is a day."""
-    firsts = set()
-    for cell in cells:
-        match = _DATE.fullmatch(cell.strip())
-        if match and len(match[1]) < 3:
-            firsts |= {"day"} if int(match[1]) > 12 else set()
-            firsts |= {"month"} if int(match[3]) > 12 else set()
-    if firsts == {"day"}:
-        return "day"
-    return "month" if firsts == {"month"} else None
+    matches = [match for cell in cells if (match := _DATE.fullmatch(cell.strip()))]
+    pairs = [(int(match[1]), int(match[3])) for match in matches if len(match[1]) < 3]
+    is_day = any(first > 12 for first, _ in pairs)
+    if is_day == any(second > 12 for _, second in pairs):
+        return None
+    return "day" if is_day else "month"
 
 
 def plain_number(text: str, separator: str) -> str:

@@ -34,7 +34,7 @@ from boc.foreign import Count, read_json, typed
 from boc.manifest import Manifest
 
 from . import fs
-from .npy_files import DAMAGED, Files, Output, load_array, name_of
+from .npy_files import DAMAGED, Files, Output, load_array, name_of, reading
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
@@ -84,14 +84,11 @@ class _Entries(Struct):
 
 def read(path: Path) -> Commit:
     """Read a commit. ManifestError if it is damaged, or of a newer format."""
-    try:
+    with reading(path):
         entries = typed(read_json(path), _Entries)
         manifest = Manifest.from_dict(entries.manifest, where=str(path))
         if not manifest.items:
             raise ValueError("no counts of items")
-    except (OSError, ValueError) as error:
-        check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
     return Commit(
         manifest,
         entries.codec,
@@ -234,11 +231,12 @@ def check(home: Path, commit: Commit) -> None:
         _remember(home, stamps)
 
 
-def damage(home: Path, commit: Commit) -> list[str]:
-    """Return the files that have changed or are missing; reads all."""
-    files = [(home / name, told) for name, told in commit.files.items()]
+def damage(folder: Path, files: Files) -> list[str]:
+    """Return the ``files`` of a folder that have changed or are missing; reads all."""
     return [
-        str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]
+        str(folder / name)
+        for name, (size, digest) in files.items()
+        if stamp(folder / name)[0] != size or sha256(folder / name) != digest
     ]
 
 
@@ -275,10 +273,7 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
 
 
 def _whole(folder: Path, files: Files) -> bool:
-    return {path.name for path in folder.iterdir()} == set(files) and all(
-        (folder / name).stat().st_size == size and sha256(folder / name) == digest
-        for name, (size, digest) in files.items()
-    )
+    return {path.name for path in folder.iterdir()} == set(files) and not damage(folder, files)
 
 
 def _replace_file(path: Path, data: bytes) -> None:

@@ -339,7 +339,7 @@ class EmbeddedEngine:
 
     def damaged_files(self) -> list[str]:
         """Return the files whose bytes have changed; reads all files."""
-        return commits.damage(self._home, self._commit)
+        return commits.damage(self._home, self._commit.files)
 
 
 def _compact_code(opened: Snapshot) -> CompactCode | None:

@@ -8,7 +8,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -67,8 +67,8 @@ class Output:
 
     @contextmanager
     def file(self, name: str) -> Iterator[HashingFile]:
-        with ExitStack() as stack:
-            handle = HashingFile(stack.enter_context(fs.create(self.folder / name)))
+        with fs.create(self.folder / name) as file:
+            handle = HashingFile(file)
             yield handle
         self.files[name] = (handle.size, handle.digest.hexdigest())
 
@@ -89,13 +89,23 @@ class HashingFile:
         return len(written)
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """ManifestError for a file of an index that cannot be read, or is not as it was written."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        check_system(path, error, BackendError)
+        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
+
+
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
     numpy parses the header as a Python expression, which is slower and may fail in threads (CPython
     3.11).
     """
-    try:
+    with reading(path):
         mapped = _map(path)
         header = _HEADER.match(mapped)
         if header is None:
@@ -108,9 +118,6 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
             math.prod(shape),
             header.end(),
         ).reshape(shape)
-    except (OSError, ValueError, TypeError) as error:
-        check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
     if scattered and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
     return array
@@ -147,11 +154,8 @@ def load_strings(folder: Path, name: str) -> Strings:
     """Map a column of strings. ManifestError naming a damaged file."""
     offsets = load_array(folder / f"{name}.npy")
     path = folder / f"{name}.bin"
-    try:
+    with reading(path):
         mapped = _map(path)
-    except (OSError, ValueError) as error:
-        check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
     if offsets.ndim != 1 or offsets.dtype != np.int64:
         raise ManifestError(f"{folder / name}.npy: damaged (no list of offsets)", DAMAGED)
     return Strings(np.frombuffer(mapped, np.uint8), offsets)

@@ -59,12 +59,7 @@ class Ranking:
         n_terms = max((each.postings.n_terms for each in segments), default=1)
         passing = sum(map(len, self.passing_rows()))
         rows = sum(map(len, segments))
-        return Statistics(
-            passing,
-            rows,
-            postings / max(1, n_terms),
-            self._dim,
-        )
+        return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
 
     def passing_rows(self) -> list[NDArray[np.int64]]:
         """Return the rows of each part that the masks select, ascending."""
@@ -115,37 +110,15 @@ class Ranking:
             best = next(candidates)
             if request.rescore is not None:
                 chosen = self._split(best)
-                if self._compares_all(
-                    plan,
-                    len(best.rows),
-                    request,
-                    i,
-                ):
+                if self._compares_all(plan, len(best.rows), request, i):
                     compared += 1
-                    chosen = self._all(
-                        chosen,
-                        request,
-                        request.rescore,
-                        plan,
-                        i,
-                    )
+                    chosen = self._all(chosen, request, request.rescore, plan, i)
                 stages.candidates += sum(map(len, chosen))
-                best = self._rescore(
-                    chosen,
-                    request,
-                    request.rescore,
-                    i,
-                )
+                best = self._rescore(chosen, request, request.rescore, i)
             counts[i] = len(best.rows)
             parts[i, : counts[i]], rows[i, : counts[i]], scores[i, : counts[i]] = best
         stages.plan = plan.way_of(compared, len(request))
-        return TopRows(
-            width,
-            parts,
-            rows,
-            scores,
-            counts,
-        )
+        return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest) -> Iterator[RankedRows]:
         """Yield the best ``request.k`` rows of each query by posting lists."""
@@ -192,14 +165,7 @@ class Ranking:
         if plan.way == "all" or rescore.metric == "dot":
             return passing
         near = replace(rescore, metric="dot", k=plan.depth)
-        nearest = self._split(
-            self._rescore(
-                passing,
-                request,
-                near,
-                i,
-            ),
-        )
+        nearest = self._split(self._rescore(passing, request, near, i))
         return list(map(np.union1d, candidates, nearest))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:

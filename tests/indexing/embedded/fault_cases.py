@@ -105,7 +105,7 @@ def state(at: Path, name: str) -> State:
     backend = EmbeddedBackend(at)
     if not backend.exists(name):
         return None
-    assert not commits.damage(at / name, commits.read_current(at / name)[1]), "damaged"
+    assert not commits.damage(at / name, commits.read_current(at / name)[1].files), "damaged"
     return frozenset(item.id for item in backend.open(name).items())
 
 
