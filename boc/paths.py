@@ -14,6 +14,9 @@ from unicodedata import category, normalize
 
 FORMS = 64  # ways to write a path that are tried
 
+_MARKS = re.compile("[\u0300-\u036f\u00ad\u200c\u200d\ufe00-\ufe0f]")
+"""Accents of Latin, Greek and Cyrillic letters, soft hyphens, joiners, and selectors of a glyph."""
+
 _BYTE = re.compile("[\udc80-\udcff]")
 _LOOKS_SO = re.compile(r"\\(?=x[0-9a-f]{2})")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
@@ -21,21 +24,20 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 def path_text(path: str) -> str:
     """Return a path of the system as text, from which ``system_path`` makes it again."""
-    return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path) if "\\" in path else path)
+    return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path))
 
 
 def escaped_bytes(text: str) -> str:
     """Return ``text`` with its bytes that are no UTF-8 as escapes."""
-    return (
-        text
-        if text.isascii()
-        else _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
-    )
+    return _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 
 def system_path(text: str) -> str:
     """Return the path of the system that ``text`` stands for."""
-    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
+    return _ESCAPE.sub(
+        lambda match: bytes.fromhex(match[1]).decode("ascii", "surrogateescape"),
+        text,
+    )
 
 
 def path_of(text: str) -> Path:
@@ -45,7 +47,7 @@ def path_of(text: str) -> Path:
 
 def nfc(text: str) -> str:
     """Return ``text`` in NFC."""
-    return text if text.isascii() else normalize("NFC", text)
+    return normalize("NFC", text)
 
 
 def forms(path: str) -> Iterator[str]:
@@ -67,17 +69,22 @@ def path_on_disk(folder: Path, name: str) -> Path:
     return folder / system_path(name)
 
 
+def folded(text: str) -> str:
+    """Return ``text`` as search engines compare it: in NFKC and small letters, without ``_MARKS``.
+    Marks of other scripts stay: a word without them is another one.
+
+    >>> folded("Straße İstanbul CAFÉ ﬁ が")
+    'strasse istanbul cafe fi が'
+    """
+    return normalize("NFC", _MARKS.sub("", normalize("NFKD", text)).casefold())
+
+
 def words_of(text: str) -> str:
     """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
-    marks = (char if char.isalnum() or category(char)[0] == "M" else " " for char in text)
+    marks = (char if category(char)[0] in "LNM" or _MARKS.match(char) else " " for char in text)
     return " ".join("".join(marks).split())
 
 
 def printable(text: str) -> str:
     """Return ``text`` in one line, with single spaces for what cannot be printed."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
-def _unescape(match: re.Match[str]) -> str:
-    byte = int(match[1], 16)
-    return chr(byte if byte < 128 else 0xDC00 + byte)

@@ -12,7 +12,7 @@ from pydantic import Field, create_model
 
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
-from boc.paths import words_of
+from boc.paths import folded, words_of
 from boc.search.hits import Hits
 from boc.search.options import SearchOptions
 from boc.search.queries import Query, QueryPart, parse_text
@@ -112,16 +112,17 @@ def answer_question(
 ) -> serialize.Json:
     """Return the hits of a question; ``more``: a larger k might give more of them.
 
-    The name of a file, as IMG_1234.jpg, finds the files of this name.
+    The name of a file, as IMG_1234.jpg or IMG_1234, finds the files of this name.
     """
     searcher = snapshot.searcher
     options = question.options(snapshot)
     find = searcher.target(question.find)
     hits = Hits(0, list)
     if len(query.parts) == 1 and NAME.fullmatch(question.q or ""):
-        name = words_of(Path(str(question.q)).stem).lower()
-        alike = searcher.search_words([name], k=options.k, find=find, filters=options.filters)[0]
-        named = [hit for hit in alike if str(hit.fields.get("name")).lower() == name]
+        asked = str(question.q)
+        names = [folded(words_of(each)) for each in (asked, Path(asked).stem)]
+        alike = searcher.search_words(names[:1], k=options.k, find=find, filters=options.filters)[0]
+        named = [hit for hit in alike if folded(str(hit.fields.get("name"))) in names]
         hits = Hits(len(named), lambda: named)
     if not hits:
         encoded = list(map(encode, query.parts))

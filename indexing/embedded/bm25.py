@@ -5,7 +5,6 @@ over segments, and it returns rows one by one, which takes fifty times as long.
 """
 
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -14,16 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.paths import folded
+
 from .text_store import Occurrences, TextStore
 
 # defaults of Elasticsearch and OpenSearch
 K1 = 1.2
 B = 0.75
 
-_MARKS = ".':\u2019\u00b7,;"
-_LOOSE = re.compile(rf"[{_MARKS}](?!(?<=[^\W\d_][.':\u2019\u00b7])[^\W\d_]|(?<=\d[.'\u2019,;])\d)")
-"""Punctuation that is not inside a word or a number, as it is in "o'clock" and "1,000"."""
-_JOINED = "\u00ad\u200c\u200d"  # soft hyphen and joiners, which are dropped from words
 _ALONE = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA LETTER")
 
 
@@ -33,34 +30,32 @@ class _WordTable(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
+        text = character if unicodedata.category(character)[0] in "LNM" else " "
         if unicodedata.name(character, "").startswith(_ALONE):
             text = f" {character} "
-        elif unicodedata.category(character)[0] in "LNM" or character in "_" + _MARKS:
-            text = character
-        else:
-            text = "" if character in _JOINED else " "
         self[code] = text
         return text
 
 
-_WORDS = _WordTable({ord("\n"): "\n"})
+_LETTERS = {**dict(zip("ðøđħıłŧ", "dodhilt", strict=True)), "æ": "ae", "þ": "th", "œ": "oe"}
+"""Letters that Unicode does not compose of others and marks, and how search engines read them."""
+_WORDS = _WordTable(str.maketrans({"\n": "\n", **_LETTERS}))
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of ``text`` in lower case, almost as in the standard analyser of the servers
-    (Unicode annex 29).
+    """Return the words of ``text``, folded: its runs of letters and digits, and each ideograph.
 
-    >>> tokens("A man's 2-legged dog, at 3.5 m: 犬です")
-    ['a', "man's", '2', 'legged', 'dog', 'at', '3.5', 'm', '犬', 'で', 'す']
+    >>> tokens("A Man's 2-legged dog, IMG_1234, Łódź: 犬です")
+    ['a', 'man', 's', '2', 'legged', 'dog', 'img', '1234', 'lodz', '犬', 'で', 'す']
     """
     return space_words([text]).split()
 
 
 def space_words(texts: Sequence[str]) -> str:
-    """Return the lower-case words of ``texts`` separated by spaces, one line per text; faster than
-    text by text."""
+    """Return the words of ``texts`` separated by spaces, one line per text; faster than text by
+    text."""
     text = "\n".join([text.replace("\n", " ") for text in texts])
-    return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_WORDS)
+    return folded(text).translate(_WORDS)
 
 
 class WordRanking:
@@ -74,14 +69,18 @@ class WordRanking:
 
     def __init__(
         self,
-        segments: Sequence[TextStore],
+        segments: Sequence[TextStore | None],
         live: Sequence[NDArray[Any] | None],
     ) -> None:
-        """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted."""
+        """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted. A
+        segment without words is None."""
         self._segments = segments
         self._live = [None if alive is None else alive != 0 for alive in live]
         pairs = zip(segments, self._live, strict=True)
-        lengths = [part.lengths if alive is None else part.lengths[alive] for part, alive in pairs]
+        lengths = [
+            part.lengths if alive is None else part.lengths[alive] for part, alive in pairs if part
+        ]
+        self._forms = [{} if part is None or part.folded else _forms(part) for part in segments]
         self._n = sum(int(np.count_nonzero(part)) for part in lengths)
         self._mean = sum(int(part.sum(dtype=np.int64)) for part in lengths) / max(self._n, 1)
 
@@ -92,7 +91,7 @@ class WordRanking:
         A word twice in ``text`` counts twice. Scores are bit-identical however rows are spread over
         segments.
         """
-        sums = [np.zeros(segment.n) for segment in self._segments]
+        sums = [np.zeros(segment.n if segment else 0) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):
             occurrences = [self._occurrences(i, word) for i in range(len(sums))]
             n = sum(len(rows) for rows, _ in occurrences)
@@ -103,7 +102,7 @@ class WordRanking:
                 occurrences,
                 strict=True,
             ):
-                if len(rows):
+                if segment and len(rows):
                     norms = K1 * (1 - B + B / self._mean * segment.lengths[rows])
                     total[rows] += weight * (frequencies / (frequencies + norms))
         return sums
@@ -116,9 +115,30 @@ class WordRanking:
         return [(matching, part[matching]) for matching, part in zip(rows, scores, strict=True)]
 
     def _occurrences(self, i: int, word: str) -> Occurrences:
-        rows, frequencies = self._segments[i].occurrences(word)
+        segment = self._segments[i]
+        if segment is None:
+            return np.zeros(0, np.int64), np.zeros(0)
+        forms = self._forms[i].get(word, [word])
+        rows, frequencies = segment.occurrences(forms[0])
+        if len(forms) > 1:
+            counts = np.zeros(segment.n, np.int64)
+            for form in forms:
+                rows, frequencies = segment.occurrences(form)
+                counts[rows] += frequencies
+            rows = np.flatnonzero(counts)
+            frequencies = counts[rows]
         live = self._live[i]
         if live is None:
             return rows, frequencies
         kept = live[rows]
         return rows[kept], frequencies[kept]
+
+
+def _forms(segment: TextStore) -> dict[str, list[str]]:
+    """Return the words of a file that is not folded by what ``tokens`` makes of them."""
+    forms: dict[str, list[str]] = {}
+    words = list(segment.vocabulary())
+    for word, line in zip(words, space_words(words).split("\n"), strict=True):
+        for each in set(line.split()):
+            forms.setdefault(each, []).append(word)
+    return forms

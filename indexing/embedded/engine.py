@@ -40,7 +40,6 @@ from . import bm25, commits
 from .kernel import TopRows
 from .live_segments import Located, Snapshot, locate, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
-from .postings import RowScores
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side
 
@@ -143,19 +142,15 @@ class EmbeddedEngine:
 
     @_refusing
     def _hits(self, ranked: TopRows, i: int) -> list[Hit]:
-        numbers, rows, scores = ranked.query(i)
-        return list(
-            map(
-                Hit,
-                read(
-                    self._parts,
-                    numbers,
-                    rows,
-                    Segment.items,
-                ),
-                scores.tolist(),
-            ),
-        )
+        return self._read(*ranked.query(i))
+
+    def _read(
+        self,
+        numbers: NDArray[Any],
+        rows: NDArray[Any],
+        scores: NDArray[Any],
+    ) -> list[Hit]:
+        return list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist()))
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -163,12 +158,7 @@ class EmbeddedEngine:
         numbers, rows, scores = ranked.arrays()
         there = np.arange(rows.shape[1]) < np.array(ranked.lengths())[:, None]
         ids = np.full(rows.shape, None, object)
-        ids[there] = read(
-            self._parts,
-            numbers[there],
-            rows[there],
-            Segment.ids,
-        )
+        ids[there] = read(self._parts, numbers[there], rows[there], Segment.ids)
         return ids, np.where(there, scores, -np.inf)
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
@@ -207,41 +197,21 @@ class EmbeddedEngine:
         modality: Modality | None = None,
         filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
-        check_conditions(
-            k,
-            modality,
-            filters,
-            self.manifest,
-        )
+        check_conditions(k, modality, filters, self.manifest)
         masks = self._ranking(modality, tuple(filters)).masks
         answers = []
         for text in texts:
             matches = []
-            for (rows, scores), mask in zip(self._matching(text), masks, strict=True):
+            for (rows, scores), mask in zip(self._words.match(text), masks, strict=True):
                 passed = slice(None) if mask is None else mask[rows] != 0
                 matches.append((rows[passed], scores[passed]))
-            numbers, rows, scores = best_of(self._parts, matches, k)
-            items = read(
-                self._parts,
-                numbers,
-                rows,
-                Segment.items,
-            )
-            answers.append(list(map(Hit, items, scores.tolist())))
+            answers.append(self._read(*best_of(self._parts, matches, k)))
         return answers
-
-    def _matching(self, text: str) -> list[RowScores]:
-        matches = iter(self._words.match(text))
-        nothing = np.zeros(0, np.int64), np.zeros(0)
-        return [nothing if part.segment.words is None else next(matches) for part in self._parts]
 
     @cached_property
     def _words(self) -> bm25.WordRanking:
-        searched = [(part.segment.words, part.live) for part in self._parts]
-        return bm25.WordRanking(
-            [words for words, _ in searched if words],
-            [live for words, live in searched if words],
-        )
+        words = [part.segment.words for part in self._parts]
+        return bm25.WordRanking(words, [part.live for part in self._parts])
 
     @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:

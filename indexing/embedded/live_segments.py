@@ -57,11 +57,6 @@ class LiveSegment:
         """Return the items of the live rows, in order."""
         return self.segment.all_items(self.live)
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of live rows of each modality."""
-        totals = np.bincount(self.segment.modality, self.live, len(MODALITIES))
-        return dict(zip(MODALITIES, totals.astype(int).tolist(), strict=True))
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -132,7 +127,7 @@ def masks_of(
     for part in parts:
         segment = part.segment
         marks = [] if part.live is None else [part.live]
-        if modality is not None and segment.counts[modality] < len(segment):
+        if modality is not None and segment.counts()[modality] < len(segment):
             marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
         for condition in filters:
             # Where no item of a segment has metadata, only != holds.

@@ -23,7 +23,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -83,11 +83,10 @@ class Segment:
     def __len__(self) -> int:
         return len(self.modality)
 
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """Number of rows of each modality."""
-        totals = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
-        return dict(zip(MODALITIES, totals, strict=True))
+    def counts(self, live: NDArray[np.uint8] | None = None) -> dict[str, int]:
+        """Return the number of rows, or ``live`` ones, of each modality."""
+        totals = np.bincount(self.modality, live, len(MODALITIES))
+        return dict(zip(MODALITIES, totals.astype(int).tolist(), strict=True))
 
     def find(self, key: str) -> int | None:
         """Return the row of an id, or None."""
@@ -509,8 +508,9 @@ class _SegmentOutput(Output):
         path = self.folder / "words.sqlite"
         sources: list[TextStore | text_store_writer.ItemWords | None] = []
         for part in parts:
-            sources.append(part.words)
-            if part.words is None and (types or part.counts["text"]):
+            words = part.words
+            sources.append(words)
+            if not (words and words.folded) and (types or part.counts()["text"]):
                 sources[-1] = text_store_writer.ItemWords(part.all_items(), types)
         if text_store_writer.merge(
             path,

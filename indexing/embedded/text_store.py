@@ -9,6 +9,8 @@ Rows are the rows of the segment, from 0. The tables and their columns::
     fields    field, name, rows: the rows of all values of a metadata field, ordered by value
     edges     field, value, stop: the end of the rows of a value; strings are UTF-8
 
+``user_version`` is 1. It is 0 in files of boc 0.3.0, whose words are not folded.
+
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
 
@@ -84,6 +86,7 @@ class TextStore:
         except sqlite3.Error as error:
             raise self._read_error(error) from error
         weakref.finalize(self, self._file.close)
+        self.folded: bool = self._read("PRAGMA user_version")[0][0] > 0
         self._width = _smallest(n - 1).itemsize
         self._fields: dict[str, tuple[int, int]] = {
             name: (field, size // self._width)
@@ -203,10 +206,11 @@ class TextStore:
     def _stop(self, field: int, op: str, value: str | float) -> int:
         if isinstance(value, int) and abs(value) >= 1 << 63:
             value = float(value)
-        last = (
-            f"SELECT stop FROM edges WHERE field = ? AND value {op} ? ORDER BY value DESC LIMIT 1"
+        sql = (
+            f"SELECT ifnull((SELECT stop FROM edges WHERE field = ? AND value {op} ? "
+            "ORDER BY value DESC LIMIT 1), 0)"
         )
-        return int(self._read(f"SELECT ifnull(({last}), 0)", (field, encode_value(value)))[0][0])
+        return int(self._read(sql, (field, encode_value(value)))[0][0])
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         try:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from boc.errors import BackendError
+from boc.inputs.metadata import values_of
 from boc.types import FieldType, Item
 
 from .bm25 import space_words
@@ -31,7 +32,13 @@ OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
 ROW = 32  # low bits of a key, which hold a row; the high bits hold a word or value
 LOW = (1 << ROW) - 1
 
-_SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
+_SETTINGS = (
+    "page_size = 4096",
+    "auto_vacuum = NONE",
+    "journal_mode = OFF",
+    "synchronous = OFF",
+    "user_version = 1",
+)
 _TABLES = (
     "words (word TEXT PRIMARY KEY, documents INTEGER, gaps BLOB, frequencies BLOB) WITHOUT ROWID",
     "lengths (words BLOB)",
@@ -63,7 +70,7 @@ class ItemWords:
                 numbers.extend(map(known.__getitem__, words))
             for name, rows in fields.items():
                 for row, item in some:
-                    for value in _values(item, name):
+                    for value in values_of(item.fields, name):
                         if value == value:  # skips NaN, which equals nothing
                             rows[encode_value(value)].append(row)
         self.lengths: Ints = np.array(lengths, np.int64)
@@ -177,12 +184,7 @@ def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
     if item.modality == "text":
         yield item.content
     for name in full:
-        yield from _values(item, name)
-
-
-def _values(item: Item, name: str) -> Sequence[Any]:
-    values = item.fields.get(name, [])
-    return values if isinstance(values, (list, tuple)) else [values]
+        yield from values_of(item.fields, name)
 
 
 def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:

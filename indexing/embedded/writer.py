@@ -141,11 +141,12 @@ class _Writing:
             self._codec = commits.keep_codec(self._home, self._arrays)
         codec, files = self._codec
         entries, named = list_entries(self._home, parts)
-        counts: dict[str, int] = {m: sum(part.counts()[m] for part in parts) for m in MODALITIES}
+        counts = [part.segment.counts(part.live) for part in parts]
+        items: dict[str, int] = {m: sum(each[m] for each in counts) for m in MODALITIES}
         postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
         manifest = replace(
             self._manifest,
-            items=counts,
+            items=items,
             postings=postings,
             format=FORMAT,
         )

@@ -103,6 +103,32 @@ def test_words_keep_their_marks() -> None:
     assert words_of("हिन्दी_IMG-12 (ไทย).x") == "हिन्दी IMG 12 ไทย x"
 
 
+NAMES = {
+    "IMG_1234.png": ["IMG_1234", "IMG_1234.png", "img_1234.PNG"],
+    "100_2550.png": ["100_2550"],
+    "don't panic.png": ["don't", "don\u2019t", "DON'T PANIC"],
+    "2024.05.01 Straße.png": ["2024.05.01", "strasse", "STRASSE"],
+    "İstanbul Café.png": ["istanbul", "cafe", "CAFÉ"],
+    "می\u200cروم.png": ["می\u200cروم"],
+}
+
+
+def test_a_name_as_it_stands_finds_its_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Counting.installed(monkeypatch)
+    (tmp_path / "pictures").mkdir()
+    for name in NAMES:
+        (tmp_path / "pictures" / name).write_text(name)
+    at = f"--at=file:{tmp_path / 'at'}"
+    run("index", "x", tmp_path / "pictures", "--encoder=test:counting", f"--code={CODE}", at)
+    for name, typed in NAMES.items():
+        for each in typed:
+            assert found("--hybrid=words", each, at) == [name]
+            assert name in found("--hybrid=rrf", "-k2", each, at)
+
+
 @pytest.mark.parametrize(
     "charset",
     ["latin-1", "cp437", "utf-8"],

@@ -121,13 +121,16 @@ def test_a_search_finds_what_the_library_finds(
 
 def test_the_name_of_a_file_finds_it(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
-    Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / "IMG_1234.png")
+    for name in ("IMG_1234.png", "2024.05.01.png"):
+        Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
     run("sync", "photos", tmp_path / "pictures", "--at", at, "--missing", "keep")
     client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at)
     for name in ("IMG_1234", "IMG_1234.png", "img_1234.PNG"):
         assert [hit["id"] for hit in fetch(client, "/api/search", q=name)["hits"]] == [
             "IMG_1234.png",
         ]
+    hits = fetch(client, "/api/search", q="2024.05.01")["hits"]
+    assert [hit["id"] for hit in hits] == ["2024.05.01.png"]
     assert len(fetch(client, "/api/search", q="red 1234")["hits"]) > 1
 
 

@@ -456,6 +456,50 @@ def test_each_text_is_tokenised_once(
     assert {hit.item.id for hit in hits} == texts.keys() - {"000"}
 
 
+def write_old_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write words as boc 0.3.0 did: in small letters, in no file that says how they are folded."""
+    settings = [each for each in text_store_writer._SETTINGS if "user_version" not in each]
+    monkeypatch.setattr(text_store_writer, "_SETTINGS", settings)
+    monkeypatch.setattr(text_store_writer, "space_words", lambda texts: "\n".join(texts).lower())
+
+
+def test_words_of_an_older_index_are_found_folded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = ["Café café", "cafe", "Straße", "don't x_y", "a b", "kite", "Cafe\u0301"]
+    questions = ["cafe", "CAFÉ", "strasse", "Straße", "don't", "x_y", "a", "t", "kites"]
+    items = [sentence(f"{i}", text) for i, text in enumerate(texts)]
+    n = len(items)
+    terms = random_terms(np.random.default_rng(0), (n, 4), 9, 1)
+    backend = connect(f"file:{tmp_path}")
+    hits = []
+    words = []
+    for name in ("new", "old"):
+        with monkeypatch.context() as patched:
+            if name == "old":
+                write_old_words(patched)
+            with backend.create(name, new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
+                writer.add(Rows(items, terms, np.eye(n, 3, dtype=np.float32)))
+                writer.commit()
+        found = backend.open(name).match(questions, 50)
+        hits.append([{hit.item.id: hit.score for hit in each} for each in found])
+        with backend.edit(name) as editor:
+            editor.delete(["1"])
+            editor.compact()
+        words += [data for path, data in state(tmp_path, name).items() if "words.sqlite" in path]
+    assert [set(each) for each in hits[0]] == [
+        *[{"0", "1", "6"}] * 2,
+        *[{"2"}] * 2,
+        *[{"3"}] * 2,
+        *({"4"}, {"3"}, set()),
+    ]
+    # Only the lengths of texts differ: don't is one word of an older index.
+    for new, old in zip(*hits, strict=True):
+        assert old == pytest.approx(new, rel=0.5)
+    assert words[0] == words[1]
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("change", ["source", "damage"])
 def test_broken_load_begins_anew(tmp_path: Path, change: str) -> None:
