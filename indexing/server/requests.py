@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.manifest import Manifest
+from boc.paths import folded
 from boc.types import (
     MODALITIES,
     FieldType,
@@ -97,10 +98,35 @@ SOURCE_ONLY: Json = {
 """Fields of documents that no search reads, so that no template has them parsed, refused or
 copied."""
 BINARY: Json = {"type": "binary", "doc_values": True}
+ANALYSIS: Json = {
+    "analysis.char_filter.boc_letters": {
+        "type": "mapping",
+        "mappings": [
+            f"{letter} => {folded(letter)}"
+            for letter in map(
+                chr,
+                (0xAD, *range(0x300, 0x530), *range(0x1F00, 0x2000), 0x200C, 0x200D),
+            )
+            if folded(letter) != letter.lower()
+        ],
+    },
+    "analysis.char_filter.boc_punctuation": {
+        "type": "pattern_replace",
+        "pattern": r"\p{P}",
+        "replacement": " ",
+    },
+    "analysis.analyzer.boc_folded": {
+        "tokenizer": "standard",
+        "char_filter": ["boc_letters", "boc_punctuation"],
+        "filter": ["cjk_width", "lowercase", "asciifolding"],
+    },
+}
+"""How a server folds and parts words, with what every server has: almost as an index in a folder
+does. Its filters alone leave Greek and Cyrillic letters, and marks that stand for themselves."""
 WORDS: Json = {
     "type": "text",
-    "analyzer": "standard",
-    "search_analyzer": "standard",
+    "analyzer": "boc_folded",
+    "search_analyzer": "boc_folded",
     "similarity": "BM25",
 }
 """The field for full-text search, by names: without them it has the default analyzer and similarity
@@ -235,6 +261,7 @@ def index_body(
         "sort.order": ["asc"] * len(by),
         "sort.missing": ["_last"] * len(by),
         "sort.mode": ["min"] * len(by),
+        **ANALYSIS,
         **strategy.settings,
         **vectors.settings,
     }

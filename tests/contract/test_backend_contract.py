@@ -781,6 +781,36 @@ def test_a_search_by_words(backend: Backend, name: str) -> None:
     assert {hit.item.id for hit in recent_hits} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
 
 
+FOLDED = {
+    "İstanbul": ["istanbul", "ISTANBUL", "I\u0307stanbul", "Istanbul."],
+    "Straße": ["strasse", "STRASSE", "STRAẞE", "straße"],
+    "cafe\u0301 crème": ["CAFÉ", "cafe", "creme", "CRE\u0300ME"],
+    "Ångström": ["angstrom", "\u212bngstrom", "ANGSTRO\u0308M"],
+    "\uff46\uff55\uff4c\uff4c \uff13\uff15": ["full", "FULL", "35", "\uff26ull"],
+    "ﾃﾚﾋﾞ": ["テレビ"],
+    "Łódź Smørrebrød I\u011fd\u0131r cœur ﬁsh": ["lodz", "smorrebrod", "IGDIR", "coeur", "fish"],
+    "ὈΔΌΣ άλφα": ["οδος", "οδοσ", "ΑΛΦΑ"],
+    "Ёлка йод": ["елка", "ЁЛКА", "\u0438\u0306\u043e\u0434"],
+    "東京タワー": ["東京", "タワー"],
+    "हिन्दी がく": ["हिन्दी", "が"],
+    "don\u2019t panic": ["don't", "don\u2019t", "Don\u2019t panic.jpg"],
+    "IMG_1234": ["IMG_1234", "IMG-1234.jpg", "img 1234", "1234"],
+    "2024.05.01 12:30": ["2024.05.01", "2024_05_01", "12.30"],
+    "mid\u00addle": ["middle"],
+}
+"""Texts, and what finds each of them alone."""
+
+
+def test_words_are_folded_and_cut_alike(backend: Backend, name: str) -> None:
+    items = [sentence(f"s{i:02d}", text) for i, text in enumerate(FOLDED)]
+    terms = random_terms(np.random.default_rng(0), (len(items), 3), 9, 1)
+    index = build(backend, name, items, terms)
+    for item, (text, questions) in zip(items, FOLDED.items(), strict=True):
+        found = index.match([text, *questions], 50)
+        assert [{hit.item.id for hit in hits} for hits in found] == [{item.id}] * len(found)
+    assert index.match(["हिनदी", "か", "ム", "12345"], 50) == [[]] * 4
+
+
 def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
     keys = [
         "b",
