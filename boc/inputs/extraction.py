@@ -128,8 +128,8 @@ class Extraction:
             writer.finish()
         if self._cut:
             note(
-                f"{len(self._cut)} pictures have lost their end (such as {self._cut[0]!r}) and "
-                "were read as far as they go",
+                f"pictures that have lost their end: {len(self._cut)} (such as {self._cut[0]!r}), "
+                "read as far as they go",
                 "find them by <--filter cut=true>",
             )
 

@@ -57,8 +57,8 @@ HEIF = frozenset({".heic", ".heif", ".hif"})
 
 GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
-"""Pixels of a picture when it is decoded; a JPEG of more is decoded at a half, a fourth or an
-eighth of its size."""
+"""Pixels of a picture when it is decoded; a JPEG of more is decoded at an eighth of its width and
+height."""
 REDUCED = 8  # the least scale of a JPEG
 QUALITY = 82  # of the JPEG of a thumbnail
 # tags of TIFF and EXIF

@@ -30,8 +30,27 @@ from boc.inputs.text_lines import read_ids
 from boc.paths import nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
 
-RAW = (".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2")
-"""Suffixes of pictures that are not read, and that ``mimetypes`` does not know."""
+UNREAD = (
+    ".jxl",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".dng",
+    ".raf",
+    ".orf",
+    ".rw2",
+    ".pef",
+    ".srw",
+    ".3gp",
+    ".3g2",
+    ".mkv",
+    ".mts",
+    ".m2ts",
+    ".wmv",
+)
+"""Suffixes of pictures and videos that are not read, and that ``mimetypes`` does not know as such
+everywhere."""
 
 UNWANTED = (
     ".*",
@@ -90,12 +109,8 @@ class Source:
     def stamp(self) -> str:
         """SHA-256 over the states of the files that the pictures are read from: another one when
         one has changed, or two have changed names."""
-        paths: list[Path | str]
-        if self.file:
-            paths = [self.file]
-        else:
-            paths = [system_path(i.content) for i in self.items if i.modality == "image"]
-        return json_sha256([look(path) or () for path in paths])
+        images = (system_path(i.content) for i in self.items if i.modality == "image")
+        return json_sha256([look(path) or () for path in ([self.file] if self.file else images)])
 
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of
@@ -359,7 +374,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 def _may_be_picture(suffix: str) -> bool:
     """Return whether files with a ``suffix`` are pictures or videos, or have no suffix."""
     kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
-    return suffix in {"", *RAW} or kind.startswith(("image/", "video/"))
+    return suffix in {"", *UNREAD} or kind.startswith(("image/", "video/"))
 
 
 def _is_jpeg(path: Path) -> bool:

@@ -424,7 +424,7 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     other.mkdir()
     for name in ("a.jpg", "b.jfif", "c.NEF", "d.nef", "e.jxl", "g.avif", "h.jpe"):
         (folder / name).touch()
-    for name in ("notes.txt", "a.jpg.xmp", "i.svg", "j.mov"):
+    for name in ("notes.txt", "a.jpg.xmp", "i.svg", "j.mov", "k.PEF", "l.srw", "m.3gp"):
         (folder / name).touch()
     (folder / "scan").write_bytes(b"\xff\xd8\xff")
     (folder / "LICENSE").touch()
@@ -433,7 +433,8 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     with pytest.warns(BocWarning) as told:
         source = open_source(folder)
     assert [item.id for item in source.items] == ["a.jpg", "b.jfif", "g.avif", "h.jpe"]
-    assert "1 JPEG without suffix, 1 .jxl, 1 .mov, 2 .nef, 1 .svg; convert" in str(told[0].message)
+    others = "1 .3gp, 1 .jxl, 1 .mov, 2 .nef, 1 .pef, 1 .srw, 1 .svg"
+    assert f"1 JPEG without suffix, {others}; convert" in str(told[0].message)
     assert "'linked'" in str(told[1].message)
     assert len(told) == 2
 
