@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from boc.errors import ImageError
 from boc.inputs import written
-from boc.inputs.images import decoding, exif_of, open_image, orientation, upright_size
-from boc.inputs.written import degrees, texts_of, written_facts
-from boc.paths import nfc, printable, words_of
+from boc.inputs.images import exif_of, open_image, orientation, passing_over, upright_size
+from boc.inputs.written import degrees, plain, texts_of, written_facts
+from boc.paths import nfc, words_of
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
@@ -121,32 +120,26 @@ def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
 
 def _directory(exif: Any, tag: int) -> Mapping[int, Any]:
     """Return the entries of a directory below the main one by tag; no entries if it is damaged."""
-    with suppress(ImageError), decoding("EXIF"):
+    with passing_over("EXIF"):
         return exif.get_ifd(tag) or {}
     return {}
 
 
 def _text(entries: Mapping[int, Any], tag: int) -> str:
     """Return a text, which Pillow reads as Latin-1 and cameras write in UTF-8, too."""
-    with suppress(ImageError), decoding("EXIF"):
+    with passing_over("EXIF"):
         value = entries.get(tag)
-        if isinstance(value, str):
-            text = value.partition("\0")[0][:LONGEST]
-            with suppress(UnicodeError):
-                text = text.encode("latin-1").decode()
-            return printable(text)
+        return plain(value)[:LONGEST] if isinstance(value, str) else ""
     return ""
 
 
 def _header_facts(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    texts: dict[str, list[str]] = {}
     try:
         with open_image(path) as image:
             width, height = upright_size(image)
             size = {"width": width, "height": height, "orientation": orientation(image)}
             exif: Mapping[int, Any] = {}
-            with suppress(ImageError), decoding("EXIF"):
+            with passing_over("EXIF"):
                 exif = exif_of(image)
             facts = exif_facts(exif)
             texts = texts_of(path, image, exif)
@@ -183,9 +176,7 @@ def _angle(place: Mapping[int, Any], tag: int, sides: str, most: int) -> float |
     # Without a side the text is empty, and in each. An odd fraction is not a number.
     if len(side) != 1 or side not in sides or len(parts) not in (1, 2, 3):
         return None
-    if not (min(parts) >= 0 and max(parts[1:], default=0) < 60):
-        return None
     angle: float = sum(part / 60**i for i, part in enumerate(parts))
-    if not angle <= most:
+    if not (min(parts) >= 0 and max(parts[1:], default=0) < 60 and angle <= most):
         return None
     return round(angle, 7) if side == sides[0] else -round(angle, 7)

@@ -296,10 +296,17 @@ def decoding(name: str) -> Iterator[None]:
         raise ImageError(f"{name}: cannot be read ({reason}); {step}") from error
 
 
+@contextmanager
+def passing_over(name: str) -> Iterator[None]:
+    """Go on without what a decoder cannot read."""
+    with suppress(ImageError), decoding(name):
+        yield
+
+
 def orientation(image: Image) -> int:
     """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid
     one."""
-    with suppress(ImageError), decoding("EXIF"):
+    with passing_over("EXIF"):
         value = exif_of(image).get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
     return 1

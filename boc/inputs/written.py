@@ -7,15 +7,15 @@ anything there: little is read, and what does not fit a field is left out.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from boc.errors import ImageError
 from boc.inputs.archives import opener
-from boc.inputs.images import decoding
+from boc.inputs.images import passing_over
 from boc.paths import nfc, printable
 from boc.types import FieldType
 
@@ -69,16 +69,12 @@ def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str,
 
     sources = [_xmp_beside(beside) for beside in (Path(f"{path}.xmp"), path.with_suffix(".xmp"))]
     sources.append(_xmp(image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""))
-    with suppress(ImageError), decoding("IPTC"):
+    with passing_over("IPTC"):
         found = getiptcinfo(image) or {}
         sources.append(_pairs((_IPTC.get(key), data) for key, data in found.items()))
-    with suppress(ImageError), decoding("EXIF"):
+    with passing_over("EXIF"):
         sources.append(_pairs((name, exif.get(tag)) for tag, name in _EXIF.items()))
-    texts: dict[str, list[str]] = {}
-    for source in sources:
-        for name, values in source.items():
-            texts.setdefault(name, values)
-    return texts
+    return dict(ChainMap(*sources))
 
 
 def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -122,13 +118,12 @@ def _xmp(data: bytes | str) -> dict[str, list[str]]:
     texts."""
     if isinstance(data, str):
         data = data.encode()
-    if len(data) > BYTES or b"<!" in data:
+    # In UTF-16 too.
+    if len(data) > BYTES or b"<!DOCTYPE" in data.replace(b"\0", b""):
         return {}
-    try:
-        root = ElementTree.fromstring(data.strip(b"\0 \n"))
-    except (ElementTree.ParseError, ValueError, LookupError):
-        return {}
-    return _pairs(_entries(root))
+    with suppress(ElementTree.ParseError, ValueError, LookupError):
+        return _pairs(_entries(ElementTree.fromstring(data.strip(b"\0 \n"))))
+    return {}
 
 
 def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
@@ -147,13 +142,13 @@ def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for name, value in entries:
         for each in value if isinstance(value, list) else [value]:
-            text = _plain(each)
+            text = plain(each)
             if name and text:
                 texts.setdefault(name, []).append(text)
     return texts
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """Return a value as text in one line; bytes are UTF-8, else Latin-1, as Pillow reads EXIF."""
     text = str(value) if isinstance(value, (str, int)) else ""
     if isinstance(value, bytes):
