@@ -175,7 +175,8 @@ sanitize: install
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m pytest -q \
 		-n $(CORES) --dist loadgroup --hypothesis-profile quick -m "not servers" tests/boc/clustering tests/boc/rerank \
 		tests/indexing/embedded/test_search_kernel.py tests/indexing/embedded/test_postings.py \
-		tests/indexing/embedded/test_ranking.py tests/indexing/embedded/test_model_based.py
+		tests/indexing/embedded/test_ranking.py tests/indexing/embedded/test_string_column.py \
+		tests/indexing/embedded/test_model_based.py
 
 # Known vulnerabilities of what is installed.
 audit: install $(TOOLS)/python

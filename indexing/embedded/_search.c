@@ -630,6 +630,18 @@ static PyObject *best_rows(PyObject *module, PyObject *arguments)
     return result;
 }
 
+/* String ``row``, which begins at data[offsets[row]]; NULL and a ValueError if it lies outside of the arrays. */
+static const char *string_at(const Array *data, const Array *offsets, int64_t row, Py_ssize_t *length)
+{
+    const int64_t *ends = offsets->view.buf, held = offsets->view.shape[0] - 1, is_row = row >= 0 && row < held;
+    const int64_t begin = is_row ? ends[row] : -1, end = is_row ? ends[row + 1] : -1;
+    *length = (Py_ssize_t)(end - begin);
+    if (begin >= 0 && begin <= end && end <= data->view.len)
+        return (const char *)data->view.buf + begin;
+    PyErr_Format(PyExc_ValueError, "no string %lld of %lld", (long long)row, (long long)held);
+    return NULL;
+}
+
 static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
 {
     Array arrays[] = {{"rows", "q", 1}, {"data", "B", 1}, {"offsets", "q", 1}};
@@ -639,18 +651,15 @@ static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t 
         return PyErr_Format(PyExc_TypeError, "strings takes 3 arrays");
     if (!take(arrays, objects, 3)) {
         const int64_t *rows = arrays[0].view.buf, *offsets = arrays[2].view.buf;
-        const int64_t n = arrays[0].view.shape[0], held = arrays[2].view.shape[0] - 1, size = arrays[1].view.len;
-        const char *data = arrays[1].view.buf;
+        const int64_t n = arrays[0].view.shape[0], held = arrays[2].view.shape[0] - 1;
         texts = PyList_New(n);
         for (int64_t i = 0; i < n; i++) /* scattered offsets are on their way before the first is read */
             if (rows[i] >= 0 && rows[i] < held)
                 PREFETCH(offsets + rows[i]);
         for (int64_t i = 0; texts != NULL && i < n; i++) {
-            const int64_t row = rows[i], is_row = row >= 0 && row < held;
-            const int64_t begin = is_row ? offsets[row] : -1, end = is_row ? offsets[row + 1] : -1;
-            PyObject *text = begin >= 0 && begin <= end && end <= size
-                                 ? PyUnicode_DecodeUTF8(data + begin, (Py_ssize_t)(end - begin), NULL)
-                                 : PyErr_Format(PyExc_ValueError, "no string %lld of %lld", (long long)row, (long long)held);
+            Py_ssize_t length;
+            const char *bytes = string_at(arrays + 1, arrays + 2, rows[i], &length);
+            PyObject *text = bytes == NULL ? NULL : PyUnicode_DecodeUTF8(bytes, length, NULL);
             if (text == NULL)
                 Py_CLEAR(texts);
             else
@@ -661,7 +670,48 @@ static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t 
     return texts;
 }
 
+/* Bytes of UTF-8 are in the order of the characters. */
+static PyObject *find(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[] = {{"data", "B", 1}, {"offsets", "q", 1}};
+    Py_ssize_t size, length;
+    int64_t row = -1;
+    (void)module;
+    if (n_objects != 3)
+        return PyErr_Format(PyExc_TypeError, "find takes a string and 2 arrays");
+    const char *value = PyUnicode_AsUTF8AndSize(objects[0], &size);
+    if (value == NULL) { /* half of a character, which no string has */
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (!take(arrays, objects + 1, 2))
+        for (int64_t low = 0, high = arrays[1].view.shape[0] - 1; row < 0 && low < high;) {
+            const int64_t middle = low + (high - low) / 2;
+            const char *bytes = string_at(arrays, arrays + 1, middle, &length);
+            if (bytes == NULL)
+                break;
+            int order = memcmp(bytes, value, (size_t)(length < size ? length : size));
+            order = order ? order : (length > size) - (length < size);
+            if (order < 0)
+                low = middle + 1;
+            else if (order > 0)
+                high = middle;
+            else
+                row = middle;
+        }
+    release(arrays, 2);
+    if (PyErr_Occurred())
+        return NULL;
+    if (row < 0)
+        Py_RETURN_NONE;
+    return PyLong_FromLongLong(row);
+}
+
 static PyMethodDef methods[] = {
+    {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL,
+     "find(value, data, offsets): the row of a string among sorted ones, in UTF-8 as ``strings`` takes them, or None."},
     {"strings", (PyCFunction)(void (*)(void))strings, METH_FASTCALL,
      "strings(rows, data, offsets): the strings of some rows, UTF-8 in data[offsets[row]:offsets[row + 1]]."},
     {"parts", parts, METH_VARARGS,

@@ -47,5 +47,7 @@ class Strings:
 
     def find(self, value: str) -> int | None:
         """Return the row of ``value`` among sorted strings, or None."""
+        if _search is not None:
+            return _search.find(value, self.data, self.offsets)
         row = bisect_left(self, value)
         return row if row < len(self) and self[row] == value else None
