@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -158,7 +159,7 @@ class Query:
             nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
         )
 
-    @property
+    @cached_property
     def ids(self) -> frozenset[str]:
         """The items that it names, which are no hits."""
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
