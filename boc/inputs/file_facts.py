@@ -77,9 +77,8 @@ def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
     time, or no inode."""
     names = ("size", "modified_ns", "changed_ns", "inode")
     told = dict(zip(names, state, strict=False))
-    return all(fields.get(name) == told[name] for name in names[:2]) and all(
-        fields.get(name, told[name]) == told[name] for name in names[2:]
-    )
+    known = {**told, "size": None, "modified_ns": None, **fields}
+    return all(known[name] == told[name] for name in names)
 
 
 def state_of(path: Path | str) -> FileState:
