@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
 POOL = 4
-SPARE = 1000  # of these beside k
-DEEPEST = 20_000  # hits among which distinct ones are looked for
+# hits among which distinct ones are looked for; or POOL per hit
+DEEPEST = 20_000
 BLOCK = 128  # hits compared together
 
 
@@ -32,43 +32,45 @@ def select_distinct(
     ``near``."""
     # A page is chosen from at least, so that the duplicates of a hit do not depend on k.
     wanted = max(k, PAGE)
-    depth = min(POOL * wanted, wanted + SPARE)
+    depth = min(POOL * wanted, wanted + 1000)
+    deepest = max(DEEPEST, POOL * wanted)
     while True:
         hits = ask(depth)
         distinct = collapse(
             hits,
-            index.vectors([hit.item.id for hit in hits]).astype(np.float32),
+            index.vectors([hit.id for hit in hits]).astype(np.float32),
             near,
+            wanted,
         )
-        if len(distinct) >= wanted or len(hits) < depth or depth >= DEEPEST:
+        if len(distinct) >= wanted or len(hits) < depth or depth >= deepest:
             return distinct[:k]
-        depth *= POOL
+        depth = min(POOL * depth, deepest)
 
 
-def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float) -> list[Hit]:
-    """Put near-duplicates under their best hit; return the hits that remain, with the ids of the
-    others.
+def collapse(
+    hits: Sequence[Hit],
+    vectors: NDArray[np.float32],
+    threshold: float,
+    most: int,
+) -> list[Hit]:
+    """Put near-duplicates under their best hit; return the first ``most`` hits that remain, with
+    the ids of the others.
 
     Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the
     best one.
     """
-    rows: list[int] = []
     duplicates: dict[int, list[str]] = {}
     for begin in range(0, len(hits), BLOCK):
-        block = vectors[begin : begin + BLOCK]
-        near = block @ vectors[rows].T >= threshold
-        own = block @ block.T >= threshold
-        remain = np.zeros(len(block), bool)
-        for place, i in enumerate(range(begin, begin + len(block))):
-            beside = own[place] & remain
-            if near[place].any():
-                best = rows[int(near[place].argmax())]
-            elif beside.any():
-                best = begin + int(beside.argmax())
-            else:
+        block = range(len(hits))[begin : begin + BLOCK]
+        others = [*duplicates, *block]
+        near = vectors[block] @ vectors[others].T >= threshold
+        remain = np.arange(len(others)) < len(duplicates)
+        for place, i in enumerate(block, len(duplicates)):
+            beside = near[i - begin] & remain
+            best = beside.argmax()
+            if beside[best]:
+                duplicates[others[best]].append(hits[i].id)
+            elif len(duplicates) < most:
                 remain[place] = True
-                rows.append(i)
                 duplicates[i] = []
-                continue
-            duplicates[best].append(hits[i].item.id)
-    return [replace(hits[i], duplicates=tuple(duplicates[i])) for i in rows]
+    return [replace(hits[i], duplicates=tuple(ids)) for i, ids in duplicates.items()]

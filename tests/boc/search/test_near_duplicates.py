@@ -1,10 +1,11 @@
 """Near-duplicates under one hit."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.search.near_duplicates import collapse
+from boc.search.near_duplicates import DEEPEST, POOL, collapse, select_distinct
 from boc.search.searcher import Searcher
 from boc.types import Hit
 from tests.oracles import picture
@@ -45,7 +46,7 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
     threshold: float,
 ) -> None:
     hits, vectors = some(n, seed)
-    shown = collapse(hits, vectors, threshold)
+    shown = collapse(hits, vectors, threshold, n)
     row = {hit.item.id: i for i, hit in enumerate(hits)}
     for i, one in enumerate(shown):
         assert all(
@@ -61,6 +62,52 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
             *(id for hit in shown for id in hit.duplicates),
         ],
     )
+
+
+def slow(hits: list[Hit], vectors: np.ndarray, threshold: float) -> list[tuple[str, list[str]]]:
+    """What remains, and the ids under it, by one comparison after the other."""
+    remain: list[tuple[int, list[str]]] = []
+    for i, hit in enumerate(hits):
+        for row, ids in remain:
+            if vectors[i] @ vectors[row] >= threshold:
+                ids.append(hit.id)
+                break
+        else:
+            remain.append((i, []))
+    return [(hits[row].id, ids) for row, ids in remain]
+
+
+@pytest.mark.parametrize("most", [1, 7, 40, 300])
+def test_the_first_that_remain_are_those_of_a_slow_loop(most: int) -> None:
+    """Of several blocks; the vectors are whole numbers, so that no sum is rounded."""
+    rng = np.random.default_rng(most)
+    vectors = rng.integers(-1, 2, (300, 6)).astype(np.float32)
+    hits = [Hit(picture(f"{i:03d}"), 1.0) for i in range(300)]
+    shown = collapse(hits, vectors, 4.0, most)
+    expected = slow(hits, vectors, 4.0)
+    assert [(hit.id, list(hit.duplicates)) for hit in shown] == expected[:most]
+
+
+class Alike:
+    """An index of items whose vectors are all the same, and a search of it that counts."""
+
+    def __init__(self) -> None:
+        self.depths: list[int] = []
+
+    def ask(self, depth: int) -> list[Hit]:
+        self.depths.append(depth)
+        return [Hit(picture(str(i)), 1.0) for i in range(depth)]
+
+    def vectors(self, ids: list[str]) -> np.ndarray:
+        return np.ones((len(ids), 1), np.float16)
+
+
+@pytest.mark.parametrize("k", [1, 40, 1000, 2000])
+def test_a_library_of_copies_is_searched_to_a_bound(k: int) -> None:
+    alike = Alike()
+    (hit,) = select_distinct(alike.ask, alike, k, 0.9)  # type: ignore[arg-type]
+    assert alike.depths == sorted(set(alike.depths))
+    assert alike.depths[-1] == max(DEEPEST, POOL * k) == len(hit.duplicates) + 1
 
 
 def test_collapsing_fills_up(searcher: Searcher) -> None:
