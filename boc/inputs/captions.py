@@ -68,14 +68,14 @@ class CaptionTable:
         texts: Any = next((value[key] for key in CAPTION if value.get(key)), [])
         if not isinstance(name, str):
             self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
-        elif fault := check_text([name]):
+        elif fault := check_text(name):
             self.faults.append(f"{where}: {fault}")
         else:
             # A bad sentence costs itself, not its picture.
             for text in texts if isinstance(texts, list) else [texts]:
                 if not isinstance(text, str):
                     self.faults.append(f"{where}: the caption is no text ({text!r:.60})")
-                elif fault := check_text([text]):
+                elif fault := check_text(text):
                     self.faults.append(f"{where}: {fault}")
                 else:
                     self.captions.setdefault(name, []).append(nfc(text))
@@ -226,35 +226,29 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
 
 
 def _csv(path: Path, faults: list[str]) -> Objects:
-    def names(header: list[str]) -> list[str]:
-        return [name.strip().lower() for name in header]
-
-    table = open_table(path, faults, lambda header: {"image", "caption"} <= set(names(header)))
-    header = names(table.header)
+    table = open_table(path, faults, {"image", "caption"}.issubset)
+    header = table.header
     if header.count("image") != 1 or "caption" not in header:
         raise SourceError(
             f"{path}: the first line must name the columns image,caption; found "
-            f"{table.header or faults[:1]}",
+            f"{header or faults[:1]}",
         )
     place = header.index("image")
     captions = [number for number, name in enumerate(header) if name == "caption"]
     for where, cells in table.rows:
-        value: dict[str, Any] = {"image": cells[place] if place < len(cells) else None}
+        image = "".join(cells[place : place + 1])
+        some = []
         if any(cells[len(header) :]):
             faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
             if place:
                 continue
-        elif not value["image"] or captions[-1] >= len(cells):
+        elif not image or captions[-1] >= len(cells):
             faults.append(f"{where}: needs both image and caption")
-            if not value["image"]:
+            if not image:
                 continue
         else:
-            value["captions"] = [cells[number] for number in captions if cells[number]]
-        yield where, value
-
-
-def _lines(path: Path, faults: list[str]) -> Objects:
-    return ((f"line {number}", value) for number, value in json_lines(path, faults))
+            some = [cells[number] for number in captions if cells[number]]
+        yield where, {"image": image, "captions": some}
 
 
 def _parquet(path: Path, faults: list[str]) -> Objects:
@@ -280,6 +274,6 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
 READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
     ".csv": _csv,
     ".tsv": _csv,
-    ".jsonl": _lines,
+    ".jsonl": json_lines,
     ".parquet": _parquet,
 }

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
-from boc.inputs.spreadsheets import CellError, open_table, order_of, plain_date, plain_number
+from boc.inputs.spreadsheets import CellError, column_reader, open_table
 from boc.inputs.text_lines import check_text
 from boc.paths import nfc
 from boc.types import FOR_PROGRAMS, FieldType, Filter, Hit, Item
@@ -34,7 +34,6 @@ Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
 LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
-SHOWN = 100  # characters of a cell that an error shows
 LAST = "\U0010ffff"  # the last character, so that nothing that begins alike follows
 EXAMPLE = "id,year:integer,tag:keyword"
 
@@ -82,14 +81,17 @@ class Metadata:
         table = open_table(
             path,
             faults,
-            lambda header: len(header) > 1 and _column(header[0]) == "id",
+            lambda header: header[:1] == ["id"],
         )
         types = _types(path, table.header)
         lines = list(table.rows)
-        orders = {
-            place: order_of(cells[place] for _, cells in lines if place < len(cells))
-            for place, kind in enumerate(types.values(), 1)
-            if kind == "date"
+        readers = {
+            name: column_reader(
+                kind,
+                (cells[place] for _, cells in lines if place < len(cells)),
+                table.separator,
+            )
+            for place, (name, kind) in enumerate(types.items(), 1)
         }
         for where, cells in lines:
             fields: dict[str, Any] = {}
@@ -101,24 +103,16 @@ class Metadata:
                 continue
             if len(cells) <= len(types):
                 faults.append(f"{where}: {len(cells)} cells for {len(types) + 1} columns")
-            pairs = zip(types.items(), cells[1:], strict=False)
-            for place, ((name, kind), cell) in enumerate(pairs, 1):
-                text = cell
+            for (name, kind), cell in zip(types.items(), cells[1:], strict=False):
                 try:
-                    if kind == "date":
-                        order = orders[place]
-                        days = (plain_date(each.strip(), order) for each in cell.split("|"))
-                        text = "|".join(days)
-                    elif kind in ("integer", "float"):
-                        numbers = cell.split("|")
-                        text = "|".join(plain_number(each, table.separator) for each in numbers)
-                    parse_cell(name, nfc(text), kind, fields)
+                    values = map(readers[name], map(str.strip, cell.split("|")))
+                    parse_cell(name, "|".join(values), kind, fields)
                 except CellError as error:
                     faults.append(f"{where}: {error}")
                 except ValueError:
-                    shown = cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}..."
                     faults.append(
-                        f"{where}: {name} is of type {kind}, {shown!r} is not; give {_RULES[kind]}",
+                        f"{where}: {name} is of type {kind}, {cell!r:.100} is not; give "
+                        f"{_RULES[kind]}",
                     )
             if key in rows:
                 faults.append(f"{where}: the id {key!r} occurs again; give one line per id")
@@ -238,9 +232,9 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise no_value(name, kind, each)
-    return (
-        replace(condition, value=0.0) if kind == "float" and value == 0 else condition
-    )  # Lucene tells it from -0.0
+    if kind == "float" and value == 0:  # Lucene tells it from -0.0
+        return replace(condition, value=0.0)
+    return condition
 
 
 def no_value(name: str, kind: FieldType, value: object) -> BocError:
@@ -355,15 +349,16 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
 
 
 def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
-    if not header or _column(header[0]) != "id":
+    if header[:1] != ["id"]:
         raise SourceError(
             f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}",
         )
     types: dict[str, FieldType] = {}
     for column in header[1:]:
-        name, _, kind = _column(column).partition(":")
+        # A name may have spaces, where that of a field has none.
+        name, _, kind = re.sub(r"[\s-]+", "_", column).partition(":")
         name = name.rstrip("_")
-        kind = kind.lstrip("_")
+        kind = kind.lstrip("_") or "keyword"
         if not _NAME.fullmatch(name):
             raise SourceError(
                 f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits "
@@ -371,19 +366,14 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
             )
         if name in types:
             raise SourceError(f"{path}, line 1: the field {name!r} stands here twice; rename one")
-        if (kind or "keyword") not in TYPES:
+        if kind not in TYPES:
             raise SourceError(
                 f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}",
             )
-        types[name] = cast(FieldType, kind or "keyword")
+        types[name] = kind
     if not types:
         raise SourceError(f"{path}, line 1: no column beside id; write {EXAMPLE}")
     return types
-
-
-def _column(name: str) -> str:
-    """Return the name of a column, which may have capitals and spaces, as a field has it."""
-    return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
@@ -392,15 +382,15 @@ def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
         return f"{len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes"
     if not cells[0]:
         return "the id is empty; every line needs one"
-    return check_text(cells[:1])
+    return check_text(cells[0])
 
 
 def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) -> None:
     """Add the values of a cell, which ``|`` parts, to ``fields``. CellError for text that cannot be
     stored, ValueError for values of another type."""
-    if fault := check_text([cell]):
+    if fault := check_text(cell):
         raise CellError(fault)
-    values = [parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
+    values = [parse_value(part, kind) for part in map(str.strip, nfc(cell).split("|")) if part]
     if values:
         fields[name] = values if len(values) > 1 else values[0]
 

@@ -6,29 +6,31 @@ A form is read where it can mean one thing only; where it may mean two, as 01/05
 
 from __future__ import annotations
 
-import codecs
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from boc.errors import SourceError, check_system
 from boc.inputs.text_lines import BOM
-
-Order: TypeAlias = Literal["day", "month"] | None
-"""Which part of the dates of a column comes first, if some of them tell."""
+from boc.types import FieldType
 
 _DATE = re.compile(
     r"(\d{1,4})([./-])(\d{1,2})\2(\d{1,4})"
     r"(?:[T ,]+(\d{1,2}):(\d\d)(?::(\d\d))?(?: ?([ap])\.?m\.?)?)?",
     re.ASCII | re.IGNORECASE,
 )
-_SPACES = re.compile(r"(?<=\d)[ \u00a0\u202f](?=\d{3}(?!\d))")
-_GROUPS = re.compile(r"([+-]?\d{1,3}(?:\.\d{3})+),(\d+)", re.ASCII)
-_AMERICAN = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+\.\d+", re.ASCII)
-_COMMA = re.compile(r"([+-]?\d+),(\d+)", re.ASCII)
+_SPACES = re.compile(r"(?<=\d)[ '\u2019\u00a0\u202f](?=\d{3}(?!\d))")
+
+_NUMBERS = {
+    (mark, other): re.compile(
+        rf"[+-]?(\d+|[1-9]\d?\d?([{other}]\d{{3}})+)([{mark}]\d+([Ee][+-]?\d+)?)?",
+        re.ASCII,
+    )
+    for mark, other in ((".", ","), (",", "."))
+}
 
 
 class CellError(ValueError):
@@ -37,8 +39,8 @@ class CellError(ValueError):
 
 @dataclass
 class Table:
-    """An open table: its ``header``, and its ``rows``, each after the place where it ends, such as
-    "line 3"."""
+    """An open table: its ``header`` in small letters, and its ``rows``, each after the place where
+    it ends, such as "line 3"."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]
@@ -46,8 +48,8 @@ class Table:
 
 
 def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool]) -> Table:
-    """Open a CSV in UTF-8, or in UTF-16 with its mark, whose cells are parted as its line ``sep=``
-    says, else by a comma, a semicolon or a tab: the first with which the header ``fits``.
+    """Open a CSV in UTF-8 or UTF-16, whose cells are parted as its line ``sep=`` says, else by a
+    comma, a semicolon or a tab: the first with which the header ``fits``.
 
     Rows that are empty are left out, lines that cannot be read are added to ``faults``. SourceError
     if the file cannot be read.
@@ -57,23 +59,27 @@ def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool])
     except OSError as error:
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: not a readable CSV file ({error})") from error
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data = data.decode("utf-16", errors="replace").encode(errors="replace")
+    # UTF-16 begins with its mark, or with a letter of the header, one byte of which is NUL.
+    if {0, 0xFE, 0xFF}.intersection(data[:2]):
+        text = data.decode("utf-16-be" if data[0] in (0, 0xFE) else "utf-16-le", errors="replace")
+        # What is no character costs its cell, as in UTF-8.
+        data = text.replace("\ufffd", "\udcff").encode(errors="surrogateescape")
     data = data.removeprefix(BOM)
     lines = [line.decode(errors="surrogateescape") for line in data.splitlines(keepends=True)]
     begin = 0
     separators = [",", ";", "\t"]
-    if lines and (said := re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE)):
+    if lines and (said := re.fullmatch(r'"?sep=([^\w\s"]|\t)"?\s*', lines[0], re.IGNORECASE)):
         separators = [said[1]]
         begin = 1
-    separator = separators[0]
-    for each in separators:
-        head = next(csv.reader(lines[begin : begin + 1], delimiter=each), [])
-        if fits(head):
-            separator = each
+    for separator in (*separators, separators[0]):
+        faults.clear()
+        rows = _rows(lines, begin, separator, faults)
+        header = [name.strip().lower() for name in next(rows, ("", []))[1]]
+        if fits(header):
             break
-    rows = _rows(lines, begin, separator, faults)
-    return Table(next(rows, ("", []))[1], rows, separator)
+    while header and not header[-1]:
+        header.pop()
+    return Table(header, rows, separator)
 
 
 def _rows(
@@ -83,7 +89,8 @@ def _rows(
     faults: list[str],
 ) -> Iterator[tuple[str, list[str]]]:
     while begin < len(lines):
-        reader = csv.reader(lines[begin:], strict=True, delimiter=separator)
+        rest = map(lines.__getitem__, range(begin, len(lines)))
+        reader = csv.reader(rest, strict=True, delimiter=separator)
         done = 0
         try:
             for cells in reader:
@@ -103,48 +110,78 @@ def _rows(
             faults.append(f"line {begin}: {fault}")
 
 
-def order_of(cells: Iterable[str]) -> Order:
-    """Return which part of the dates of a column comes first: one above 12 is a day."""
-    matches = [match for cell in cells if (match := _DATE.fullmatch(cell.strip()))]
-    pairs = [(int(match[1]), int(match[3])) for match in matches if len(match[1]) < 3]
-    is_day = any(first > 12 for first, _ in pairs)
-    if is_day == any(second > 12 for _, second in pairs):
-        return None
-    return "day" if is_day else "month"
+def column_reader(kind: FieldType, cells: Iterable[str], separator: str) -> Callable[[str], str]:
+    """Return what reads a value of a column: a date or number as all ``cells`` explain it."""
+    values = (value.strip() for cell in cells for value in cell.split("|"))
+    if kind == "date":
+        return partial(plain_date, order=order_of(values))
+    if kind in ("integer", "float"):
+        return partial(plain_number, mark=mark_of(set(values), separator))
+    return str
 
 
-def plain_number(text: str, separator: str) -> str:
-    """Return a number as programs write it. A comma parts its fraction unless it may part its
-    thousands: where commas part cells, and three digits follow."""
+def order_of(cells: Iterable[str]) -> str:
+    """Return which part of the dates of a column comes first, "day" or "month", if some of them
+    tell: a part above 12 is a day."""
+    firsts = set()
+    for match in map(_DATE.fullmatch, cells):
+        if match and len(match[4]) == 4:
+            if int(match[1]) > 12:
+                firsts.add("day")
+            if int(match[3]) > 12:
+                firsts.add("month")
+    return firsts.pop() if len(firsts) == 1 else ""
+
+
+def mark_of(cells: set[str], separator: str) -> str:
+    """Return the mark of fractions in a column, if some of its numbers tell. It is a comma where
+    semicolons part cells, else a point, unless the other mark is there, too."""
+    marks = {"".join(_readings(cell)) for cell in cells} & {".", ","}
+    usual = ",." if separator == ";" else ".,"
+    if usual[1] not in "".join(cells):
+        marks.add(usual[0])
+    return "".join(marks)
+
+
+def plain_number(text: str, mark: str) -> str:
+    """Return a number as programs write it, or the text if it is no number. CellError where its
+    mark may part thousands."""
+    readings = _readings(text)
+    values = sorted(set(readings.values()))
+    if len(values) > 1 and mark not in readings:
+        part, whole = values
+        raise CellError(f"{text!r} may be {part} or {whole}; write {part}0 or {whole}")
+    return readings.get(mark, [*values, text][0])
+
+
+def _readings(text: str) -> dict[str, str]:
+    """Return what a number may be, by the mark of its fraction; the other mark parts thousands."""
     text = _SPACES.sub("", text)
-    if match := _GROUPS.fullmatch(text):
-        return f"{match[1].replace('.', '')}.{match[2]}"
-    if _AMERICAN.fullmatch(text):
-        return text.replace(",", "")
-    match = _COMMA.fullmatch(text)
-    if match and (separator != "," or len(match[2]) != 3):
-        return f"{match[1]}.{match[2]}"
-    return text
+    return {
+        mark: text.replace(other, "").replace(mark, ".")
+        for (mark, other), form in _NUMBERS.items()
+        if form.fullmatch(text)
+    }
 
 
-def plain_date(text: str, order: Order) -> str:
+def plain_date(text: str, order: str) -> str:
     """Return a date as ISO 8601, or the text if spreadsheets write no such date. CellError where
-    either number may be the month."""
+    month, century or calendar are not certain."""
     match = _DATE.fullmatch(text)
+    if re.fullmatch(r"\d{5}(?:[.,]\d+)?", text):
+        raise CellError(f"{text!r} may be the number of a day; write 2021-05-01")
     if match is None:
         return text
     first, sign, second, third, hour, minute, seconds, half = match.groups()
     parts = [first, second, third]
     if len(first) < 4:
         if len(third) < 4:
-            return text
+            raise CellError(f"the century of {text!r} is not certain; write 2021-05-01")
         parts.reverse()
-        leading = order
-        if leading is None and max(int(first), int(second)) > 12:
-            leading = "day" if int(first) > 12 else "month"
-        if sign != "." and leading == "month":
+        leading = "day" if sign == "." else order or order_of([text])
+        if leading == "month":
             parts = [third, first, second]
-        elif sign != "." and leading is None and int(first) != int(second):
+        elif not leading and int(first) != int(second):
             raise CellError(f"the month of {text!r} may be either number; write 2021-05-01")
     moment = "-".join(f"{part:0>2}" for part in parts)
     if hour is None:

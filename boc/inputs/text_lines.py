@@ -54,8 +54,8 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
     return decoded
 
 
-def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the values in a file of JSON Lines, each after the number of its line; lines that
+def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the values in a file of JSON Lines, each after its place, such as "line 3"; lines that
     cannot be read are added to ``faults``. SourceError if the file cannot be read."""
     from boc.foreign import parse_json  # imports numpy, which completion does not wait for
 
@@ -65,12 +65,9 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
                 try:
                     text = line.removeprefix(BOM).decode().strip()
                     if text:
-                        value = parse_json(text)
+                        yield f"line {number}", parse_json(text)
                 except ValueError as error:
                     faults.append(f"line {number}: no JSON in UTF-8 ({error})")
-                    continue
-                if text:
-                    yield number, value
     except OSError as error:
         check_system(path, error, SourceError)
         raise SourceError(
@@ -78,9 +75,8 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
-def check_text(cells: list[str]) -> str | None:
-    """Return the fault of some texts that are to be stored, or None."""
-    text = "".join(cells)
+def check_text(text: str) -> str | None:
+    """Return the fault of a text that is to be stored, or None."""
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"
     if not text.isascii() and text.encode(errors="ignore").decode() != text:

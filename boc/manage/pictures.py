@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from boc.errors import BocError, SourceError
 from boc.inputs.features import FeatureFile
-from boc.inputs.metadata import Metadata, no_value, parse_cell
+from boc.inputs.metadata import Metadata, no_value, parse_cell, values_of
 from boc.inputs.sources import Source
 from boc.inputs.text_lines import check_text
 from boc.manage.build import LoadReport, add_items
 from boc.manage.index_sources import encoded
 from boc.manage.load import check_fields
-from boc.paths import nfc, path_text
+from boc.paths import path_text
 from boc.types import Item
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ def add_pictures(
     twice, count = Counter(keys).most_common(1)[0]
     if count > 1:
         raise BocError(f"{count} pictures have the id {twice!r}; give ids=, one per picture")
-    if fault := check_text(keys):
+    if fault := check_text("".join(keys)):
         raise BocError(f"ids: {fault}")
     manifest = searcher.index.manifest
-    types = {field: manifest.fields.get(field, "keyword") for field in fields or {}}
+    fields = fields or {}
+    types = {field: manifest.fields.get(field, "keyword") for field in fields}
     check_fields(manifest, Metadata(types, {}))
     row: dict[str, Any] = {}
-    for field, value in (fields or {}).items():
-        values = value if isinstance(value, (list, tuple)) else [value]
+    for field, value in fields.items():
         try:
-            parse_cell(field, nfc("|".join(map(str, values))), types[field], row)
+            parse_cell(field, "|".join(map(str, values_of(fields, field))), types[field], row)
         except ValueError:
             raise no_value(field, types[field], value) from None
     items = []

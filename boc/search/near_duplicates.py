@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
 POOL = 4
-# hits among which distinct ones are looked for; or POOL per hit
-DEEPEST = 20_000
+# hits among which distinct ones are looked for, in a fifth of a second; or POOL per hit
+DEEPEST = 5_120
 BLOCK = 128  # hits compared together
 
 

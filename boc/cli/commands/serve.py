@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -82,6 +83,8 @@ def command(
         searcher = Searcher.open(name, at, encoder=encoder)
         click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
         searcher.warm()
+        # The collector goes through what requests make, not through all that was loaded.
+        gc.freeze()
         if host not in LOOPBACK and token is None:
             all_may = f"everybody who reaches {host} can search and see these pictures"
             click.echo(f"note: {all_may}; set BOC_TOKEN to change that", err=True)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.errors import LeftOut
+from boc.errors import LeftOut, SourceError
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import open_source
-from boc.inputs.spreadsheets import plain_date, plain_number
+from boc.inputs.spreadsheets import CellError, plain_date, plain_number
 
 
 def reasons(told: list[warnings.WarningMessage]) -> list[str]:
@@ -31,6 +31,9 @@ CAPTIONS: dict[str, bytes] = {
     "UTF-16, tab": "image\tcaption\r\na.png\ta d\u00f6g\r\n".encode("utf-16"),
     "UTF-16 of big ends": codecs.BOM_UTF16_BE
     + "image;caption\na.png;a d\u00f6g".encode("utf-16-be"),
+    "UTF-16 without its mark": "image;caption\r\na.png;a d\u00f6g\r\n".encode("utf-16-le"),
+    "the same of big ends": "image,caption\na.png,a d\u00f6g\n".encode("utf-16-be"),
+    "empty lines first": b"\n;;\nimage;caption\na.png;a d\xc3\xb6g\n",
     "line of a separator": b"sep=;\r\nimage;caption\r\na.png;a d\xc3\xb6g\r\n",
     "line of a comma": b'"sep=,"\nimage,caption\na.png,a d\xc3\xb6g\n',
     "capitals": b"Image,CAPTION\na.png,a d\xc3\xb6g\n",
@@ -76,7 +79,52 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "comma of either kind": (
         'id,size:float,n\na,"1,234",x',
         {"n": "x"},
-        ["'1,234' is not"],
+        ["'1,234' may be 1.234 or 1234; write 1.2340 or 1234"],
+    ),
+    "Swiss": (
+        f"{HEAD}\na;;;1'234.5\nb;;;1\u2019234,5",
+        {"size": 1234.5},
+        [],
+    ),
+    "power of ten": (
+        f"{HEAD}\na;;;1,5E+03",
+        {"size": 1500.0},
+        [],
+    ),
+    "point of either kind": (
+        f"{HEAD}\na;3;;1.234",
+        {"year": 3},
+        ["'1.234' may be 1.234 or 1234; write 1.2340 or 1234"],
+    ),
+    "comma of a table with semicolons": (
+        f"{HEAD}\na;;;1,234",
+        {"size": 1.234},
+        [],
+    ),
+    "point by its column": (
+        f"{HEAD}\na;;;1.234\nb;;;0,5",
+        {"size": 1234.0},
+        [],
+    ),
+    "point by another column": (
+        "id;size:float\na;1.234\nb;0.5",
+        {"size": 1.234},
+        [],
+    ),
+    "point of a table with commas": (
+        "id,size:float\na,1.234",
+        {"size": 1.234},
+        [],
+    ),
+    "comma of a table with tabs": (
+        "id\tsize:float\tn\na\t1,234\tx",
+        {"n": "x"},
+        ["'1,234' may be 1.234 or 1234"],
+    ),
+    "empty columns": (
+        "ID;Year:integer;;\na;7;;\n;;;",
+        {"year": 7},
+        [],
     ),
     "date with points": (
         f"{HEAD}\na;;1.5.2021 9:30;",
@@ -101,7 +149,20 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "number of a day": (
         "id,d:date,n\na,44317,x",
         {"n": "x"},
-        ["'44317' is not; give a date"],
+        ["'44317' may be the number of a day; write 2021-05-01"],
+    ),
+    "year of two digits": (
+        f"{HEAD}\na;1;25.12.21 10:30;",
+        {"year": 1},
+        ["the century of '25.12.21 10:30' is not certain; write 2021-05-01"],
+    ),
+    "order that a short year does not tell": (
+        "id,d:date,n\na,01/05/2021,x\nb,21/05/13,",
+        {"n": "x"},
+        [
+            "the month of '01/05/2021'",
+            "the century of '21/05/13'",
+        ],
     ),
     "bad cell": (
         f"{HEAD}\na;x;2021-05-01;2",
@@ -132,9 +193,9 @@ def test_metadata_of_a_spreadsheet(tmp_path: Path, name: str) -> None:
     assert table.rows["a"] == row
     found = reasons(told)
     assert len(found) == len(words)
-    for reason, part in zip(found, words, strict=True):
+    for line, (reason, part) in enumerate(zip(found, words, strict=True), 2):
         assert part in reason
-        assert reason.startswith("line 2: ")
+        assert reason.startswith(f"line {line}: ")
 
 
 MOMENTS = st.datetimes(
@@ -148,13 +209,13 @@ def test_dates_of_either_order_by_their_column(moment: datetime) -> None:
     for form, order in (
         ("%d/%m/%Y", "day"),
         ("%m/%d/%Y", "month"),
-        ("%d.%m.%Y", None),
-        ("%Y/%m/%d", None),
+        ("%d.%m.%Y", ""),
+        ("%Y/%m/%d", ""),
     ):
         text = plain_date(
             moment.strftime(f"{form} %H:%M:%S"),
             order,
-        )  # type: ignore[arg-type]
+        )
         assert text == moment.replace(microsecond=0).isoformat()
 
 
@@ -166,10 +227,39 @@ def test_numbers_of_either_comma(whole: int, part: float) -> None:
     value = whole + part
     american = f"{value:,}"
     german = american.translate(str.maketrans(",.", ".,"))
-    for separator in (",", ";", "\t"):
-        assert float(plain_number(american, separator)) == value
-        assert float(plain_number(german, separator)) == value
-        assert plain_number(str(value), separator) == str(value)
+    for mark in (".", ",", ""):
+        assert float(plain_number(american, mark)) == value
+        assert float(plain_number(german, mark)) == value
+        assert plain_number(str(value), mark) == str(value)
+
+
+@given(st.integers(1000, 999_999))
+def test_a_mark_before_three_digits_is_read_as_the_column_tells(whole: int) -> None:
+    american = f"{whole:,}"
+    german = american.replace(",", ".")
+    for text, mark in ((american, "."), (german, ",")):
+        assert plain_number(text, mark) == str(whole)
+        with pytest.raises(CellError, match=f"{whole}$"):
+            plain_number(text, "")
+    assert plain_number(american, ",") == plain_number(german, ".") == german
+
+
+def test_half_a_character_of_utf_16_costs_its_sentence(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.png").touch()
+    data = "image,caption\na.png,one\nb.png,two".encode("utf-16")
+    (tmp_path / "t.csv").write_bytes(data[:-1])
+    with pytest.warns(LeftOut) as told:
+        items = open_source(tmp_path / "t.csv").items
+    assert [item.content for item in items[2:]] == ["one"]
+    assert len(reasons(list(told))) == 1
+
+
+@pytest.mark.parametrize("line", ['sep="', "sep=a", "sep= "])
+def test_what_cannot_part_cells_is_no_separator(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{line}\nid,n\na,x\n")
+    with pytest.raises(SourceError, match="the first column must be id"):
+        Metadata.read(tmp_path / "t.csv")
 
 
 def test_bad_sentences_cost_themselves(tmp_path: Path) -> None:
