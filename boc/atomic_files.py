@@ -8,9 +8,10 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,8 +23,20 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network disks sync files, but no folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with its contents, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -78,7 +91,8 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
     ``keep``.
 
     The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another
-    process has it.
+    process has it, and for a disk without locks, as some network disks are: nothing else keeps two
+    writers apart. Readers take no lock.
     """
     while True:
         with path.open("a") as handle:
@@ -88,6 +102,14 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
                 raise BocError(
                     f"{what} being written by another process; wait for it or stop it",
                 ) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                path.unlink()
+                raise BocError(
+                    f"{path.parent}: this disk has no file locks ({error.strerror}), which keep "
+                    "two processes from writing at once; take a folder on a local disk",
+                ) from error
             if not _is(path, handle.fileno()):
                 continue  # another process has removed the file that was opened here
             try:
@@ -114,9 +136,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             held.enter_context(file_lock(folder / ".lock", f"{folder} is", keep=True))
-        except OSError:
+        except (OSError, BocError):
             if new:
-                folder.rmdir()
+                with suppress(OSError):
+                    folder.rmdir()
             raise
         yield
 

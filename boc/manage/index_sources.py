@@ -3,7 +3,6 @@ sentences that an encoder makes vectors of."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 from boc import plugins
-from boc.atomic_files import check_writable, file_lock, json_sha256
+from boc.atomic_files import check_writable, file_lock, json_sha256, remove
 from boc.errors import BocError, SourceError
 from boc.inputs.archives import FileState
 from boc.inputs.extraction import Extraction
@@ -195,19 +194,12 @@ def beside(name: str, at: str, contents: object) -> Iterator[Path]:
         for left in place.glob(_LEFT.format(name)):
             # The parts of a feature file are of use until it is whole.
             if not left.name.startswith(path.name) or (left != path and path.exists()):
-                _remove(left)
+                remove(left)
         yield path
-        _remove(path)
+        remove(path)
 
 
 _LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def clear(name: str, at: str) -> None:

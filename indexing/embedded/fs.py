@@ -5,12 +5,12 @@ its folder.
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from boc.atomic_files import remove as remove
 from boc.atomic_files import sync as _sync
 from boc.errors import BackendError, advice
 
@@ -55,11 +55,3 @@ def make(folder: Path) -> None:
 def rename(old: Path, new: Path) -> None:
     """Rename a file or folder, replacing a file with the new name."""
     old.replace(new)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder with its contents, if it exists."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

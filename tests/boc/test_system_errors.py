@@ -2,6 +2,7 @@
 traceback."""
 
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from boc.atomic_files import replacing
+from boc.atomic_files import file_lock, replacing, sole_writer, sync
 from boc.errors import ADVICE, BackendError, BocError, advice, check_system
 from boc.web.settings import default_cache
 from indexing.embedded import fs
@@ -232,3 +233,66 @@ def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: i
     )  # joblib may be the first to write
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("at/*"))
+
+
+def test_a_folder_may_have_no_sync_of_its_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "file").touch()
+    for number in (errno.EINVAL, errno.ENOTSUP, errno.EIO, errno.ENOSPC):
+
+        def refuse(descriptor: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            sync(tmp_path / "file")
+        if number in (errno.EINVAL, errno.ENOTSUP):
+            sync(tmp_path)
+        else:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                sync(tmp_path)
+
+
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_disk_without_locks_is_not_written_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    refuse_locks(monkeypatch, number)
+    rule = rf"{tmp_path}(/new)?: this disk has no file locks \({os.strerror(number)}\).* local disk"
+    with pytest.raises(BocError, match=rule), replacing(tmp_path / "file"):
+        pass
+    with pytest.raises(BocError, match=rule), file_lock(tmp_path / "lock", "it is"):
+        pass
+    with pytest.raises(BocError, match=rule), sole_writer(tmp_path / "new"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_locks(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"), file_lock(tmp_path / "lock", "it is"):
+        pass
+
+
+def test_an_index_on_a_disk_without_locks_is_searched(
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = f"file:{library / 'index'}"
+    refuse_locks(monkeypatch, errno.ENOLCK)
+    run("search", "photos", "a red box", "--at", at)
+    run("info", "photos", "--at", at)
+    told = boc("delete", "photos", "000.png", "--at", at)
+    assert (told.exit_code, "has no file locks (No locks available)" in told.stderr) == (1, True)
