@@ -73,7 +73,7 @@ def scaled_regions(file: FeatureFile) -> Matrix:
 def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, list[Item], Matrix]:
     """Return the training photographs, and all captions with their projections (n, dim)."""
     items = file.items("image")
-    offsets = file.offsets("image")
+    offsets = file.memory_map("image", "offsets")
     regions = scaled_regions(file)
     places = {item.id: i for i, item in enumerate(items) if offsets[i] < offsets[i + 1]}
     captions = [item for item in file.items("text") if item.group in places]

@@ -81,7 +81,7 @@ class Model(NamedTuple):
 def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
     """Return the mean region of each picture, zero where there is none."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
-    offsets = regions.offsets("image")
+    offsets = regions.memory_map("image", "offsets")
     features = regions.memory_map("image", "ragged/features")
     means = np.zeros((len(ids), features.shape[1]))
     for mean, i in zip(means, [number[key] for key in ids], strict=True):

@@ -83,7 +83,6 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 def _date_of(name: str) -> str | None:
     """Return the time in the name of a file, as cameras, telephones and messengers write it; a time
     in the future is not believed."""
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
     if match := _MILLISECONDS.search(name):
         moment = datetime.fromtimestamp(int(match[0]) // 1000, timezone.utc)
         taken: str | None = moment.replace(tzinfo=None).isoformat()
@@ -93,7 +92,8 @@ def _date_of(name: str) -> str | None:
             return None
         time = ":".join(part or "00" for part in match.group(5, 6, 7))
         taken = _moment(f"{match[1]}-{match[3]}-{match[4]} {time}")
-    return taken if taken and taken <= (now + timedelta(days=1)).isoformat() else None
+    latest = datetime.now(timezone.utc) + timedelta(days=1)
+    return taken if taken and taken <= latest.isoformat() else None
 
 
 def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:

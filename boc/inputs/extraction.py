@@ -200,8 +200,8 @@ class Extraction:
         if pictures:
             batches.append(self._batch(pictures, self.encoder.encode_images(values)))
         if captions:
-            texts = [item.content for item in captions]
-            batches.append(self._batch(captions, self.encoder.encode_texts(texts)))
+            embeddings = self.encoder.encode_texts([item.content for item in captions])
+            batches.append(self._batch(captions, embeddings))
         return batches, failed
 
     def _batch(self, items: list[Item], embeddings: Embeddings) -> Batch:
@@ -253,7 +253,7 @@ class _StoredRegions:
     def __init__(self, file: FeatureFile) -> None:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}
         if self._places:
-            self._offsets = file.offsets("image")
+            self._offsets = file.memory_map("image", "offsets")
             self._features = file.memory_map("image", "ragged/features")
             self._boxes = file.memory_map("image", "ragged/boxes")
 

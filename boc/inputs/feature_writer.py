@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -35,19 +35,16 @@ class FeatureWriter:
         self._stamp = stamp
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         check_writable(self.path)
-        self._lock = sole_writer(self.folder)
-        self._lock.__enter__()
-        try:
+        with ExitStack() as held:
+            held.enter_context(sole_writer(self.folder))
             self.done = self._resume()
-        except FeatureFileError:
-            self._lock.__exit__(None, None, None)
-            raise
+            self._held = held.pop_all()
 
     def __enter__(self) -> FeatureWriter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._lock.__exit__(None, None, None)
+        self._held.close()
 
     def append(
         self,
@@ -98,8 +95,8 @@ class FeatureWriter:
                     yield read(modality, 0, file.count(modality))
 
     def _parts(self) -> list[Path]:
-        name = re.compile("[0-9]{12,20}-[0-9]{12,20}[.]h5")
-        return sorted(path for path in self.folder.glob("*.h5") if name.fullmatch(path.name))
+        name = "[0-9]{12,20}-[0-9]{12,20}[.]h5"
+        return sorted(path for path in self.folder.iterdir() if re.fullmatch(name, path.name))
 
     def _resume(self) -> int:
         """Compare the note of an earlier run with this one, or write it; return the items done."""
@@ -173,8 +170,10 @@ class _Columns:
 
     def widths(self) -> dict[str, int | None]:
         """Return the widths of the arrays, None for strings."""
-        both = (self.items | self.rows).items()
-        return {name: None if isinstance(each, list) else each.shape[1] for name, each in both}
+        return {
+            name: None if isinstance(each, list) else each.shape[1]
+            for name, each in (self.items | self.rows).items()
+        }
 
 
 class _Sink:

@@ -113,8 +113,9 @@ class FeatureFile:
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Return items ``start`` to ``stop`` in the order of the source."""
-        columns = (self._strings(modality, n, start, stop) for n in ("ids", "content", "group"))
-        ids, content, groups = columns
+        ids, content, groups = (
+            self._strings(modality, name, start, stop) for name in ("ids", "content", "group")
+        )
         fields: list[Any] = [{} for _ in ids]
         if self.header.fields:
             types = self.header.types
@@ -142,8 +143,10 @@ class FeatureFile:
         if not sets:
             return Batch(items, Embeddings(modality, vectors))
         ragged, words = self._sets(modality, start, end)
-        concepts = ragged.get("concepts")
-        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words))
+        return Batch(
+            items,
+            Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words),
+        )
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
         """Return items ``start`` to ``stop`` of a file of regions, float32."""
@@ -186,11 +189,6 @@ class FeatureFile:
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
         return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
-
-    def offsets(self, modality: Modality) -> NDArray[np.int64]:
-        """Return the offsets of the ragged rows of each item, int64 (n + 1,)."""
-        offsets: NDArray[np.int64] = self._file[modality]["offsets"][:]
-        return offsets
 
     def batches(
         self,
@@ -300,8 +298,10 @@ class FeatureFiles:
         types = {**first.header.types}
         arrays: dict[Modality, tuple[FeatureFile, set[str]]] = {}
         for file in self.files:
-            alike = ("kind", "digest", "dim", "dtype", "precision")
-            pairs = [(n, getattr(first.header, n), getattr(file.header, n)) for n in alike]
+            pairs = [
+                (name, getattr(first.header, name), getattr(file.header, name))
+                for name in ("kind", "digest", "dim", "dtype", "precision")
+            ]
             for name, kind in file.header.types.items():
                 pairs.append((f"type of {name}", types.setdefault(name, kind), kind))
             for name, one, other in pairs:

@@ -63,8 +63,15 @@ class Header:
     ) -> Header:
         """Make the header of embeddings whose items have metadata of these ``types``."""
         fields = json.dumps(types, sort_keys=True) if types else ""
-        owner = (identity.spec, identity.digest, identity.dim)
-        return cls("embeddings", *owner, dtype, source, fields=fields)
+        return cls(
+            "embeddings",
+            identity.spec,
+            identity.digest,
+            identity.dim,
+            dtype,
+            source,
+            fields=fields,
+        )
 
     @property
     def types(self) -> dict[str, FieldType]:

@@ -251,8 +251,7 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
         return any(holds(each, fields) for each in equal) == (condition.op == "=")
     if condition.last is not None:
         return any(condition.value <= value <= condition.last for value in values)
-    compare = _COMPARE[condition.op]
-    return any(compare(value, condition.value) for value in values)
+    return any(_COMPARE[condition.op](value, condition.value) for value in values)
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from boc.errors import SourceError
 from boc.foreign import DAMAGE
-from boc.inputs.text_lines import text_lines
+from boc.inputs.text_lines import file_bytes, text_lines
 from boc.types import Item
 
 ARRAY = "_ims.npy"
@@ -81,10 +81,5 @@ def rows_of(path: Path) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SourceError(
-            f"{path}: cannot be read ({error.strerror}); it belongs beside the array",
-        ) from error
+    data = file_bytes(path, "it belongs beside the array")
     return [" ".join(line.split()) for line in text_lines(data.removesuffix(b"\n"), str(path))]

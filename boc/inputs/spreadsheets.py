@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from boc.errors import SourceError, check_system
-from boc.inputs.text_lines import BOM
+from boc.inputs.text_lines import BOM, file_bytes
 from boc.types import FieldType
 
 _DATE = re.compile(
@@ -54,11 +53,7 @@ def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool])
     Rows that are empty are left out, lines that cannot be read are added to ``faults``. SourceError
     if the file cannot be read.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        check_system(path, error, SourceError)
-        raise SourceError(f"{path}: not a readable CSV file ({error})") from error
+    data = file_bytes(path, "name a CSV file")
     # UTF-16 begins with its mark, or with a letter of the header, one byte of which is NUL.
     if {0, 0xFE, 0xFF}.intersection(data[:2]):
         text = data.decode("utf-16-be" if data[0] in (0, 0xFE) else "utf-16-le", errors="replace")

@@ -18,12 +18,7 @@ def read_ids(path: Path) -> list[str]:
 
     SourceError for a file that cannot be read, or is empty.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SourceError(
-            f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line",
-        ) from error
+    data = file_bytes(path, "name a list of ids, one a line")
     faults: list[str] = []
     ids = [line for line in text_lines(data, str(path), faults) if line]
     if not ids:
@@ -33,6 +28,15 @@ def read_ids(path: Path) -> list[str]:
         )
     leave_out(str(path), faults)
     return ids
+
+
+def file_bytes(path: Path, step: str) -> bytes:
+    """Return the bytes of a file. SourceError with the next ``step`` if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        check_system(path, error, SourceError)
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); {step}") from error
 
 
 def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:

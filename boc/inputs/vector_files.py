@@ -52,7 +52,7 @@ def read_vectors(path: Path) -> VectorRows:
     """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a
     damaged file."""
     try:
-        part = READERS[".hdf5" if path.suffix == ".h5" else path.suffix](path)
+        part = READERS[path.suffix](path)
         if (beside := path.with_suffix(".ids.txt")).is_file():
             part.ids = read_ids(beside)
         if (beside := path.with_suffix(".txt")).is_file():
@@ -108,6 +108,7 @@ def _bin(path: Path) -> VectorRows:
 
 READERS: dict[str, Callable[[Path], VectorRows]] = {
     ".npy": lambda path: VectorRows(path, np.load(path, mmap_mode="r", allow_pickle=False)),
+    ".h5": _ann,
     ".hdf5": _ann,
     ".fvecs": _fvecs,
     ".fbin": _bin,

@@ -179,15 +179,14 @@ def _add_batch(
                 changed.append((i, id, routing, row))
     place.has(same)
     if changed:
-        rows = sorted({i for i, *_ in changed})
-        terms = codec.encode_documents(batch.embeddings.take(rows))
-        position = {i: n for n, i in enumerate(rows)}
         numbers = [i for i, *_ in changed]
+        rows, places = np.unique(numbers, return_inverse=True)
+        terms = codec.encode_documents(batch.embeddings.take(rows.tolist()))
         place.put(
             [(id, routing) for _, id, routing, _ in changed],
             [row for *_, row in changed],
             [batch.items[i] for i in numbers],
-            terms[np.array([position[i] for i in numbers])],
+            terms[places],
             batch.embeddings.vectors[numbers],
         )
     return len(changed), len(same), [item.id for item in batch.items if not documents.get(item.id)]

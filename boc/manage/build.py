@@ -194,8 +194,11 @@ def build_index(
             )
             if manifest.rerank == "dot":
                 manifest = replace_in(manifest, recall=promise(recall, code_of, rm, codec))
-            unreadable = sources.unreadable(file)
-            manifest = replace_in(manifest, unreadable=unreadable, exclude=[*exclude])
+            manifest = replace_in(
+                manifest,
+                unreadable=sources.unreadable(file),
+                exclude=[*exclude],
+            )
             learned = codec
 
         def is_complete() -> bool:

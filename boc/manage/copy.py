@@ -11,7 +11,6 @@ import shutil
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from pathlib import Path
-from typing import Any
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
@@ -100,9 +99,18 @@ def copy_index(
             # The folder of the copy is packed as soon as it is whole. Its name is boc's own, so
             # that no folder of the user is removed with it.
             folder = path.with_name(f".{path.name}.boc-copy")
-            keywords: dict[str, Any] = {"code": code, "rm": rm, "recall": recall, "rerank": rerank}
-            whole = f"file:{folder}"
-            copied = copy_index(name, new, at=at, to=whole, replace=True, progress=show, **keywords)
+            copied = copy_index(
+                name,
+                new,
+                at=at,
+                to=f"file:{folder}",
+                code=code,
+                rm=rm,
+                recall=recall,
+                rerank=rerank,
+                replace=True,
+                progress=show,
+            )
             pack(folder / new, path)
             shutil.rmtree(folder)
             return copied

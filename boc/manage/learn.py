@@ -35,8 +35,10 @@ class VectorSample:
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """The numbers of the items."""
-        spread = np.arange(self.size) * self.file.count(self.modality) // self.size
-        return np.setdiff1d(spread, self.without)
+        return np.setdiff1d(
+            np.arange(self.size) * self.file.count(self.modality) // self.size,
+            self.without,
+        )
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -142,10 +142,9 @@ def add_features(
             _check_concepts(file)
         yield from write_items(editor.put, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
-        table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
         editor.commit(
             json_sha256([manifest.source, source_digest(file, metadata, sets=sets)]),
-            table_facts=table_facts,
+            table_facts=sorted({*manifest.table_facts, *facts_among(metadata)}),
         )
 
 

@@ -14,7 +14,7 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import word_fields
 from boc.errors import BocError, note
 from boc.inputs.features import Header, LazyBatch
-from boc.inputs.metadata import Metadata
+from boc.inputs.metadata import Metadata, values_of
 from boc.manage.load import facts_among
 from boc.manifest import Manifest
 from boc.names import Metric
@@ -75,7 +75,7 @@ class StoredItems:
             fields: dict[str, Any] = {}
             for name, value in item.fields.items():
                 kinds = VALUES.get(types.get(name, ""), ())
-                values = value if isinstance(value, list) else [value]
+                values = values_of(item.fields, name)
                 kept = [each for each in values if type(each) in kinds]
                 if len(kept) < len(values):
                     self.left_out.add(name)

@@ -62,8 +62,7 @@ class VectorItems:
             usable = np.ones(len(items), bool)
             for start in range(0, len(items), BATCH):
                 rows = np.asarray(file.rows[start : start + BATCH], np.float32)
-                good = np.isfinite(rows).all(axis=1) & (rows != 0).any(axis=1)
-                usable[start : start + BATCH] = good
+                usable[start : start + BATCH] = np.isfinite(rows).all(axis=1) & rows.any(axis=1)
             for row in np.flatnonzero(~usable).tolist():
                 reason = f"row {row} of {file.path} is zero or not finite"
                 self.failures.append((items[row].id, reason))
@@ -91,8 +90,7 @@ class VectorItems:
                 yield len(ids), partial(list, ids), partial(self._batch, some)
 
     def _batch(self, part: _Part) -> Batch:
-        modality = part.items[0].modality
-        return Batch(part.items, Embeddings(modality, part.vectors(part.rows)))
+        return Batch(part.items, Embeddings(part.items[0].modality, part.vectors(part.rows)))
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the items with the numbers ``rows``, ascending, in blocks, float32

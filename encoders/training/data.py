@@ -83,7 +83,7 @@ class RegionReader:
                     "make them: <boc extract --regions>",
                 )
             self.identity = file.header.identity
-            self.offsets = file.offsets("image")
+            self.offsets = file.memory_map("image", "offsets")
             self.features = file.memory_map("image", "ragged/features")
             self.boxes = file.memory_map("image", "ragged/boxes")
 

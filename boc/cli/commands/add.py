@@ -39,8 +39,12 @@ def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
     with options.bars() as progress:
         if all(map(is_picture, sources)) and keywords["images"] is None:
             index = boc.open(name, keywords["at"], encoder=keywords["encoder"])
-            metadata = keywords["metadata"]
-            report = index.add(sources, metadata=metadata, ocr=keywords["ocr"], progress=progress)
+            report = index.add(
+                sources,
+                metadata=keywords["metadata"],
+                ocr=keywords["ocr"],
+                progress=progress,
+            )
         else:
             report = add_items(name, sources, progress=progress, **keywords)
     others = f", {report.replaced} of them in place of others" if report.replaced else ""

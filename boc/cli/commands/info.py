@@ -39,8 +39,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         else:
             print_rows({**about, "indexes": ", ".join(names) or "none"})
         return
-    index = backend.open(check_name(name))
-    facts = index_facts(index)
+    facts = index_facts(backend.open(check_name(name)))
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return

@@ -143,8 +143,7 @@ def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
 
     path = output / "training" / "regions.h5"
     if not path.exists():
-        extraction = Extraction(data, path, regions=source, workers=None)
-        options.show(extraction.steps("cutting regions"))
+        options.show(Extraction(data, path, regions=source, workers=None).steps("cutting regions"))
     with FeatureFile(path) as file:
         for _, reason in file.failures:
             click.echo(f"left out: {reason}", err=True)

@@ -147,7 +147,7 @@ def test_unreadable_table(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("id,tag\na,é".encode("latin-1"))
     for name, words in {
         "latin.csv": "line 2: not UTF-8",
-        "nothing.csv": "not a readable CSV",
+        "nothing.csv": "cannot be read",
         ".": "CSV",
     }.items():
         with pytest.raises(SourceError, match=words):
