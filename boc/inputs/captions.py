@@ -209,15 +209,14 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if not names or (table.faults and not some_use):
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
-    # The folder that holds one of the first pictures holds all.
+    # The folder that holds one of the pictures holds all.
     folders = [images] if images else [path.parent, path.parent / "images"]
-    some = names[:1000]
-    pairs = ((folder, name) for name in some for folder in folders)
+    pairs = ((folder, name) for name in names for folder in folders)
     root = next((folder for folder, name in pairs if path_on_disk(folder, name).exists()), None)
     if root is None:
         tried = " or ".join(map(str, folders))
         raise SourceError(
-            f"{path}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}",
+            f"{path}: none of its {len(names)} pictures ({names[0]}, ...) is in {tried}",
             "name the folder with <--images>",
         )
     paths = (path_text(str(path_on_disk(root, name).resolve())) for name in names)

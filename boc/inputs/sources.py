@@ -159,8 +159,7 @@ def open_source(
         source = Source(*read_table(path, images))
     elif path.suffix.lower() in SUFFIXES:
         with FeatureFile(path) as file:
-            items = file.items("image") + file.items("text")
-            source = Source(items, file.header.types, path)
+            source = Source(file.items("image") + file.items("text"), file.header.types, path)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
     elif is_scan_array(path):
@@ -219,8 +218,10 @@ def join_sources(one: Source, other: Source) -> Source:
             f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate "
             "on; keep them apart",
         )
-    items = one.items + other.items
-    return replace(one, items=sorted(items, key=lambda item: MODALITIES.index(item.modality)))
+    return replace(
+        one,
+        items=sorted(one.items + other.items, key=lambda item: MODALITIES.index(item.modality)),
+    )
 
 
 def without(whole: Source, part: Source) -> Source:
@@ -340,9 +341,6 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
                 ) from error
             result.closed.append(below)
     result.files.sort(key=lambda name: name.split("/"))
-    result.unwanted.sort()
-    result.links.sort()
-    result.closed.sort()
     return result
 
 
@@ -421,7 +419,7 @@ def _folder(
         (inside.closed, "folders that cannot be listed", "check their permissions"),
     ):
         if names:
-            note(f"{folder}: left out {len(names)} {what} (such as {names[0]!a}); {step}")
+            note(f"{folder}: left out {len(names)} {what} (such as {min(names)!a}); {step}")
     root = str(folder.resolve()).rstrip("/")
     ids = {}
     items = []

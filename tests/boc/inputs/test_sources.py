@@ -247,7 +247,7 @@ def test_missing_pictures_of_a_table(tmp_path: Path) -> None:
     path = table(tmp_path, "image,caption\nx.png,hello\n")
     message = refusal(path)
     assert (
-        f"none of its first 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; "
+        f"none of its 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; "
         "name the folder" in message
     )
     assert str(tmp_path / "other") in refusal(path, images=tmp_path / "other")
