@@ -94,23 +94,19 @@ class Index:
         self.at = at
         self._encoder = encoder
         self._device = device
-        self._searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        self.searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        """The searcher behind ``search``: batches of sentences, vectors, several parts, and
+        stages."""
 
     def __repr__(self) -> str:
-        counts = self._searcher.index.manifest.items
+        counts = self.searcher.index.manifest.items
         return (
             f"<boc.Index {self.name!r} at {self.at!r}: {counts['image']} pictures, "
             f"{counts['text']} captions>"
         )
 
     def __len__(self) -> int:
-        return sum(self._searcher.index.manifest.items.values())
-
-    @property
-    def searcher(self) -> Searcher:
-        """The searcher behind ``search``: batches of sentences, vectors, several parts, and
-        stages."""
-        return self._searcher
+        return sum(self.searcher.index.manifest.items.values())
 
     def search(
         self,
@@ -144,7 +140,7 @@ class Index:
         >>> hits[0].id in index.search(like=hits[0].id)
         False
         """
-        return self._searcher.search(
+        return self.searcher.search(
             text,
             image=image,
             vector=vector,
@@ -165,12 +161,12 @@ class Index:
         >>> [len(hits) for hits in boc.open("photos").search_many(["a red box", "a house"], k=3)]
         [3, 3]
         """
-        return self._searcher.search_texts(texts, SearchOptions(k, **options))
+        return self.searcher.search_texts(texts, SearchOptions(k, **options))
 
     def warm(self) -> None:
         """Load the encoder now, so that the first search waits for nothing. Call it where a service
         starts."""
-        self._searcher.warm()
+        self.searcher.warm()
 
     def get(self, id: str) -> Item:
         """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and
@@ -182,7 +178,7 @@ class Index:
         'image'
         """
         try:
-            return find_item(self._searcher.index, _text("id", id))
+            return find_item(self.searcher.index, _text("id", id))
         except KeyError:
             raise BocError(
                 f"the index {self.name} has no item {id!r}; hits have the ids that it knows",
@@ -192,12 +188,12 @@ class Index:
 
     def __contains__(self, id: str) -> bool:
         with suppress(KeyError):
-            return bool(find_item(self._searcher.index, _text("id", id)))
+            return bool(find_item(self.searcher.index, _text("id", id)))
         return False
 
     def __iter__(self) -> Iterator[Item]:
         """Yield all items, ordered by id, read in batches."""
-        return self._searcher.index.items()
+        return self.searcher.index.items()
 
     def explain(
         self,
@@ -221,7 +217,7 @@ class Index:
                 "explain(image='dog.jpg', id=hit.id)",
             )
         with nullcontext() if image is None else picture_file(image) as path:
-            return explain(self._searcher, _text("id", id), text, path)
+            return explain(self.searcher, _text("id", id), text, path)
 
     def add(
         self,
@@ -251,7 +247,7 @@ class Index:
             if None not in (id, ids) or None not in (fields, metadata):
                 raise BocError("give id= or ids=, and fields= or metadata=, not both")
             report = add_pictures(
-                self._searcher,
+                self.searcher,
                 self.name,
                 self.at,
                 parts,
@@ -285,7 +281,7 @@ class Index:
         metadata: Metadata | Path | str | None = None,
         images: Path | None = None,
         exclude: Sequence[str] | None = None,
-        keep_missing: bool = False,
+        keep_missing: bool | None = None,
         remove_many: bool = False,
         ocr: bool = False,
         progress: bool | Progress = False,
@@ -299,7 +295,7 @@ class Index:
             self.name,
             source,
             at=self.at,
-            searcher=self._searcher,
+            searcher=self.searcher,
             metadata=metadata,
             images=images,
             exclude=exclude,
@@ -338,8 +334,10 @@ class Index:
         """
         from boc.evaluate.verify import verify
 
-        index = plugins.backend(self.at).open(self.name)
-        return verify(index, files=paths_of(features) if features else ())
+        return verify(
+            plugins.backend(self.at).open(self.name),
+            files=paths_of(features) if features else (),
+        )
 
     def duplicates(
         self,
@@ -356,7 +354,7 @@ class Index:
         from boc.manage.duplicates import find_duplicates
 
         return find_duplicates(
-            self._searcher,
+            self.searcher,
             threshold,
             find=find,
             progress=progress_of(progress),
@@ -369,12 +367,12 @@ class Index:
         >>> facts["items"], facts["dimensions"]
         ({'image': 40, 'text': 80}, 16)
         """
-        return index_facts(self._searcher.index)
+        return index_facts(self.searcher.index)
 
     def refresh(self) -> None:
         """Show the current state of the index, which other processes may have changed. The encoder
         is kept."""
-        self._searcher = self._searcher.renew()
+        self.searcher = self.searcher.renew()
 
 
 def _several(ids: str | Iterable[str]) -> list[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK = 4096  # items of a block
 WIDEST = 1 << 24  # components that a vector may have
-FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "inode", "content_hash"})
+FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "inode", "device_number", "content_hash"})
 """Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"

@@ -25,13 +25,15 @@ FIELDS: dict[str, FieldType] = {
     "modified_ns": "integer",
     "changed_ns": "integer",
     "inode": "integer",
+    "device_number": "integer",
     "content_hash": "keyword",
 }
 """Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since
 1970, to the last digit, ``changed_ns`` the time at which the system last changed the file or its
 entry, which no program can set, ``inode`` the number of the file on its disk, and ``content_hash``
-the begin of the SHA-256 of the file: these tell a changed file from an unchanged one. The number of
-the disk is not kept, since each mount may give another."""
+the begin of the SHA-256 of the file: these tell a changed file from an unchanged one.
+``device_number`` is the number of the disk, which tells no change, since each mount may give
+another."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
@@ -58,7 +60,7 @@ def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
 def file_facts(state: FileState, digest: str) -> dict[str, Any]:
     """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
     of ``FIELDS``."""
-    size, modified, changed, inode, *_ = state
+    size, modified, changed, inode, device = state
     facts: dict[str, Any] = {"size": size}
     # A time may lie beyond the years 1 to 9999.
     with suppress(OverflowError, ValueError, OSError):
@@ -68,6 +70,7 @@ def file_facts(state: FileState, digest: str) -> dict[str, Any]:
         "modified_ns": modified,
         "changed_ns": changed,
         "inode": inode,
+        "device_number": device,
         "content_hash": digest,
     }
 
@@ -75,10 +78,8 @@ def file_facts(state: FileState, digest: str) -> dict[str, Any]:
 def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
     """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change
     time, or no inode."""
-    names = ("size", "modified_ns", "changed_ns", "inode")
-    told = dict(zip(names, state, strict=False))
-    known = {**told, "size": None, "modified_ns": None, **fields}
-    return all(known[name] == told[name] for name in names)
+    pairs = zip(("size", "modified_ns", "changed_ns", "inode"), state, strict=False)
+    return all(fields.get(name, None if name in STATE else now) == now for name, now in pairs)
 
 
 def state_of(path: Path | str) -> FileState:

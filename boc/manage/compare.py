@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice, product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from boc.inputs.archives import FileState
 from boc.inputs.file_facts import (
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from boc.manifest import Manifest
     from boc.plugins import Engine
 
-Change: TypeAlias = Literal["added", "changed", "moved", "same"]
-
 
 @dataclass(frozen=True)
 class Reuse:
-    """An ``item`` of the source whose vector the index holds, as the vector of ``donor``.
+    """An ``item`` of the source whose vector the index holds, as the vector of ``donor``. The
+    ``change`` is "added", "changed", "moved" or "same".
 
     ``state`` is the state of its file, read before its content; empty for a sentence, and for a
     file that cannot be looked at now. ``digest`` is the ``content_hash`` of the file if the state
@@ -42,7 +41,7 @@ class Reuse:
 
     item: Item
     donor: Item
-    change: Change
+    change: str
     digest: str | None = None
     state: FileState = ()
 
@@ -77,7 +76,11 @@ class SyncedFields:
         if values is None:
             rows = {}
             for key, item in changes.stored.items():
-                row = {name: item.fields[name] for name in own if name in item.fields}
+                row = {
+                    name: item.fields[name]
+                    for name in own
+                    if name in item.fields and name not in source.types
+                }
                 if row:
                     rows[key] = row
             moved = {
@@ -87,14 +90,7 @@ class SyncedFields:
             }
             values = Metadata({}, rows | moved)
         if source.types:
-            rows = {}
-            for item in source.items:
-                row = dict(values.of(item))
-                if table is None:
-                    row = {name: row[name] for name in row if name not in source.types}
-                    rows[item.id] = {**row, **item.fields}
-                else:
-                    rows[item.id] = {**item.fields, **row}
+            rows = {item.id: {**item.fields, **values.of(item)} for item in source.items}
             values = Metadata({}, rows)
         return cls(types, own, table is not None or bool(source.types), values)
 
@@ -132,12 +128,14 @@ class SyncedFields:
 
 @dataclass(frozen=True)
 class Changes:
-    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures
+    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (new pictures
     without a file) or as ``unreadable`` (their files are as they were when they could not be read).
 
     ``rewritten`` are the reuses whose rows have to be written again. ``stored`` are the items of
     the index by id. ``kept`` are the ids of pictures whose files cannot be looked at or read now.
     ``missing`` are the ids without an item in the source, but for ``vacated``, whose items moved.
+    ``away`` are, by the ids of missing pictures, the outermost folders of the source that are gone,
+    or in which nothing is seen on the device that the picture was on.
     ``states`` are the states of the files of new pictures. ``metadata`` is what the index is to
     hold."""
 
@@ -151,6 +149,7 @@ class Changes:
     kept: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
+    away: dict[str, str] = field(default_factory=dict)
     states: dict[str, FileState] = field(default_factory=dict)
 
     def keep(self, item: Item) -> None:
@@ -169,11 +168,18 @@ def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool)
     for item in index.items():
         stored[item.modality][item.id] = item
     changes = Changes(stored["image"] | stored["text"])
-    pictures = [item for item in source.items if item.modality == "image"]
-    compare_pictures(pictures, stored["image"], manifest.unreadable, changes)
+    compare_pictures(
+        [item for item in source.items if item.modality == "image"],
+        stored["image"],
+        manifest.unreadable,
+        changes,
+    )
     sentences = [item for item in source.items if item.modality == "text"]
-    here = {item.id for item in sentences}
-    donors = _Donors(stored["text"], lambda item: item.content, stored["text"].keys() - here)
+    donors = _Donors(
+        stored["text"],
+        lambda item: item.content,
+        stored["text"].keys() - {item.id for item in sentences},
+    )
     for item in sentences:
         donors.take(item.content, item, changes)
     changes.missing.extend(donors.missing_ids)
@@ -221,11 +227,12 @@ def compare_pictures(
         if state is None and old is not None:
             changes.keep(old)
         elif not state:
-            changes.lost.append(item)
+            if old is None:
+                changes.lost.append(item)
         elif old is None and state == tuple(unreadable.get(item.id, ())):
             changes.unreadable.append(item)
         elif old is not None and is_unchanged(state, old.fields):
-            change: Change = "same" if item.content == old.content else "moved"
+            change = "same" if item.content == old.content else "moved"
             changes.reuses.append(Reuse(item, old, change, state=state))
         else:
             digest = None
@@ -241,6 +248,29 @@ def compare_pictures(
             if not donors.take(digest, item, changes, state):
                 changes.states[item.id] = state
     changes.missing.extend(donors.missing_ids)
+    if not 0 < len(donors.missing_ids) < len(stored):
+        return  # nothing is missing, or this is another source
+    # A disk that is not mounted leaves an empty folder, or one on another device.
+    seen = set[tuple[str, object]]()
+    for item in items:
+        state = states[item.id]
+        if state != ():
+            known = stored.get(item.id, item)
+            device = known.fields.get("device_number", state and state[-1])
+            # None: indexes of earlier versions do not know the device.
+            seen.update(product(_folders(item.id), (device, None)))
+    for key in donors.missing_ids:
+        old = stored[key]
+        *outer, folder = _folders(key)
+        hidden = (folder, old.fields.get("device_number")) not in seen
+        # A file that is there was left out of the source.
+        if folder and hidden and not look(system_path(old.content)):
+            changes.away[key] = next((each for each in outer if (each, None) not in seen), folder)
+
+
+def _folders(key: str) -> list[str]:
+    """Return the folders of a picture in its source, the outermost first, which has no name."""
+    return [*accumulate(["", *key.split("/")[:-1]], "{}{}/".format)]
 
 
 def _content_hash(item: Item) -> str | None:
@@ -289,7 +319,6 @@ class _Donors:
         # Some items of equal content are looked at.
         some = list(islice(donors.values(), 64))
         missing = [one for one in some if one.id in self.missing_ids]
-        change: Change
         if not donors:
             changes.new.append(item)
             return False

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from boc.atomic_files import json_sha256
 from boc.errors import BocError, SourceError, note
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
-from boc.inputs.file_facts import FACTS, STATE
+from boc.inputs.file_facts import FACTS, STATE, look
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_sources
 from boc.manage.budgets import renew_budgets
@@ -30,7 +29,7 @@ from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, wri
 from boc.manage.stored import stored_rows
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, FieldType, Rows
+from boc.types import MODALITIES, Item, Rows
 
 if TYPE_CHECKING:
     from boc.plugins import Engine, IndexEditor
@@ -44,10 +43,11 @@ DELETED = 1000  # items deleted at a time
 class SyncReport:
     """The result of a sync: numbers of items added, changed, moved, removed, and left as they were.
 
-    ``encoded`` counts items that the encoder saw, ``missing`` items that the source lacks and
-    ``keep_missing`` kept. ``failed`` are (id, reason) of pictures that could not be read now,
-    ``unreadable`` the ids of pictures without a file, or that could not be read earlier and have
-    not changed since."""
+    ``encoded`` counts items that the encoder saw, ``missing`` items that the source lacks and that
+    were kept: by ``keep_missing``, or since their folders are away. ``failed`` are (id, reason) of
+    pictures that could not be read now, ``unreadable`` the ids of pictures without a file, or that
+    could not be read earlier and have not changed since. ``away`` are the numbers of pictures that
+    were kept by the folders that are gone or empty as a whole."""
 
     added: int = 0
     changed: int = 0
@@ -58,6 +58,7 @@ class SyncReport:
     encoded: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    away: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def up_to_date(self) -> bool:
@@ -74,7 +75,7 @@ def sync_index(
     metadata: Metadata | Path | str | None = None,
     images: Path | None = None,
     exclude: Sequence[str] | None = None,
-    keep_missing: bool = False,
+    keep_missing: bool | None = None,
     remove_many: bool = False,
     ocr: bool = False,
     device: str = "auto",
@@ -104,12 +105,14 @@ def sync_index(
         As in ``build_index``.
     exclude : sequence of str, optional
         As in ``build_index``; default: as the index.
-    keep_missing : bool, default=False
-        Keep items whose pictures or captions are not in the source; of several folders some may be
-        gone.
+    keep_missing : bool, optional
+        True: keep items whose pictures or captions are not in the source; of several folders some
+        may be gone. False: remove them. Default: remove them, but keep the pictures of folders that
+        are gone or empty as a whole, or in which nothing is seen on the device that they were on: a
+        disk may not be mounted.
     remove_many : bool, default=False
-        Remove missing items even if they are more than half of the index, which is an error
-        otherwise.
+        Remove missing items of all folders, even if they are more than half of the pictures or
+        captions of the index, or of one of several folders, which is an error otherwise.
     ocr : bool, default=False
         Read the words inside new and changed pictures, and pictures of which the index does not
         hold them yet; these count as changed.
@@ -134,7 +137,7 @@ def sync_index(
             _ = searcher.encoder  # EncoderError if it is another one
     manifest = searcher.index.manifest
     patterns = [*(manifest.exclude if exclude is None else exclude)]
-    items = open_sources(paths, images, patterns, detachable=keep_missing)
+    items = open_sources(paths, images, patterns, detachable=bool(keep_missing))
     if items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it "
@@ -166,27 +169,42 @@ def sync_index(
             level=3,
         )
     # What lies in folders that cannot be listed now may still be there.
-    gone = [key for key in changes.missing if not key.startswith(items.closed)]
+    away = changes.away if keep_missing is None and not remove_many else {}
+    gone = [key for key in changes.missing if key not in away and not key.startswith(items.closed)]
     if keep_missing:
         gone = []
-    elif 2 * len(gone) > len(changes.stored) and not remove_many:
-        raise BocError(
-            f"{len(gone)} of the {len(changes.stored)} items of {name} are missing (such as "
-            f"{gone[0]!r})",
-            "is a disk not mounted, or this another folder? Add <--missing remove-many> to remove "
-            "them, or <--missing keep> to keep them",
-        )
+
+    # Sentences of a table stay when a disk goes, so they do not count beside pictures; nor does one
+    # of several folders beside another.
+    def part(key: str) -> tuple[str, str]:
+        what = {"image": "pictures", "text": "captions"}[changes.stored[key].modality]
+        return what, key.partition("/")[0] if paths[1:] else name
+
+    totals = Counter(map(part, changes.stored))
+    for place, count in Counter(map(part, gone)).items():
+        if 2 * count > totals[place] and not remove_many:
+            raise BocError(
+                f"{count} of the {totals[place]} {' of '.join(place)} are missing (such as "
+                f"{gone[0]!r})",
+                "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
+                "remove them, or <--missing keep> to keep them",
+            )
     notes = {
         "unreadable": {item.id: manifest.unreadable[item.id] for item in changes.unreadable},
         "table_facts": manifest.table_facts if table is None else facts_among(table),
         "exclude": patterns,
     }
-    encoding = partial(_encoded, name, at, searcher, items.types, changes, ocr=ocr)
     show = progress_of(progress)
-    report = _apply(name, at, searcher, changes, gone, notes, encoding, show, chunk)
+    concepts = searcher.codec.reads_concepts or manifest.concept_dtype is not None
+
+    def encode(some: list[Item]) -> AbstractContextManager[Path]:
+        source = Source(some, types=items.types)
+        return encoded(name, at, source, searcher.encoder, show, concepts=concepts, ocr=ocr)
+
+    report = _apply(name, at, searcher, changes, gone, notes, encode, show, chunk)
     if report.encoded:
         renew_budgets(name, at)
-    return report
+    return replace(report, away=Counter(away.values()))
 
 
 def _apply(
@@ -196,18 +214,20 @@ def _apply(
     changes: Changes,
     gone: Sequence[str],
     notes: dict[str, Any],
-    encoding: Callable[[int, int, Progress], AbstractContextManager[FeatureFile]],
+    encode: Callable[[list[Item]], AbstractContextManager[Path]],
     progress: Progress,
     chunk: int,
 ) -> SyncReport:
     """Commit the changes of an index, in as many commits as there are chunks to encode.
 
     ``gone`` are the items to remove, ``notes`` the entries of the manifest that a sync writes.
+    ``encode`` makes a feature file of items, as ``encoded`` does.
     """
     backend = plugins.backend(at)
     index = searcher.index
     rewritten = changes.rewritten
     failed: list[tuple[str, str]] = []
+    removed = -len(changes.vacated)
     if not changes.new:
         clear(name, at)
     for start in range(0, max(1, len(changes.new)), chunk):
@@ -224,7 +244,8 @@ def _apply(
         with ExitStack() as stack:
             file = None
             if start < stop:
-                file = stack.enter_context(encoding(start, stop, progress))
+                path = stack.enter_context(encode(changes.new[start:stop]))
+                file = stack.enter_context(FeatureFile(path))
             editor = stack.enter_context(backend.edit(name))
             if backend.open(name).manifest != index.manifest:
                 raise BocError(
@@ -235,11 +256,13 @@ def _apply(
             if file is not None:
                 done += [key for modality in MODALITIES for key in file.ids(modality)]
                 failed += file.failures
+                paths = {item.id: item.path for item in changes.new}
                 for key, _ in file.failures:
-                    if key in changes.stored:
-                        leaving.append(key)
-                    if key in changes.states:
+                    # A file that has gone or changed meanwhile is left to the next sync.
+                    if look(paths[key]) == changes.states[key]:
                         notes["unreadable"][key] = list(changes.states[key])
+                        if key in changes.stored:
+                            leaving.append(key)
                 table = changes.metadata.table
                 deque(write_items(editor.put, file, searcher.codec, index.manifest, table), 0)
             for begin in range(0, len(leaving), DELETED):
@@ -247,8 +270,9 @@ def _apply(
             editor.commit(json_sha256([index.manifest.source, done, leaving]), **notes)
             index = backend.open(name)
             rewritten = []
+            removed += len(leaving)
     counts = Counter[str](reuse.change for reuse in changes.reuses)
-    bad = {key for key, _ in failed}
+    bad = dict(failed).keys()
     counts.update(
         "changed" if item.id in changes.stored else "added"
         for item in changes.new
@@ -258,36 +282,13 @@ def _apply(
         counts["added"],
         counts["changed"],
         counts["moved"],
-        len(gone) + len(bad & changes.stored.keys()),
+        removed,
         counts["same"],
         len(changes.missing) - len(gone),
         len(changes.new) - len(failed),
         failed,
         sorted({*(item.id for item in changes.lost), *notes["unreadable"]} - bad),
     )
-
-
-@contextmanager
-def _encoded(
-    name: str,
-    at: str,
-    searcher: Searcher,
-    types: Mapping[str, FieldType],
-    changes: Changes,
-    start: int,
-    stop: int,
-    progress: Progress,
-    *,
-    ocr: bool,
-) -> Iterator[FeatureFile]:
-    """Encode some of the new items to a feature file, which goes when the block succeeds."""
-    concepts = searcher.codec.reads_concepts or searcher.index.manifest.concept_dtype is not None
-    source = Source(changes.new[start:stop], types=types)
-    with (
-        encoded(name, at, source, searcher.encoder, progress, concepts=concepts, ocr=ocr) as path,
-        FeatureFile(path) as file,
-    ):
-        yield file
 
 
 def _rewrite(

@@ -1,7 +1,7 @@
 """Keep an index in line with its pictures: a sync whenever files change."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def watch(
     encoder: str | None = None,
     device: str = "auto",
     images: Path | None = None,
-    keep_missing: bool = False,
+    keep_missing: bool | None = None,
     stop: Callable[[], bool] = lambda: False,
     pace: Pace = Pace(),
     **options: Any,
@@ -47,16 +47,17 @@ def watch(
     """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is
     asked at each look.
 
-    ``notify`` gets the report of the first sync and of each that did something, and errors such as
-    of a disk that is not mounted, each once; then nothing is removed, and the sync is tried again.
+    ``notify`` gets the report of the first sync and of each that did something, or to which other
+    folders are away, and errors such as of a disk that is not mounted, each once; then nothing is
+    removed, and the sync is tried again.
     The other parameters and ``options`` are as in ``sync_index``. BocError if the package
     watchfiles is not installed, or the index does not exist.
     """
     paths = paths_of(source)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     error = ""
-    first = True
-    moments = Moments([*paths, *([images] if images else [])], stop, pace, some=keep_missing)
+    away: Mapping[str, int] | None = None
+    moments = Moments([*paths, *([images] if images else [])], stop, pace, some=bool(keep_missing))
     for _ in moments:
         try:
             searcher = searcher.renew()
@@ -75,13 +76,14 @@ def watch(
             error = str(failure)
             moments.patience = pace.again
         else:
-            if first or error or report.failed or not report.up_to_date:
+            if error or report.failed or report.away != away or not report.up_to_date:
                 notify(report)
             error = ""
-            first = False
+            away = report.away
             moments.patience = pace.every
 
 
+@dataclass
 class Moments:
     """The moments for a sync: at first, after each change, and when ``patience`` seconds have
     passed.
@@ -89,48 +91,41 @@ class Moments:
     While a place is missing, each second is one, unless ``some`` of them are enough.
     """
 
-    def __init__(
-        self,
-        places: Sequence[Path],
-        stop: Callable[[], bool],
-        pace: Pace = Pace(),
-        *,
-        some: bool = False,
-    ) -> None:
-        self._places = places
-        self._stop = stop
-        self._enough = any if some else all
-        self._pace = pace
-        self._looked = -pace.every
-        self.patience = pace.every
+    places: Sequence[Path]
+    stop: Callable[[], bool]
+    pace: Pace = Pace()
+    some: bool = False
+    patience: float = Pace.every
 
     def __iter__(self) -> Iterator[None]:
-        while not self._stop():
-            marks = _marks(self._places)
-            if not self._enough(mark is not None for mark in marks):
+        looked = -self.patience
+        enough = any if self.some else all
+        while not self.stop():
+            marks = _marks(self.places)
+            if not enough(mark is not None for mark in marks):
                 yield
-                time.sleep(self._pace.look / 1000)
+                time.sleep(self.pace.look / 1000)
                 continue
             for changes in self._changes():
-                late = time.monotonic() - self._looked > self.patience
-                if changes or late or _marks(self._places) != marks:
-                    self._looked = time.monotonic()
+                late = time.monotonic() - looked > self.patience
+                if changes or late or _marks(self.places) != marks:
+                    looked = time.monotonic()
                     yield
-                if self._stop() or _marks(self._places) != marks:
+                if self.stop() or _marks(self.places) != marks:
                     break  # another disk is mounted there, or no disk: watch that folder
 
     def _changes(self) -> Iterator[Collection[object]]:
         """Yield the files that changed; an empty set after a while without a change."""
         with needing("watching", "watch"):
             import watchfiles
-        roots = {_root(place) for place in self._places if place.exists()}
+        roots = {_root(place) for place in self.places if place.exists()}
         try:
             yield from watchfiles.watch(
                 *roots,
                 watch_filter=None,
-                debounce=self._pace.longest,
-                step=self._pace.quiet,
-                rust_timeout=self._pace.look,
+                debounce=self.pace.longest,
+                step=self.pace.quiet,
+                rust_timeout=self.pace.look,
                 yield_on_timeout=True,
             )
         except OSError as error:
@@ -141,14 +136,18 @@ class Moments:
             ) from error
 
 
-def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Return values that tell files and folders at these paths from others mounted there; None for
-    nothing."""
-    marks: list[tuple[int, int] | None] = []
+def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
+    """Return values that tell files and folders at these paths, and what is mounted below, from
+    others mounted there; None for nothing."""
+    marks: list[tuple[object, ...] | None] = []
+    table = Path("/proc/self/mountinfo")  # of Linux
+    mounts = table.read_text(errors="replace").splitlines() if table.exists() else []
     for place in places:
         try:
             at = _root(place).stat()
-            marks.append((at.st_dev, at.st_ino) if place.exists() else None)
+            below = f"{_root(place).resolve()}/".replace(" ", "\\040")
+            mark = (at.st_dev, at.st_ino, *(line for line in mounts if below in line))
+            marks.append(mark if place.exists() else None)
         except OSError:
             marks.append(None)
     return marks

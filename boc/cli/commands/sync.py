@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @click.option(
     "--missing",
     type=click.Choice(["remove", "remove-many", "keep"]),
-    default="remove",
-    help="For files that are gone.",
+    help="For files that are gone [default: keep those of folders that are gone or empty, remove "
+    "others].",
 )
 @click.option(
     "--watch",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def command(
     name: str,
     sources: tuple[Path, ...],
-    missing: str,
+    missing: str | None,
     watching: bool,
     **keywords: Any,
 ) -> None:
@@ -52,8 +52,9 @@ def command(
     words inside new and changed pictures, and those not read yet.
 
     Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more
-    than half of the index would be removed. --missing keep keeps items whose files are gone, such
-    as those of a detached disk.
+    than half of the pictures or captions would be removed. Pictures of a folder below that is gone
+    or empty as a whole are kept, and the folder is named; --missing remove removes them. --missing
+    keep keeps all items whose files are gone, such as those of a detached disk.
 
     With --watch a line is printed for each sync that changed something, and the encoder stays
     loaded.
@@ -67,7 +68,7 @@ def command(
     if not options.on_command_line("encoder"):
         keywords["encoder"] = None
     keywords["exclude"] = keywords["exclude"] or None
-    keywords["keep_missing"] = missing == "keep"
+    keywords["keep_missing"] = {"keep": True, "remove": False}.get(missing or "")
     if not watching:
         from boc.manage.sync import sync_index
 
@@ -110,6 +111,13 @@ def _print(name: str, report: SyncReport) -> None:
     parts.append(f"{report.same:,} as they were")
     state = " is up to date" if report.up_to_date else ""
     click.echo(f"{name}{state}: {', '.join(parts)}")
+    if report.away:
+        folders = map(options.plain, list(report.away)[: options.FEW])
+        click.echo(
+            f"{len(report.away)} folders are away (such as {', '.join(folders)}), so their "
+            "pictures are kept; mount the disk, or remove them with --missing remove",
+            err=True,
+        )
     if report.unreadable:
         click.echo(
             f"{len(report.unreadable)} pictures are not in the index, since they have no file or "

@@ -43,6 +43,7 @@ def test_file_facts(tmp_path: Path) -> None:
         "modified_ns": 1_600_000_000_123_456_789,
         "changed_ns": (tmp_path / "a.jpg").stat().st_ctime_ns,
         "inode": (tmp_path / "a.jpg").stat().st_ino,
+        "device_number": (tmp_path / "a.jpg").stat().st_dev,
         "content_hash": "ba7816bf8f01cfea414140de5dae2223",  # FIPS 180-2, appendix B.1
     }
     for name, value in facts.items():

@@ -246,7 +246,7 @@ def test_remove_many(encoder: Counting, files: Files, at: str) -> None:
     assert sync_index("x", files.folder, at=at, keep_missing=True).missing == 3
     assert len(held("x", at)) == 6
     (files.folder / "3.png").unlink()
-    with pytest.raises(BocError, match="4 of the 6 items of x are missing"):
+    with pytest.raises(BocError, match="4 of the 6 pictures of x are missing"):
         sync_index("x", files.folder, at=at)
     assert len(held("x", at)) == 6
     assert sync_index("x", files.folder, at=at, remove_many=True).removed == 4
