@@ -137,8 +137,8 @@ class Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
-    """Return values that tell files and folders at these paths, and what is mounted below, from
-    others mounted there; None for nothing."""
+    """Return values that tell files and folders at these paths, and mounts below them, from others
+    mounted there; None for nothing."""
     marks: list[tuple[object, ...] | None] = []
     table = Path("/proc/self/mountinfo")  # of Linux
     mounts = table.read_text(errors="replace").splitlines() if table.exists() else []
