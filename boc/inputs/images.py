@@ -220,8 +220,11 @@ def is_picture(value: object) -> bool:
     if isinstance(value, (str, Path)):
         return Path(value).suffix.lower() in suffixes() and not Path(value).is_dir()
     # PIL images and numpy arrays have an interface of arrays.
-    in_memory = isinstance(value, (bytes, bytearray, memoryview))
-    return in_memory or hasattr(value, "read") or hasattr(value, "__array_interface__")
+    return (
+        isinstance(value, (bytes, bytearray, memoryview))
+        or hasattr(value, "read")
+        or hasattr(value, "__array_interface__")
+    )
 
 
 @contextmanager

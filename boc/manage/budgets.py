@@ -206,8 +206,10 @@ class _Nearest:
 
     def truth(self) -> list[list[str]]:
         """Return the ids for each query."""
-        pairs = zip(self._ids, self._scores > -np.inf, strict=True)
-        return [ids[exist].tolist() for ids, exist in pairs]
+        return [
+            ids[exist].tolist()
+            for ids, exist in zip(self._ids, self._scores > -np.inf, strict=True)
+        ]
 
 
 def _sample_of(

@@ -28,10 +28,10 @@ def is_copy(path: Path) -> bool:
 
 def pack(folder: Path, path: Path) -> None:
     """Write the files of the index in ``folder`` to the archive ``path``."""
-    files = sorted(file for file in folder.rglob("[!.]*") if file.is_file())
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for file in files:
-            archive.write(file, file.relative_to(folder.parent))
+        for file in sorted(folder.rglob("[!.]*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(folder.parent))
 
 
 @contextmanager

@@ -89,8 +89,13 @@ def fit_code(
                 raise FeatureFileError(
                     f"{file.path}: holds no concept vectors; extract it again, with concepts",
                 )
-            vectors = np.concatenate([row.vectors for row in rows])
-            samples.append(Embeddings(modality, vectors, Ragged.concatenate(sets)))
+            samples.append(
+                Embeddings(
+                    modality,
+                    np.concatenate([row.vectors for row in rows]),
+                    Ragged.concatenate(sets),
+                ),
+            )
         elif count:
             share = math.ceil(codec.sample_rows(total) * count / total)
             without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)

@@ -132,8 +132,12 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]
-        triples = zip(keys, file.sentences, owners, strict=True)
-        items.append([Item(key, "text", sentence, owner) for key, sentence, owner in triples])
+        items.append(
+            [
+                Item(key, "text", sentence, owner)
+                for key, sentence, owner in zip(keys, file.sentences, owners, strict=True)
+            ],
+        )
     key, count = Counter(item.id for each in items for item in each).most_common(1)[0]
     if count > 1:
         raise SourceError(

@@ -4,6 +4,7 @@ model of what the index is to hold."""
 import subprocess
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from boc.errors import BocError, BocWarning
 from boc.inputs import sources
 from boc.manage import sync
 from boc.manage.sync import sync_index
+from boc.types import Rows
 from tests.boc.manage.collections_of_files import Counting, Files, held, new
 from tests.boc.manage.test_watch import until, watching
 from tests.helpers import boc
@@ -236,6 +238,36 @@ def test_single_files_are_removed_below_and_beside_a_disk(
     files.do(("delete", "disk/2.png"))
     report = sync_index("x", files.folder, at=at)
     assert (report.removed, report.missing, report.encoded) == (1, 0, 0)
+
+
+def test_an_index_that_knows_no_device_goes_by_folders(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
+    """As indexes of earlier versions are."""
+    new("x", files.folder, at)
+    index = plugins.backend(at).open("x")
+    items = []
+    for item in index.items():
+        known = {key: value for key, value in item.fields.items() if key != "device_number"}
+        items.append(replace(item, fields=known))
+    ids = [item.id for item in items]
+    with plugins.backend(at).edit("x") as editor:
+        editor.put(Rows(items, index.terms(ids), index.vectors(ids), None))
+        editor.commit("ab" * 32)
+    disk = files.folder / "disk"
+    store = disk.rename(tmp_path / "store")
+    assert sync_index("x", files.folder, at=at).away == {"disk/": 4}
+    store.rename(disk)
+    files.do(("delete", "disk/0.png"))
+    assert sync_index("x", files.folder, at=at).removed == 1
+    for i in range(1, 4):
+        files.do(("delete", f"disk/{i}.png"))
+    files.write(disk / "other.png", "in place of all others")
+    report = sync_index("x", files.folder, at=at)
+    assert (report.added, report.removed, report.away) == (1, 3, {})
 
 
 def test_an_excluded_folder_is_not_away(encoder: Counting, files: Files, at: str) -> None:
