@@ -174,7 +174,7 @@ def test_feature_file_round_trip(
                     )
                     assert not mapped.flags.writeable or mapped.size == 0
                 assert np.array_equal(
-                    file.offsets(modality),
+                    file.memory_map(modality, "offsets"),
                     whole.embeddings.concepts.offsets,
                 )
         assert [entry.name for entry in Path(folder).iterdir()] == ["f.h5"]
