@@ -447,6 +447,28 @@ def test_server_stays_away(place: Place) -> None:
     assert place.proxy.count["bulk"] > before
 
 
+@ON_EACH
+@pytest.mark.parametrize("path", ["/_refresh", "/_search"])
+def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str) -> None:
+    """The process lives on, and so would the claim. Another load continues."""
+    place.options = "?patience=1"
+    place.moment(place.proxy.close)
+    place.fails()
+    place.proxy.open()
+    claims: list[str] = []
+
+    def cut(_: int, requested: str) -> None:
+        claims.extend(re.findall("/_doc/boc:load:1", requested))
+        if claims and path in requested:
+            raise ConnectionError
+
+    place.proxy.before = cut
+    place.fails()
+    assert claims
+    place.proxy.before = lambda number, path: None
+    place.finishes()
+
+
 def be_away(place: Place) -> None:
     """Refuse connections and cut those that are open, for some seconds."""
     place.proxy.close()
