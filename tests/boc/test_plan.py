@@ -1,6 +1,7 @@
 """The plan of a search, and the numbers that it is made from."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,25 @@ def test_all_lists_up_to_a_page_have_the_same_candidates(k: int, rm: float) -> N
         found = candidates(k, rm, planned=True, by_vectors=by_vectors)
         least = candidates(k if k > 40 else of, rm, planned=False)
         assert found == (least if k > 40 else max(40, least))
+
+
+@given(
+    n_terms=st.integers(0, 500),
+    depth=st.integers(0, 3000),
+    list_length=st.integers(0, 10**5),
+    compact=st.booleans(),
+)
+def test_each_term_reads_its_list_and_each_candidate_its_vector(
+    n_terms: int,
+    depth: int,
+    list_length: int,
+    compact: bool,
+) -> None:
+    cost = partial(postings_read, list_length=list_length, compact=compact)
+    assert cost(0, 0) == 0
+    per_term = list_length + 3 if compact else list_length
+    assert cost(n_terms + 1, depth) == cost(n_terms, depth) + per_term
+    assert cost(n_terms, depth + 1) == cost(n_terms, depth) + (1 if compact else 10)
 
 
 @given(

@@ -1,18 +1,20 @@
-"""Unit rows against a loop in double precision."""
+"""Rows of vectors against loops in double precision."""
 
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boc.vectors import unit_rows
+from boc.vectors import are_plain, plain_rows, unit_rows
 
 NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32)
+TYPES = st.sampled_from([np.float32, np.float64, np.float16, np.int16, np.bool_, ">f4"])
+ROWS = TYPES.flatmap(lambda dtype: arrays(dtype, st.tuples(st.integers(0, 3), st.integers(1, 3))))
 
 
 @given(
@@ -33,6 +35,28 @@ def test_unit_rows(rows: NDArray[Any]) -> None:
             [x / length if length else 0.0 for x in row],
             abs=2e-6,
         )
+
+
+@example(rows=np.ones((2, 3), np.float32), transposed=True, width=2)
+@given(rows=ROWS, transposed=st.booleans(), width=st.integers(1, 3))
+def test_plain_rows_are_contiguous_finite_float32(
+    rows: NDArray[Any],
+    transposed: bool,
+    width: int,
+) -> None:
+    rows = rows.T if transposed else rows
+    count, dim = rows.shape
+    squares = sum(float(x) ** 2 for row in rows.tolist() for x in row)
+    assume(not 1e38 < squares < 1e39)  # the bound of float32, where rounding decides
+    finite = squares < 1e39
+    kept = rows.dtype == np.dtype("=f4") and rows.flags.c_contiguous
+    assert are_plain(rows, width) == (kept and finite and count > 0 and dim == width)
+    assert not are_plain(rows.tolist(), width)
+    if finite:
+        plain = plain_rows(rows, dim, "queries")
+        assert plain.dtype == np.float32
+        assert np.array_equal(plain, rows.astype(np.float32))
+        assert are_plain(plain, dim) == (count > 0)
 
 
 def test_unit_rows_of_nothing() -> None:

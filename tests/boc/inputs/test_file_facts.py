@@ -4,6 +4,7 @@ for others."""
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ def test_a_state_sees_every_change(tmp_path: Path) -> None:
         path.write_text("xx")
         os.utime(path, (5, 5))
         assert not is_unchanged(state_of(str(path)), facts)
+
+
+def test_a_settled_state_is_older_than_a_tick_of_any_clock(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    changed = settled_state(tmp_path / "a")[2]
+    assert time.time_ns() - changed >= 2 * 10**9 / 100  # two ticks at the coarsest, of 100 Hz
 
 
 @pytest.mark.parametrize(

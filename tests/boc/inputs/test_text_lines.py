@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from boc.errors import LeftOut, SourceError
-from boc.inputs.text_lines import read_ids, text_lines
+from boc.inputs.text_lines import check_text, read_ids, text_lines
 
 IDS = st.text(min_size=1).filter(
     lambda key: "\n" not in key and not key.endswith("\r") and _whole(key),
@@ -37,6 +37,15 @@ def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: b
         path = Path(folder) / "ids.txt"
         path.write_bytes(data.encode())
         assert read_ids(path) == ids
+
+
+@given(cells=st.lists(st.text(st.sampled_from("aé猫\0\ud83d\ude00\U0001f600"), max_size=3)))
+@example(["a", "\ud83d"])
+@example(["a", "\0é"])
+def test_text_is_stored_if_it_is_utf8_without_nul(cells: list[str]) -> None:
+    fault = check_text(cells) or ""
+    assert ("NUL" in fault) == any("\0" in cell for cell in cells)
+    assert bool(fault) == any("\0" in cell or not _whole(cell) for cell in cells)
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:

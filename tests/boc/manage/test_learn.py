@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, global_code
@@ -12,6 +14,20 @@ from boc.inputs.features import FeatureFiles
 from boc.manage.learn import fit_code, held_out
 from boc.types import MODALITIES, Batch, Embeddings, Item
 from tests.oracles import random_units, write_features
+
+
+@given(count=st.integers(0, 3000))
+@example(249)
+@example(250)
+@example(1250)
+def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int) -> None:
+    rows = held_out(count)
+    assert len(rows) <= min(250, count / 5)
+    assert len(rows) + 1 > min(250, count / 5) or count < 250
+    assert bool(len(rows)) == (count >= 250)
+    gaps = np.diff([*rows, count])
+    assert rows[:1].sum() == 0
+    assert np.ptp(gaps) <= 1 if len(rows) else not len(gaps)
 
 
 def test_code_is_learned_from_evenly_spread_items(
