@@ -198,10 +198,12 @@ def make_library(home: Path) -> None:
         "--set=epochs=2",
         "--set=batch_size=8",
     )
-    for command in (
-        ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
-        (*train, *(f"--set={size}" for size in sizes)),
-        ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
-        ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
-    ):
-        run(*command)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_to_torch(patch)
+        for command in (
+            ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
+            (*train, *(f"--set={size}" for size in sizes)),
+            ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
+            ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
+        ):
+            run(*command)

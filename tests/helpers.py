@@ -18,6 +18,8 @@ from PIL import Image, ImageDraw
 from boc.cli import main
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+DEMO_MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
+"""A small TERAN with its eyes, in ONNX."""
 
 
 def draw_pictures(folder: Path, count: int) -> Path:
