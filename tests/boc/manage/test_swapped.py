@@ -219,7 +219,7 @@ def test_thumbnails_of_swapped_pictures(
     before = thumbnails()
     first = [pixel for _, pixel in before]
     assert thumbnails() == before
-    for one, other in random.Random(0).choices([*combinations(range(6), 2)], k=60):
+    for one, other in combinations(range(6), 2):
         order[one], order[other] = order[other], order[one]
         if kind == "tar":
             write(order)
