@@ -167,6 +167,17 @@ def test_uploads_wrong_or_too_large(
     )
 
 
+def test_a_picture_may_be_as_large_as_the_limits(searcher: Searcher, tmp_path: Path) -> None:
+    data = picture()
+    height, width, _ = np.asarray(Image.open(io.BytesIO(data))).shape
+    for upload in (len(data) - 1, len(data)):
+        for pixels in (width * height - 1, width * height):
+            client = client_of(searcher, tmp_path, upload=upload, pixels=pixels)
+            answer = client.post("/api/search", files={"image": ("x.png", data)})
+            allowed = upload == len(data) and pixels == width * height
+            assert answer.status_code == (200 if allowed else 413)
+
+
 def test_decompression_bombs(client: TestClient) -> None:
     rows = zlib.compress(
         b"\0" * (1 + 3 * 60_000) * 100,

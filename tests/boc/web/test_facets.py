@@ -77,6 +77,17 @@ def test_facets_of_a_library(client: TestClient, searcher: Searcher) -> None:
         assert {int(each["value"]): each["count"] for each in year["values"]} == held
 
 
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: int) -> None:
+    answer = client.get("/api/library", params={"k": 100}).json()
+    pages = [
+        client.get("/api/library", params={"skip": skip, "k": size}).json()["hits"]
+        for skip in range(0, answer["pictures"], size)
+    ]
+    assert [hit for page in pages for hit in page] == answer["hits"]
+    assert len(answer["hits"]) == answer["pictures"] > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
