@@ -103,7 +103,6 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
     float32 (N, d).
     """
-    check_metric(metric)
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
 
     def score(i: int) -> Floats:
