@@ -36,6 +36,7 @@ from boc.search.queries import parse_text
 from encoders.regions.precomputed import ScanRegions, load_files
 from tests.boc.inputs.test_vector_files import FORMS
 from tests.fuzz.mutations import FORGED, damaged, verdict
+from tests.helpers import DEMO_MODEL
 
 pytestmark = pytest.mark.slow
 Use = Callable[[Path], object]
@@ -352,7 +353,7 @@ def test_a_model_or_index_of_pipes_and_devices_is_refused(
 ) -> None:
     """Nobody may ever write to a pipe, and a device may never end."""
     shutil.copytree(
-        library / "model",
+        DEMO_MODEL,
         tmp_path / "model",
     )
     shutil.copytree(
@@ -370,7 +371,7 @@ def test_a_model_or_index_of_pipes_and_devices_is_refused(
         if path.parent.name == "model":
             became = verdict(
                 lambda: encoder(
-                    f"tern:{tmp_path / 'model'}",
+                    f"teran:{tmp_path / 'model'}",
                     "cpu",
                 ).encode_texts(["a dog"]),
                 "read",

@@ -22,6 +22,7 @@ from boc.plugins import encoder
 from tests.encoders.test_clip import tiny_clip
 from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_indexes import ODD
+from tests.helpers import DEMO_MODEL
 
 SAFETENSORS = "model.safetensors"
 
@@ -85,10 +86,10 @@ def use(spec: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    ["tern", "clip"],
+    ["tern", "teran", "clip"],
 )
 def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kind: str) -> None:
-    sound = library / "model"
+    sound = DEMO_MODEL if kind == "teran" else library / "model"
     if kind == "clip":
         sound = tmp_path / "sound"
         sound.mkdir()

@@ -50,6 +50,19 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
     assert again.stdout.startswith("mine is up to date")
 
 
+def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'index'}"
+    one, other = (tmp_path / name for name in ("one.npy", "other.npy"))
+    np.save(one, np.eye(4, dtype=np.float32))
+    np.save(other, np.eye(4, dtype=np.float32)[:3])
+    build_index("mine", one, at=at)
+    with pytest.raises(BocError, match="has an index 'mine' of something else"):
+        build_index("mine", other, at=at)
+    assert len(list(Searcher.open("mine", at).index.items())) == 4
+    build_index("mine", other, at=at, replace=True)
+    assert len(list(Searcher.open("mine", at).index.items())) == 3
+
+
 def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "captions.npy", np.eye(4, dtype=np.float32)[:3])
