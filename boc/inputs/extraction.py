@@ -197,17 +197,17 @@ class Extraction:
             if captions:
                 batches.append(RegionBatch(captions))
             return batches, failed
+        encoded: list[tuple[list[Item], Embeddings]] = []
         if pictures:
-            batches.append(self._batch(pictures, self.encoder.encode_images(values)))
+            encoded.append((pictures, self.encoder.encode_images(values)))
         if captions:
-            embeddings = self.encoder.encode_texts([item.content for item in captions])
-            batches.append(self._batch(captions, embeddings))
+            texts = [item.content for item in captions]
+            encoded.append((captions, self.encoder.encode_texts(texts)))
+        for usable, embeddings in encoded:
+            if embeddings.concepts is None or not self.concepts:
+                embeddings = Embeddings(embeddings.modality, embeddings.vectors)
+            batches.append(Batch(usable, embeddings))
         return batches, failed
-
-    def _batch(self, items: list[Item], embeddings: Embeddings) -> Batch:
-        if embeddings.concepts is None or not self.concepts:
-            embeddings = Embeddings(embeddings.modality, embeddings.vectors)
-        return Batch(items, embeddings)
 
 
 @dataclass(frozen=True)

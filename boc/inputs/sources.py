@@ -250,7 +250,8 @@ def open_folders(
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_check_folder(folder), table, begin, exclude)
+            _check_folder(folder)
+            one = _folder(folder, table, begin, exclude)
             if not one.items:
                 raise SourceError(
                     f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); "
@@ -271,14 +272,13 @@ def open_folders(
     return Source(*table.join(folders[0], items), closed=closed)
 
 
-def _check_folder(folder: Path) -> Path:
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir() and not (is_archive(folder) and folder.exists()):
         what = "is no folder" if folder.exists() else "no such folder"
         raise SourceError(
             f"{folder}: {what}; several sources must all be folders or tar archives, or feature "
             "files",
         )
-    return folder
 
 
 @dataclass
