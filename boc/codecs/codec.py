@@ -286,8 +286,8 @@ def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without retired ones. BocError for one without its neutral
-    value."""
+    """Return a step's parameters without retired ones. BocError for a retired one with another
+    value than its neutral value."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:

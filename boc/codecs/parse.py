@@ -188,7 +188,7 @@ class Code:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments with other values than their defaults, in the order of the fields."""
+        """Arguments whose values differ from the defaults, in the order of the fields."""
         return {
             field.name: value
             for field in fields(self)[1:]

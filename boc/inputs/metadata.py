@@ -441,6 +441,6 @@ def _date(text: str) -> str:
 
 
 def _known(types: Mapping[str, FieldType]) -> str:
-    """Say which fields an index has, for an error."""
+    """Return the fields of an index in words, for an error."""
     names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
     return f"it has: {names}" if names else "it was made without metadata"

@@ -58,10 +58,10 @@ def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
 def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
-    A scale is the largest magnitude of its row / 127; the error of a component is at most half of
-    it, but for float32. Rows that were rounded are rounded to the same again. Rows of components
-    below about 2**-119 become zeros, with scale 0; rows with NaN, infinity or the largest float32
-    become NaN.
+    A scale is the largest magnitude of its row / 127. The error of a component is at most half of
+    the scale, and the rounding of float32. Rows that were rounded are rounded to the same again.
+    Rows of components below about 2**-119 become zeros, with scale 0; rows with NaN, infinity or
+    the largest float32 become NaN.
     """
     most = np.abs(rows).max(axis=1, initial=0)
     scales = most.astype(np.float32) / LARGEST

@@ -1,4 +1,5 @@
-"""Dual encoders of the ``transformers`` library, on torch: the reference, and on a GPU."""
+"""Dual encoders of the ``transformers`` library on torch: the reference for networks in ONNX, and
+the encoders of a GPU."""
 
 from collections.abc import Sequence
 from pathlib import Path

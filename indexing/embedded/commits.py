@@ -63,7 +63,7 @@ class Commit:
 
     def inside(self, folder: str) -> Files:
         """Return the files in a folder."""
-        return {name: told for name, told in self.files.items() if name.startswith(f"{folder}/")}
+        return {name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/")}
 
     def to_json(self) -> str:
         raw = {
@@ -187,14 +187,15 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
-    """Rename a finished folder to the name given by its contents."""
+    """Rename a finished folder to the name given by its contents. Return the name, and the files
+    with their paths from the parent of the folder."""
     name = f"{kind}-{name_of(files)}"
     home = stage.parent
     if (home / name).exists():
         fs.remove(stage if _whole(home / name, files) else home / name)
     if stage.exists():
         fs.rename(stage, home / name)
-    return name, {f"{name}/{file}": told for file, told in files.items()}
+    return name, {f"{name}/{file}": entry for file, entry in files.items()}
 
 
 def load_codec(home: Path, commit: Commit) -> dict[str, NDArray[Any]]:
@@ -220,12 +221,12 @@ def check(home: Path, commit: Commit) -> None:
     """
     known = _read_checks(home)
     stamps = {}
-    for name, told in commit.files.items():
+    for name, entry in commit.files.items():
         path = home / name
         stamps[name] = stamp(path)
-        if stamps[name][0] != told[0]:
+        if stamps[name][0] != entry[0]:
             raise ManifestError(f"{path}: missing or cut short", DAMAGED)
-        if known.get(name) != stamps[name] and sha256(path) != told[1]:
+        if known.get(name) != stamps[name] and sha256(path) != entry[1]:
             raise ManifestError(f"{path}: its bytes have changed since they were written", DAMAGED)
     if any(known.get(name) != mark for name, mark in stamps.items()):
         _remember(home, stamps)

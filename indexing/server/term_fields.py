@@ -134,8 +134,8 @@ class SparseVector(Strategy):
 
 
 class RankFeatures(Strategy):
-    """``rank_features``, queried with ``linear``: the default, saturation, depends on the other
-    documents."""
+    """``rank_features``, queried with ``linear``. The score of the default, ``saturation``, depends
+    on other documents."""
 
     name = "rank_features"
 

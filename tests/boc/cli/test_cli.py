@@ -305,7 +305,7 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     )
 
 
-def test_indexing_again_does_nothing(home: Path) -> None:
+def test_a_repeated_index_command_changes_no_file(home: Path) -> None:
     before = files(home / "index")
     result = run(
         "index",

@@ -364,7 +364,7 @@ def test_ensemble_of_moved_pictures(models: list[Path], tmp_path: Path) -> None:
     assert Gallery.of(models[0], elsewhere).images == IMAGES
 
 
-def test_what_cannot_be_scored_is_refused(
+def test_files_without_vectors_or_concepts_cannot_be_scored(
     models: list[Path],
     library: Path,
     tmp_path: Path,

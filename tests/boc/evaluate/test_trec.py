@@ -47,7 +47,7 @@ def measure(run: Path, qrels: Path, *measures: Any) -> list[float]:
         unique=True,
     ),
 )
-def test_a_run_keeps_the_order_of_hits_whatever_their_ids_and_ties(
+def test_a_run_keeps_the_order_of_hits(
     tmp_path_factory: pytest.TempPathFactory,
     scores: list[float],
     ids: list[str],
