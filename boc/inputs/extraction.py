@@ -197,7 +197,7 @@ class Extraction:
             if captions:
                 batches.append(RegionBatch(captions))
             return batches, failed
-        encoded: list[tuple[list[Item], Embeddings]] = []
+        encoded = []
         if pictures:
             encoded.append((pictures, self.encoder.encode_images(values)))
         if captions:

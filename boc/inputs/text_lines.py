@@ -83,6 +83,6 @@ def check_text(text: str) -> str | None:
     """Return the fault of a text that is to be stored, or None."""
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"
-    if not text.isascii() and text.encode(errors="ignore").decode() != text:
+    if text.encode(errors="ignore").decode() != text:
         return f"not UTF-8 ({text[:60]!a}); save the file as UTF-8"
     return None

@@ -188,7 +188,7 @@ def build_index(
                 codec,
                 rm or DEFAULT_RM,
                 rerank=rerank or "dot",
-                vectors=vectors,
+                vectors=vectors or getattr(file, "stored_as", None),
                 concepts=concepts,
                 metadata=table,
             )

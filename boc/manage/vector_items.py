@@ -37,9 +37,9 @@ class _Part(NamedTuple):
 class VectorItems:
     """The items of files of ``boc.inputs.vector_files``, and their vectors.
 
-    Vectors get unit length and are stored as float16; where their length counts it stays, and they
-    are float32. ``failures`` are ids and reasons of rows that cannot be used. SourceError if the
-    files do not belong together.
+    Vectors get unit length; where their length counts it stays. ``stored_as`` is the type in which
+    an index stores them by default: float16, or float32 where their length counts. ``failures`` are
+    ids and reasons of rows that cannot be used. SourceError if the files do not belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -55,8 +55,8 @@ class VectorItems:
         source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
         self.path = paths[0]
         self.failures: list[tuple[str, str]] = []
-        dtype = "float32" if any(file.exact for file in files) else "float16"
-        self.header = Header("embeddings", spec, json_sha256(width), width, dtype, source)
+        self.stored_as = "float32" if any(file.exact for file in files) else "float16"
+        self.header = Header("embeddings", spec, json_sha256(width), width, "float32", source)
         self._parts = []
         for file, items in zip(files, lists, strict=True):
             usable = np.ones(len(items), bool)

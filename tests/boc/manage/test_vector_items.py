@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from boc import Searcher, build_index
 from boc.errors import BocError, SourceError
+from boc.names import VECTOR_DTYPES, VectorDtype
+from boc.types import Embeddings
 from tests.helpers import boc
+from tests.oracles import same_matrix
 
 
 def pairs(
@@ -48,6 +51,20 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
         searcher.search("a dog")
     again = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
     assert again.stdout.startswith("mine is up to date")
+
+
+@pytest.mark.parametrize("dtype", VECTOR_DTYPES)
+def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype) -> None:
+    rows = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    at = f"file:{tmp_path / 'index'}"
+    build_index("mine", tmp_path / "rows.npy", at=at, code="scalar:6", vectors=dtype)
+    searcher = Searcher.open("mine", at)
+    ids = [str(row) for row in range(len(rows))]
+    rounded = searcher.index.vectors(ids).astype(np.float32)
+    terms = searcher.codec.encode_documents(Embeddings("image", rounded))
+    assert same_matrix(searcher.index.terms(ids), terms)
+    assert not same_matrix(terms, searcher.codec.encode_documents(Embeddings("image", rows)))
 
 
 def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path) -> None:
