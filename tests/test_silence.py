@@ -15,13 +15,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.helpers import draw_pictures
+from tests.helpers import DEMO_MODEL, draw_pictures
 
 pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
 
 pytestmark = pytest.mark.slow
 
-MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
 TRACING = ["strace", "-f", "-I", "2", "-e", "trace=connect,sendto,sendmsg,sendmmsg,openat"]
 HEAVY = {"torch", "transformers", "huggingface_hub", "nltk", "torchvision"}
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "howto" / "upgrade.md").read_text(
@@ -122,10 +121,13 @@ def test_commands_are_silent(tmp_path: Path) -> None:
     reading = ["--ocr"] if find_spec("rapidocr") else []
     more = draw_pictures(tmp_path / "more", 12).parent / "images"  # six of them are new
     for words, network in (
-        (("index", "t", pictures, "--encoder", MODEL, *reading, *at), ["onnxruntime"]),
+        (("index", "t", pictures, "--encoder", DEMO_MODEL, *reading, *at), ["onnxruntime"]),
         (("search", "t", "a dog", *at), ["onnxruntime"]),
         (("sync", "t", more, *at), ["onnxruntime"]),
-        (("extract", pictures, "-o", tmp_path / "vectors.h5", "--encoder", MODEL), ["onnxruntime"]),
+        (
+            ("extract", pictures, "-o", tmp_path / "vectors.h5", "--encoder", DEMO_MODEL),
+            ["onnxruntime"],
+        ),
     ):
         assert watched.start(*words).wait() == 0, watched.said.read_text()
         watched.check(*network)

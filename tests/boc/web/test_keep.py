@@ -11,12 +11,11 @@ from boc import Searcher, build_index, plugins
 from boc.errors import BackendError
 from boc.manage.sync import sync_index
 from tests.boc.web.test_api import client_of
-from tests.helpers import boc, draw_pictures, run
+from tests.helpers import DEMO_MODEL, boc, draw_pictures, run
 
 pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
 routes = pytest.importorskip("boc.web.routes", reason="the page needs the extra web")
 
-MODEL = Path(__file__).resolve().parents[3] / "demo" / "model"
 TOKEN = {"Authorization": "Bearer secret"}
 
 
@@ -28,7 +27,7 @@ def pictures(tmp_path: Path) -> Path:
     for number in range(6):
         shutil.move(folder / f"{number:03d}.png", tmp_path / "pictures")
     at = f"file:{tmp_path / 'at'}"
-    build_index("photos", tmp_path / "pictures", encoder=str(MODEL), at=at)
+    build_index("photos", tmp_path / "pictures", encoder=str(DEMO_MODEL), at=at)
     return tmp_path / "pictures"
 
 
