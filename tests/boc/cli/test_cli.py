@@ -490,6 +490,7 @@ def test_extract_settings(library: Path, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.usefixtures("left_to_torch")
 def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = run(
