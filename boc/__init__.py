@@ -1,7 +1,7 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are public: ``boc.open("photos")``. Each is loaded on first use, so that ``import
-boc`` stays light.
+The names below are public: ``boc.open("photos")``. Each name is loaded on first use, so that
+``import boc`` stays fast.
 """
 
 from importlib import import_module

@@ -72,10 +72,10 @@ MAYBE_UNUSED static int same_length(Py_ssize_t found, Py_ssize_t wanted, const c
     return found == wanted;
 }
 
-/* The nearest whole number, of halves the even one: sums with 1.5 * 2**52 have no places left for fractions. */
+/* The nearest whole number, halves to even: sums with 1.5 * 2**52 have no bits left for fractions. */
 static inline double rounded(double value) { return value + 6755399441055744.0 - 6755399441055744.0; }
 
-/* The largest magnitude of a row; 0 if not all are numbers. */
+/* The largest magnitude of a row; 0 for a row with NaN or infinity. */
 DISPATCHED MAYBE_UNUSED static float largest_size(const float *row, int64_t d)
 {
     float most = 0;
@@ -97,7 +97,7 @@ static inline uint32_t rank_of(float value)
     return bits ^ (bits >> 31 ? UINT32_MAX : (uint32_t)1 << 31);
 }
 
-/* The value of such an integer. */
+/* The value that such an integer stands for. */
 MAYBE_UNUSED static inline float value_of(uint32_t rank)
 {
     const uint32_t bits = rank ^ (rank >> 31 ? (uint32_t)1 << 31 : UINT32_MAX);

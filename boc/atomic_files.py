@@ -1,5 +1,5 @@
-"""Atomic files: a file is complete or missing, because it is written beside, synced, and
-renamed."""
+"""Atomic files: a file is complete or missing, because it is written under a temporary name,
+synced, and renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from boc.errors import BocError, advice
 
 
 def sync(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, durable."""
+    """Flush the bytes of a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,8 +41,8 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; when the block succeeds it is renamed to ``path``,
-    durably.
+    """Yield a temporary path beside ``path``; if the block succeeds, rename the file to ``path``
+    and sync it.
 
     BocError if the folder cannot be written.
     """
@@ -50,10 +50,10 @@ def replacing(path: Path) -> Iterator[Path]:
     check_writable(path)
     try:
         with file_lock(temporary, f"{path} is"):
-            temporary.open("w").close()  # what a kill has left
+            temporary.open("w").close()  # empties what a killed process left
             mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
-            temporary.chmod(mode)  # some libraries make files that only their owner may read
+            temporary.chmod(mode)  # some libraries make the file private
             sync(temporary)
             temporary.replace(path)
             sync(path.parent)
@@ -78,7 +78,7 @@ def check_writable(path: Path) -> None:
             f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}",
         ) from error
     if path.is_dir():
-        raise BocError(f"{path} is a folder, a file is to be written there; choose another name")
+        raise BocError(f"{path} is a folder, and the output is a file; choose another name")
     if not os.access(path.parent, os.W_OK):
         raise BocError(
             f"{path.parent}: not writable; choose another place or change its permissions",
@@ -87,12 +87,11 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
-    """Lock the file ``path``, which is made for it, and removed at the end unless it is to
-    ``keep``.
+    """Create and lock the file ``path``; at the end delete it, unless ``keep``.
 
-    The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another
-    process has it, and for a disk without locks, as some network disks are: nothing else keeps two
-    writers apart. Readers take no lock.
+    The lock ends with the process, however the process ends. BocError if another process holds the
+    lock; ``what`` is the subject of its message, with "is". BocError for a disk without locks, as
+    some network disks are: nothing else keeps two writers apart. Readers take no lock.
     """
     while True:
         with path.open("a") as handle:
@@ -121,7 +120,7 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Return whether the file at ``path`` is the one that is open."""
+    """Return whether ``descriptor`` is the file that is now at ``path``."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -146,8 +145,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """Open a file to be read. OSError for a pipe, which nobody may write to, and a device, which
-    may never end."""
+    """Open a regular file for reading. OSError for a pipe, which may never get a writer, and for a
+    device, which may never end."""
     with open(
         path,
         "rb",
@@ -176,7 +175,8 @@ def feed(
     path: Path,
     opener: Callable[[str, int], int] | None = None,
 ) -> None:
-    """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
+    """Add the bytes of a file to a digest, in blocks. (``hashlib.file_digest`` needs Python
+    3.11.)"""
     with open_whole(path, opener) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)

@@ -1,4 +1,4 @@
-"""Checks of the installation: packages, modules in C, models. They change nothing."""
+"""Checks of the installation: packages, C modules, models. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["ok", "note", "problem"]
 USES = {
     "search": "search, index and serve without torch",
     "encoders": "train, convert, encode on a GPU",
-    "heic": "HEIC pictures of telephones",
+    "heic": "HEIC pictures from phones",
     "ocr": "boc index --ocr",
     "elastic": "indexes on Elasticsearch",
     "opensearch": "indexes on OpenSearch",
@@ -31,14 +31,14 @@ USES = {
     "web": "boc serve",
     "watch": "boc sync --watch",
 }
-"""The purpose of each extra; extras of developers are not checked."""
+"""The purpose of each extra; extras for developers are not checked."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: its subject, the finding in one line, the next step. A problem stops
-    a search."""
+    """The result of one check: its subject, the finding in one line, and the next step. A
+    ``problem`` prevents searches."""
 
     state: State
     about: str
@@ -59,14 +59,14 @@ def examine() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Yield findings on the packages that boc always needs, and on the packages of each extra."""
+    """Yield findings on the required packages, and on the packages of each extra."""
     try:
         requirements = metadata.requires("boc") or []
     except metadata.PackageNotFoundError:
         what = "boc runs from a folder and is not installed"
         yield Finding("note", "packages", what, "pip install -e FOLDER")
         return
-    for extra, use in {"": "all that boc always needs", **USES}.items():
+    for extra, use in {"": "all required packages", **USES}.items():
         names = [
             re.split(r"[^\w.-]", line)[0]
             for line in requirements
@@ -86,7 +86,7 @@ def packages() -> Iterator[Finding]:
 
 
 def compiled_modules() -> Iterator[Finding]:
-    """Yield a finding on the modules in C, each of which has a stub file beside it."""
+    """Yield a finding on the C modules; each has a stub file beside it."""
     stubs = [stub for package in ("boc", "indexing") for stub in (ROOT / package).rglob("_*.pyi")]
     names = sorted(".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs)
     slow = [name for name in names if not is_compiled(name)]

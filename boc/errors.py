@@ -1,7 +1,7 @@
 """Errors that a user can correct: a message names the value and the rule, its hint the next step.
 
-A hint is in words of the command line, and marks options and commands, as ``<--find>`` and ``<boc
-copy photos --replace>``. Python and the JSON interface word a mark each in its own way.
+A hint uses the words of the command line, and marks options and commands: ``<--find>``, ``<boc copy
+photos --replace>``. Python and the JSON interface each translate these marks.
 
 >>> error = BocError("no pictures", "leave out <--ocr>, or repeat it: <boc index pets --replace>")
 >>> str(error)
@@ -16,24 +16,25 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-SHOWN = 3  # reasons of a message
+SHOWN = 3  # reasons in a message
 ADVICE = {
     errno.EMFILE: "this process may open no more files; raise its limit: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files; close other programs",
     errno.ENOMEM: "memory is short; close other programs",
     errno.ENOSPC: "the disk is full; make room",
-    errno.EDQUOT: "your part of the disk is full; make room",
-    errno.EFBIG: "the file would be larger than is allowed here (ulimit -f)",
-    errno.EACCES: "this user may not; change the permissions, or take another place",
-    errno.EPERM: "this user may not; change the permissions, or take another place",
-    errno.EROFS: "nothing can be written there; take another place",
+    errno.EDQUOT: "your disk quota is used up; make room",
+    errno.EFBIG: "the file would exceed the limit of file sizes; raise it: ulimit -f",
+    errno.EACCES: "change the permissions, or choose another place",
+    errno.EPERM: "change the permissions, or choose another place",
+    errno.EROFS: "the place is read-only; choose another place",
     errno.EIO: "the disk may be failing; check it",
 }
 
 
 def advice(error: OSError) -> str:
-    """Return the next step for an error of the operating system that is no damage of the file."""
-    return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
+    """Return the next step for an error of the operating system that does not mean a damaged
+    file."""
+    return ADVICE.get(error.errno or 0, "check the path, its permissions and the free space")
 
 
 MARK = re.compile("<((?:boc |--)[^<>]+)>")
@@ -50,11 +51,12 @@ PYTHON = {
     "boc sync": "index.sync()",
     "boc verify": "index.verify()",
 }
-"""Python's words for commands, and for options that differ; other commands have no function."""
+"""Python's words for commands, and for options with other names in Python; other commands have no
+function."""
 
 
 def python_words(mark: str) -> str:
-    """Word the mark of a hint as Python does."""
+    """Translate the mark of a hint into Python."""
     if mark in PYTHON:
         return PYTHON[mark]
     command, *options = re.split(" (?=--)", mark)
@@ -97,16 +99,17 @@ class BocError(_HintedError):
 
 
 class BocWarning(_HintedError, UserWarning):  # noqa: N818
-    """Something was done differently than requested; the message says how to avoid it."""
+    """A warning that boc did something differently than requested; the message says how to avoid
+    it."""
 
 
 class CutShort(BocWarning):
-    """The end of a picture file is missing; the rest was read."""
+    """A warning that the end of a picture file is missing; the rest was read."""
 
 
 class LeftOut(BocWarning):
-    """Entries of ``what`` that could not be used, each with its reason; the message has the first
-    few."""
+    """A warning of entries of ``what`` that could not be used, each with its reason; the message
+    has the first few."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         more = "; ..." if len(reasons) > SHOWN else ""
@@ -115,13 +118,13 @@ class LeftOut(BocWarning):
 
 
 def leave_out(what: str, reasons: Sequence[str]) -> None:
-    """Warn of entries that could not be used, if any."""
+    """Warn of the entries that could not be used, if there are any."""
     if reasons:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
 
 def note(message: str, hint: str = "", *, level: int = 2) -> None:
-    """Warn of ``message``, as of the code ``level`` calls above the caller."""
+    """Warn with ``message``, attributed to the code ``level`` calls above the caller."""
     warnings.warn(BocWarning(message, hint), stacklevel=level + 1)
 
 
@@ -148,9 +151,9 @@ class BackendError(BocError):
 
 
 class UnreachableError(BackendError):
-    """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The
-    server may have executed the request. A load that stops here can be continued later. ``late``
-    marks a timeout."""
+    """A server gave no complete answer: no connection, no trust, a timeout, or a cut-off answer.
+    The server may have executed the request. A load that this error stops can be continued later.
+    ``late`` marks a timeout."""
 
     late = False
     http_status = 503
@@ -164,8 +167,8 @@ class EncoderError(BocError):
 
 @contextmanager
 def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[None]:
-    """Turn the error about a package that is missing into ``kind``, which names the extra to
-    install for ``what``."""
+    """Turn the error about a missing package into an error of ``kind``, which names the extra that
+    ``what`` needs."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -177,10 +180,10 @@ def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no
-    damage of ``path``.
+    """Raise ``kind`` if ``error`` comes from the operating system, such as too many open files, and
+    does not mean that ``path`` is damaged.
 
-    For handlers that treat every other error as damage.
+    Handlers that treat every other error as damage call it first.
     """
     if isinstance(error, OSError) and error.errno in ADVICE:
         raise kind(f"{path}: cannot be read ({error.strerror}); {advice(error)}") from error

@@ -1,5 +1,4 @@
-"""Values from bytes that others may have made: nothing is reserved or followed that the bytes do
-not hold."""
+"""Values from untrusted bytes: memory is reserved only for data that the bytes really contain."""
 
 import io
 import json
@@ -23,7 +22,7 @@ from boc.atomic_files import open_whole
 
 T = TypeVar("T")
 
-DEEPEST = 32  # lists and objects in each other
+DEEPEST = 32  # levels of nested lists and objects
 LARGEST = 10**15  # magnitude of a learned number: its products stay finite
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 Number: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
@@ -41,14 +40,14 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What libraries raise for damaged files of arrays."""
-# times the bytes of its file that an array of others may have: numbers are hardly packed tighter
+"""Errors that libraries raise for damaged files of arrays."""
+# An untrusted array may have this many times the bytes of its file; numbers hardly pack tighter.
 PACKED = 16
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. ValueError if it is no JSON, or nested so deep that Python
-    gives up on it later."""
+    """Return the value of a JSON text. ValueError if the text is not JSON, or nested so deeply that
+    Python would fail on it later."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -67,16 +66,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a file of JSON. ValueError as ``parse_json``, OSError as
-    ``open_whole``."""
+    """Return the value of a JSON file. ValueError as ``parse_json``, OSError as ``open_whole``."""
     with open_whole(path) as file:
         return parse_json(file.read())
 
 
 def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
-    """Return a value of JSON as ``kind``, whose annotations declare its entries. ValueError, with
-    the entry, its value and the rule, for a value of another type or out of range, and for an entry
-    that is missing or unknown. If not ``strict``, texts are read as numbers, true and false."""
+    """Return a JSON value as ``kind``, whose annotations declare its entries. ValueError, with the
+    entry, its value and the rule, for a value of another type or out of range, and for a missing or
+    unknown entry. If not ``strict``, texts are converted to numbers, true and false."""
     if is_dataclass(kind) and isinstance(value, dict):
         unknown = value.keys() - {field.name for field in fields(kind)}
         if unknown:
@@ -94,7 +92,7 @@ def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
 
 def read_npy(data: bytes) -> NDArray[Any]:
     """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits
-    them exactly."""
+    the bytes exactly."""
     file = io.BytesIO(data)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -124,9 +122,9 @@ def read_archive(
     names: Collection[str] | None = None,
     packed: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an
-    archive with more than ``packed`` times the bytes of its file: packed zeros would fill the
-    memory. For damage also what ``zipfile`` raises."""
+    """Return the arrays in an ``.npz`` file, whose names must be among ``names``. ValueError for
+    other names, and for an archive with more than ``packed`` times the bytes of its file, since
+    packed zeros would fill the memory. For damage also the errors of ``zipfile``."""
     with open_whole(path) as whole, zipfile.ZipFile(whole) as archive:
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
@@ -142,7 +140,7 @@ def read_archive(
                 f"more than {packed} times the bytes of its file, or packed in another way than "
                 "by numpy",
             )
-        # Of a member no more is unpacked than it claims.
+        # Unpack no more of a member than its claimed size.
         return {
             name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()
         }

@@ -1,9 +1,9 @@
-"""Labels of terms, and the words of sentences that they are made of.
+"""Labels of terms, and the words of sentences from which labels are made.
 
-A label is the words and pictures that are typical of a term, or of a centroid of a codebook. A word
-is typical if it is more frequent around a term than in general, by the z-score of their log-odds
-ratio with an informative Dirichlet prior (Monroe, Colaresi & Quinn, Fightin' Words, Political
-Analysis 2008, eqs. 16 and 22).
+A label lists the words and pictures that are typical of a term, or of a centroid of a codebook. A
+word is typical if it is more frequent around a term than in general, by the z-score of their
+log-odds ratio with an informative Dirichlet prior (Monroe, Colaresi & Quinn, Fightin' Words,
+Political Analysis 2008, eqs. 16 and 22).
 """
 
 import json
@@ -68,8 +68,8 @@ class Label:
 def stop_words() -> frozenset[str]:
     """Return English stop-words, in lower case: scikit-learn's list of 318.
 
-    The paper (BoC, section IV) names no list. This one also has words that pictures can show, such
-    as "fire". It is a file here, since the library takes seconds to load.
+    The paper (BoC, section IV) names no list. The list also has words that pictures can show, such
+    as "fire". It is stored as a file, because scikit-learn takes seconds to load.
     """
     return frozenset((files("boc") / "stop_words.txt").read_text(encoding="utf-8").split())
 
@@ -87,8 +87,8 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
-    """Join word-pieces to words, in lower case; return also each piece's word number. "##..."
-    continues a word.
+    """Join word-pieces into words, in lower case; return the words, and the number of each piece's
+    word. "##..." continues a word.
 
     >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()
@@ -113,8 +113,8 @@ def distinctive(
 ) -> list[str]:
     """Return the over-represented words of ``counts``, most significant first, ties alphabetical.
 
-    ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of
-    the background.
+    ``counts`` has the counts of words in ``size`` captions (or occurrences), ``general`` their
+    counts in the ``total`` captions of the background.
     """
     if not size or not total:
         return []
@@ -136,11 +136,11 @@ def _log_odds(count: float, total: float) -> float:
 
 
 class IndexLabels:
-    """Labels of the terms of any code, from the index itself: each term is searched for the items
-    with most of it.
+    """Labels of the terms of any code, from the index itself: a search for each term finds the
+    items with the largest frequencies of it.
 
-    The background is a ``sample`` of captions at most, spread evenly over the index; without
-    captions a label has pictures only. Items are read once, in full, for the first label.
+    The background is at most ``sample`` captions, spread evenly over the index; without captions a
+    label has pictures only. Items are read once, in full, for the first label.
     """
 
     def __init__(self, index: Engine, n_terms: int, sample: int = BACKGROUND) -> None:
@@ -187,8 +187,8 @@ def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
 
 
 def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
-    """Read what ``pack_labels`` wrote; no labels for an empty array. ManifestError for other
-    bytes."""
+    """Read the labels that ``pack_labels`` wrote; no labels for an empty array. ManifestError for
+    other bytes."""
     if not packed.size:
         return []
     try:

@@ -21,8 +21,7 @@ from boc.types import FieldType, Identity, Modality
 
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
-"""Entries that may be missing, with the values that they have then. They are written only with
-other values."""
+"""Optional entries with their defaults; an entry that equals its default is not written."""
 
 
 class _Step(Struct, forbid_unknown_fields=True):
@@ -79,14 +78,14 @@ class _Entries(Struct):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its
-    arrays (digest, shape, dtype of each), digest of the list of items, number of items by modality,
-    number of postings, the default re-rank multiplier and metric, the type of the stored concept
-    sets, None without sets, the metadata fields of the items with their types, by their ids
-    the states (size, modification and change time in ns) of picture files that could not be read,
-    the names of facts of files to which a table gave other values, and the recall that the
-    budgets were chosen for, with what was measured, empty if they were given by hand; and the
-    patterns of names that folders of pictures are read without."""
+    """Format and maker; encoder (spec, weights digest, dimension); codec (steps, parameters) and
+    its arrays (digest, shape, dtype of each); digest of the list of items; number of items by
+    modality; number of postings; default re-rank multiplier and metric; type of the stored concept
+    sets, None without sets; metadata fields of the items with their types; states (size,
+    modification and change time in ns), by id, of picture files that could not be read; names of
+    the file facts whose values a table replaced; the recall that the budgets were chosen for, with
+    the measurement, empty for budgets set by hand; and the name patterns that are left out of
+    folders of pictures."""
 
     encoder: Identity
     codec: dict[str, Any]
@@ -110,7 +109,7 @@ class Manifest:
     @property
     def n_query_terms(self) -> int | None:
         """The number of terms of each query under a dictionary; None under other codes, whose
-        queries differ, and where it is no such number."""
+        queries have different numbers of terms, and where the entry is not a number."""
         for step in self.codec["steps"][-1:]:
             count = step["params"].get("query_z")
             if step["name"] == "Dictionary" and type(count) is int and count > 0:
@@ -118,8 +117,8 @@ class Manifest:
         return None
 
     def budgets(self, find: Modality) -> tuple[float, int | None]:
-        """Return the candidates per hit and ``n_query_terms`` of a search for items of a modality:
-        sentences may have budgets of their own."""
+        """Return the candidates per hit and ``n_query_terms`` of a search for items of a modality.
+        Sentences may have their own budgets."""
         own = self.recall.get("texts") if find == "text" else None
         if own:
             return own["rm"], int(own["query_z"])
@@ -127,7 +126,7 @@ class Manifest:
 
     @property
     def vector_floats(self) -> str:
-        """The type that holds the stored vectors without a loss: float32 for vectors rounded to
+        """The type that represents the stored vectors exactly: float32 for vectors rounded to
         int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
@@ -168,7 +167,7 @@ class Manifest:
     def same_contents(self, other: Manifest) -> bool:
         """Return whether two indexes hold the same items, encoded by the same encoder and code.
 
-        Budgets that were chosen for the same recall may differ: they follow from the items.
+        Budgets chosen for the same recall may differ, because they depend on the items.
         """
         target = self.recall.get("target")
         if self.identity.digest != other.identity.digest or target != other.recall.get("target"):
@@ -222,7 +221,7 @@ class Manifest:
             raise ManifestError(
                 f"{where}: manifest entries missing or unknown ({odd}); make the index again",
             )
-        # Nothing may stand for an object that declares its entries, before anything is loaded.
+        # Before an index is loaded, {} may stand for an object with declared entries.
         filled = {name: entry for name, entry in raw.items() if entry != {}}
         try:
             entries = typed(filled, _Entries)
@@ -240,7 +239,7 @@ class Manifest:
 
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
-    """Return a configuration of a code with another budget of queries, where a step has one."""
+    """Return the configuration of a code with another query budget, if a step has such a budget."""
     steps = []
     for step in config["steps"]:
         params = step["params"]

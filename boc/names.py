@@ -1,4 +1,4 @@
-"""Names that users type, for the command line, the page and the library alike.
+"""Names that users type, shared by the command line, the page and the library.
 
 Only ``typing`` is imported here, so that the command line can list the names without loading numpy.
 """
@@ -11,27 +11,27 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 
 Hybrid: TypeAlias = Literal["rrf"]
 HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
-"""How to combine with BM25 over the words of a sentence: fuse the rankings."""
+"""Ways to combine a search with BM25 over the words of a sentence; ``rrf`` fuses the rankings."""
 
 Modality: TypeAlias = Literal["image", "text"]
 MODALITIES: tuple[Modality, Modality] = ("image", "text")
 
 ConceptDtype: TypeAlias = Literal["float16", "int8"]
 CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
-"""Types that concept sets are stored as."""
+"""Types of stored concept sets."""
 
 VectorDtype: TypeAlias = Literal["float16", "int8"]
 VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
-"""Types that vectors are rounded to, if they are not stored as they were given."""
+"""Types that vectors can be rounded to before they are stored."""
 
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
-"""Codes of the global vector that need nothing else."""
+"""Codes of the global vector that need no codebook."""
 
 WORD_CODES = ("words",)
 """Codes of the global vector over the words of a vocabulary."""
 
 LEARNED_CODES = ("learned",)
-"""Codes of the global vector and concepts over learned terms."""
+"""Codes of the global vector and of concepts, over learned terms."""
 
 CONCEPT_CODES = ("hard", "soft", "late")
 """Codes of concept sets; all but late need a codebook."""

@@ -1,4 +1,4 @@
-"""Checks of output paths: a command never overwrites its own input, nor files that it did not
+"""Checks of output paths: a command never overwrites its own input, or files that boc did not
 make."""
 
 from collections.abc import Callable, Iterable
@@ -11,9 +11,9 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 
 
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
-    """Raise BocError unless ``path`` can be written and nothing is lost by it.
+    """Raise BocError unless ``path`` can be written without losing anything.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises, and must not be one of
+    The file may be missing, empty, or of the kind that ``ours`` recognises. It must not be one of
     ``inputs``.
     """
     check_writable(path)
@@ -25,14 +25,13 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
             )
     if path.exists() and path.stat().st_size and not ours(path):
         raise BocError(
-            f"{path} exists, and is not of the kind to be written; choose another name, or delete "
-            "it first",
+            f"{path} exists and is another kind of file; choose another name, or delete it first",
         )
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """Return a test for ``check_output``: a file begins with the first pattern and has the others
-    near it."""
+    """Return a test for ``check_output``: whether a file begins with the first pattern and has the
+    others soon after it."""
 
     def ours(path: Path) -> bool:
         try:

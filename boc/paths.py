@@ -1,9 +1,9 @@
-r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form
-it is typed.
+r"""Paths and other text: any name that a file system allows, as UTF-8 text, in any Unicode form
+that users type.
 
-A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look
-so is ``\x5c``. Text is compared in NFC, one code point for an accented letter where there is one;
-ids stay as they are on disk.
+A byte that is not UTF-8, as in names on an old CD, is written ``\xeb``; a backslash that would look
+like such an escape is written ``\x5c``. Text is compared in NFC, which has one code point for most
+accented letters; ids stay as they are on disk.
 """
 
 import re
@@ -12,7 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 from unicodedata import category, normalize
 
-FORMS = 64  # ways to write a path that are tried
+FORMS = 64  # spellings of a path to try
 
 _MARKS = re.compile("[\u0300-\u036f\u00ad\u200c\u200d\ufe00-\ufe0f]")
 """Accents of Latin, Greek and Cyrillic letters, soft hyphens, joiners, and selectors of a glyph."""
@@ -23,12 +23,12 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def path_text(path: str) -> str:
-    """Return a path of the system as text, from which ``system_path`` makes it again."""
+    """Return a path of the system as text, which ``system_path`` turns back into the path."""
     return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path))
 
 
 def escaped_bytes(text: str) -> str:
-    """Return ``text`` with its bytes that are no UTF-8 as escapes."""
+    """Return ``text`` with escapes for bytes that are not UTF-8."""
     return _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 
@@ -51,7 +51,7 @@ def nfc(text: str) -> str:
 
 
 def forms(path: str) -> Iterator[str]:
-    """Yield ``path``, and it with each of its names in NFC or in NFD."""
+    """Yield ``path``, then every variant of it with each name in NFC or in NFD."""
     yield path
     if not path.isascii():
         names = [
@@ -61,7 +61,7 @@ def forms(path: str) -> Iterator[str]:
 
 
 def path_on_disk(folder: Path, name: str) -> Path:
-    """Return the path of a name in whatever Unicode form ``folder`` has it."""
+    """Return the path of ``name``, in the Unicode form in which ``folder`` contains the name."""
     for form in () if name.isascii() else forms(name):
         path = folder / system_path(form)
         if path.exists():
@@ -80,11 +80,11 @@ def folded(text: str) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
+    """Return the letters and digits of ``text`` with their marks, and spaces between words."""
     marks = (char if category(char)[0] in "LNM" or _MARKS.match(char) else " " for char in text)
     return " ".join("".join(marks).split())
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line, with single spaces for what cannot be printed."""
+    """Return ``text`` in one line; single spaces replace characters that cannot be printed."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

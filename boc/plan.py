@@ -1,9 +1,9 @@
 """The plan of a search: how its hits are found. All engines carry out the plans made here.
 
 Terms find candidates, which vectors rank. Comparing the query with all items that pass the
-conditions is exact instead. A search compares all where that takes no longer, and where terms find
-too few candidates: what passes a filter may lie far from the query, and then shares few terms with
-it. Budgets that a user gave by hand are kept.
+conditions is exact instead. A search compares all items where this takes no longer, and where terms
+find too few candidates: items that pass a filter may lie far from the query, and then share few
+terms with it. A plan never changes budgets that a user set by hand.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from boc.types import Filter, Modality, SearchRequest
 
 Way: TypeAlias = Literal["terms", "all", "fill"]
-"""How candidates are found: items that share a term with the query; all items that pass; or the
-best of both, items that share a term first."""
+"""Ways to find candidates: items that share a term with the query; all items that pass the filters;
+or the best of both, items that share a term first."""
 
-MOST = 2**31 - 1  # items of an index
+MOST = 2**31 - 1  # items in an index
 ALL_COMPARED = "all compared: the code took no part"
-MEASURED = 10  # hits that budgets are measured for
-PAGE = 40  # hits up to which all searches take the same candidates
+MEASURED = 10  # number of hits at which recall is measured
+PAGE = 40  # all lists of up to this many hits have the same candidates
 
 
 class Costs(NamedTuple):
-    """What an engine declares about its costs.
+    """The costs that an engine declares.
 
-    It compares ``quick`` components of vectors in the time that terms take to find candidates of
-    recall 0.98, but at most ``window`` items, and ``patience`` times as many for the right hits.
-    Under a dictionary, which gives each query the same number of terms, it compares ``begin`` items
-    in the time that it takes to begin with terms, and each further item in the time of ``row``
-    postings.
-    Too few candidates are less than ``choice`` per hit, and under filters ``far`` times less than
-    usual. Filters that a share of the items pass take (1 / share) ** ``growth`` times as many
-    terms. ``compact``: codes of a few bits order candidates before their vectors are read.
-    Up to ``unscored`` times as many that share a term are compared faster than the best of them
-    are chosen by scores.
+    The engine compares ``quick`` components of vectors in the time that terms take to find
+    candidates of recall 0.98, but at most ``window`` items, and ``patience`` times as many where
+    only a comparison gives the right hits. A dictionary gives each query the same number of terms.
+    Under a dictionary, the engine compares ``begin`` items in the time that it needs to start with
+    terms, and each further item in the time of ``row`` postings. Candidates are too few if they are
+    less than ``choice`` per hit, and under filters ``far`` times less than usual. If a share of the
+    items passes the filters, a query takes (1 / share) ** ``growth`` times as many terms.
+    ``compact``: codes of a few bits order candidates before their vectors are read. Comparing up to
+    ``unscored`` times as many items that share a term is faster than choosing the best of them by
+    scores.
     """
 
     quick: int
@@ -59,8 +59,8 @@ SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1
 
 
 class Statistics(NamedTuple):
-    """What an index counts for the conditions of a request: the items ``passing``, of all
-    ``items``, the mean length of the posting list of a term, and the components of a vector."""
+    """Counts of an index for the conditions of a request: the items ``passing`` the filters, of all
+    ``items``; the mean length of a posting list; and the components of a vector."""
 
     passing: int
     items: int
@@ -69,12 +69,12 @@ class Statistics(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How an engine finds the hits of each query of a request.
+    """The plan by which an engine finds the hits of each query of a request.
 
-    ``depth`` candidates are taken in the given ``way``, and the vectors of ``size`` of them are
-    read. Where fewer than ``least`` items share a term with a query, or fewer than ``share`` for
-    each of its terms, the way is ``otherwise``. Of a query of at most ``unscored`` terms all items
-    that share one are candidates.
+    The engine takes ``depth`` candidates in the given ``way``, and reads the vectors of ``size`` of
+    them. If fewer than ``least`` items share a term with a query, or fewer than ``share`` for each
+    of its terms, the way is ``otherwise``. For a query of at most ``unscored`` terms, all items
+    that share a term are candidates.
     """
 
     way: Way
@@ -86,20 +86,20 @@ class Plan(NamedTuple):
     unscored: float = -1.0
 
     def way_of(self, compared: int, queries: int) -> Way:
-        """Return the way of all ``queries``, of which so many were ``compared`` otherwise, or else
-        the way that was tried first."""
+        """Return the way of all ``queries``, or the way that was tried first if only some of them
+        were ``compared`` otherwise; ``compared`` is their number."""
         return self.otherwise if 0 < compared == queries else self.way
 
     def are_few(self, matching: int, n_terms: int) -> bool:
-        """Return whether so few items share one of the terms of a query that others may be
-        nearer."""
+        """Return whether so few items share a term with a query that other items may be nearer."""
         return matching < max(self.least, self.share * n_terms)
 
 
 def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bool) -> float:
-    """Return what candidates by terms cost, in postings that are read one after the other.
+    """Return the cost of finding candidates by terms, in postings read sequentially.
 
-    A vector is a random access. Compact codes are read before vectors, and each term adds some.
+    Reading a vector costs a random access. Compact codes are read before vectors, and each term
+    adds some codes.
     """
     if compact:
         return n_terms * (list_length + 3) + depth
@@ -148,7 +148,8 @@ def _plan(
     if known is None:
         return plan
     quick = quick_items(known, costs, n_terms, depth)
-    # An alignment compares concept sets, which takes long: of no more items than candidates.
+    # An alignment compares concept sets, which is slow, so it never compares more items than
+    # candidates.
     if known.passing <= (quick if by_vectors else depth):
         return plan._replace(way="all")
     plan = plan._replace(least=min(depth, costs.choice * min(depth, k), known.passing))
@@ -163,9 +164,9 @@ def _plan(
 
 
 def vectors_read(depth: int, k: int) -> int:
-    """Return of how many candidates the vectors are read for k hits, where compact codes order
-    them: a twentieth, and at least a hundred, the same for all lists up to a page, or five per hit
-    of longer ones."""
+    """Return the number of candidates whose vectors are read for k hits if compact codes order
+    them: a twentieth of the candidates, and at least a hundred; the same for all lists up to a
+    page, or five per hit of longer lists."""
     least = 5 * k if k > PAGE else 10 * MEASURED
     return min(depth, max(least, math.ceil(0.05 * depth)))
 
@@ -175,8 +176,8 @@ def usual_way(
     find: Modality | None = None,
     filters: Sequence[Filter] = (),
 ) -> Way:
-    """Return how a search by vectors finds what passes; of the modality ``find``, by default
-    pictures, or sentences if there are no pictures."""
+    """Return the way in which a search by vectors finds items that pass ``filters``. The items are
+    of the modality ``find``: by default pictures, or sentences if the index has no pictures."""
     manifest = index.manifest
     find = find or ("image" if manifest.items["image"] else "text")
     known = index.statistics(find, filters)
@@ -187,7 +188,8 @@ def usual_way(
 
 
 def least_items(index: Engine) -> int:
-    """Return how many items are compared in less time than terms take under any budgets."""
+    """Return the number of items that are compared faster than terms find candidates under any
+    budgets."""
     costs = index.costs
     return costs.begin if costs.row else costs.quick // index.manifest.identity.dim
 
@@ -195,9 +197,9 @@ def least_items(index: Engine) -> int:
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:
     """Return the number of candidates of k hits, ``rm`` per hit.
 
-    Unless the budgets were given by hand, all lists up to a page have the same, so that a shorter
-    list is the beginning of a longer one: by vectors the number for which the recall was measured,
-    by an alignment the number of a page."""
+    Unless a user set the budgets by hand, all lists up to a page have the same candidates, so that
+    a shorter list is the beginning of a longer one. A search by vectors takes the number of
+    candidates for which the recall was measured, an alignment the number for a page."""
     if not planned or k > PAGE:
         return min(math.ceil(rm * k), MOST)
     measured = rm * (MEASURED if by_vectors else PAGE)
@@ -205,7 +207,8 @@ def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> 
 
 
 def pages(k: int) -> list[int]:
-    """Return the lengths of the lists that one of k hits is made of: a page, and doubles of it."""
+    """Return the lengths of the lists from which a list of k hits is made: a page, and its
+    doubles."""
     sizes = [PAGE]
     while sizes[-1] < k:
         sizes.append(2 * sizes[-1])
@@ -219,7 +222,7 @@ def term_growth(
     *,
     planned: bool,
 ) -> float:
-    """Return how many times as many terms a query takes under filters: the nearest of the items
+    """Return the factor by which filters raise the number of terms of a query: the nearest items
     that pass lie farther from it."""
     if not planned or not filters or not index.costs.growth:
         return 1.0

@@ -1,6 +1,6 @@
 """The contracts of plug-ins (encoders, region sources, back ends), and loading them by name.
 
-Plug-ins are loaded on first use. Only this module knows their folders."""
+Plug-ins are loaded on first use. No other module knows their folders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
         )
     spec = models.spec(str(spec))
     kind, colon, argument = spec.partition(":")
-    # The folder of a model says its kind by itself.
+    # A model folder names its own kind.
     held = models.kind(Path((argument or spec).partition("?")[0]))
     if held and not colon:
         kind = held
@@ -96,7 +96,8 @@ TOOLS = {
     "convert": ("encoders.conversion", "a conversion"),
     "onnx_export": ("encoders.runtime", "this step"),
 }
-"""The modules that make encoders and learned terms: the folder of each, and what needs it."""
+"""The modules that make encoders and learned terms: the folder of each, and the task that needs
+it."""
 
 
 def tool(name: str) -> ModuleType:
@@ -135,8 +136,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def find_item(index: Engine, id: str) -> Item:
-    """Return the item with an id, in whatever Unicode form it is typed. KeyError for an unknown
-    id."""
+    """Return the item with an id, in any Unicode form of the id. KeyError for an unknown id."""
     for form in forms(id):
         try:
             return index.find([form])[0]
@@ -159,19 +159,22 @@ def check_name(name: str) -> str:
 
 
 class RegionSource(Protocol):
-    """Extracts the regions of a picture, always the same ones. It must be picklable, for worker
-    processes."""
+    """A source of the regions of a picture: the same regions at every call. It must be picklable,
+    for worker processes."""
 
     identity: Identity
 
     def __call__(self, image: ImageRef) -> Regions:
-        """Raises ImageError if the picture cannot be used. An empty result is valid."""
+        """Return the regions of a picture, perhaps an empty set. ImageError if the picture cannot
+        be used."""
 
 
 class Encoder(Protocol):
-    """Encodes pictures and sentences as unit vectors in one space with ``identity.dim`` components.
+    """An encoder of pictures and sentences as unit vectors in one space with ``identity.dim``
+    components.
 
-    It may have a ``vocabulary``, the words that it reads whole, from which a spelling is suggested.
+    An encoder may have a ``vocabulary``: the words that it reads whole. Suggestions of spellings
+    come from it.
     """
 
     identity: Identity
@@ -182,30 +185,31 @@ class Encoder(Protocol):
         processes."""
 
     def prepare(self, image: ImageRef) -> Any:
-        """Decode and preprocess one picture, on the CPU. Raises ImageError if it cannot be used."""
+        """Decode and preprocess one picture on the CPU. ImageError if the picture cannot be
+        used."""
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
-        """Return embeddings of results of ``prepare``, one row per input."""
+        """Return the embeddings of pictures from ``prepare``, one row per picture."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Return embeddings of sentences, one row per input."""
 
 
 class Engine(Protocol):
-    """An open index. Replacing it does not change an open one; engines that edit in place show
-    edits at once."""
+    """An open index. A new index of the same name does not change an open one; edits are visible at
+    once in engines that edit in place."""
 
     manifest: Manifest
     costs: Costs
 
     @property
     def exact_vectors(self) -> bool:
-        """True if ``vectors`` are the added vectors, in ``vector_dtype`` of the manifest, without
-        further rounding."""
+        """True if ``vectors`` returns the added vectors in the type ``vector_dtype`` of the
+        manifest, without further rounding."""
 
     @property
     def is_unfinished(self) -> bool:
-        """True if an edit is running or broke off, so that parts of it may be visible."""
+        """True if an edit is running or was interrupted, so that parts of it may be visible."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the learned arrays of the codec, as stored with the index."""
@@ -219,25 +223,25 @@ class Engine(Protocol):
         (-score, id).
 
         Hits share a term with the query, unless the plan compares all items. ``stages`` gets the
-        number of candidates and the plan. An engine may read items when a hit is looked at.
-        BackendError for options that the engine does not support.
+        number of candidates and the plan. An engine may delay reading an item until somebody looks
+        at the hit. BackendError for options that the engine does not support.
         """
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
-        """Return what a plan is made from, for items of a modality that pass all filters."""
+        """Return the statistics for a plan, of the items of a modality that pass all filters."""
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a
         query has fewer.
 
-        The content of the hits is not read where the engine need not.
+        The engine reads the content of hits only if it must.
         """
 
     def request(self, search: SearchRequest) -> str:
-        """Return the JSON body of the HTTP request whose answer has the hits of ``search`` for one
-        query.
+        """Return the JSON body of the HTTP request whose response contains the hits of ``search``,
+        for one query.
 
-        BackendError if the engine has no interface of its own, or does not re-rank by itself.
+        BackendError if the engine has no HTTP interface, or does not re-rank by itself.
         """
 
     def match(
@@ -273,17 +277,19 @@ class Engine(Protocol):
         """Return items by id, in the order of ``ids``; KeyError for an unknown id."""
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        """Draw the ids of ``count`` items of one modality, or of all if there are fewer, at random
-        without repeats.
+        """Draw the ids of ``count`` random items of one modality, without repeats; all ids if there
+        are fewer.
 
-        Every call on an index that was not edited draws the same.
+        Every call on an unchanged index draws the same ids.
         """
 
-    # An engine may have ``passing(modality, filters, most)``, the ids of items that pass all
-    # filters, among them the ``most`` smallest: the page then reads no items to list pictures.
+    # An engine may have ``passing(modality, filters, most)``, which returns ids of items that pass
+    # all filters, including the ``most`` smallest ids. The page then lists pictures without reading
+    # items.
 
     def used_fields(self) -> set[str]:
-        """Return the metadata fields, but for text, of which at least one item has a value."""
+        """Return the metadata fields, except text fields, in which at least one item has a
+        value."""
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and
@@ -293,26 +299,29 @@ class Engine(Protocol):
         """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an
         unknown id.
 
-        With ``among`` only these terms; fewer are faster. Not used by searches.
+        With ``among`` the matrix has these terms only, which is faster. Searches do not use it.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """Return the number of items with each term (V,), counted by the engine. For checks."""
+        """Return the number of items with each term (V,), counted by the engine. Only checks use
+        it."""
 
     def damaged_files(self) -> list[str]:
-        """Return the files whose bytes have changed; empty if the engine checks this itself."""
+        """Return the files whose bytes have changed; empty if the engine itself checks its
+        files."""
 
 
 class IndexWriter(Protocol):
-    """Writes a new index. ``commit`` publishes it; leaving without commit leaves nothing behind.
+    """A writer of a new index. ``commit`` publishes the index; a block that ends without it leaves
+    nothing behind.
 
-    After a kill an engine may keep acknowledged rows, from which the next load of the same contents
-    continues.
+    After a kill an engine may keep acknowledged rows; the next load of the same contents continues
+    from these rows.
     """
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier load of the same contents left all of these ids, so that they
-        need not be added."""
+        """Return whether an earlier load of the same contents left all of these ids, so that no
+        item needs to be added."""
 
     def add(self, rows: Rows) -> None:
         """Add rows; BackendError for an id that was added before."""
@@ -326,8 +335,8 @@ class IndexWriter(Protocol):
 
 
 class IndexEditor(Protocol):
-    """Edits an existing index; the edit is complete when ``commit`` returns. After a kill it can be
-    repeated."""
+    """An editor of an existing index. The edit is complete when ``commit`` returns; after a kill it
+    can be repeated."""
 
     def put(self, rows: Rows) -> None:
         """Add items, replacing items with the same ids; otherwise like ``IndexWriter.add``."""
@@ -336,7 +345,7 @@ class IndexEditor(Protocol):
         """Delete items; return how many existed."""
 
     def commit(self, source: str, **changed: Any) -> None:
-        """Publish the changes. ``source`` and the entries ``changed`` are new values of the
+        """Publish the changes. ``source`` and ``changed`` are new values for entries of the
         manifest."""
 
     def __enter__(self) -> IndexEditor: ...
@@ -356,10 +365,11 @@ class Backend(Protocol):
         arrays: Mapping[str, NDArray[Any]],
         part: str | None = None,
     ) -> IndexWriter:
-        """Make an index, or load part ``I/N`` of its items, which N processes load at once; the
-        last one publishes.
+        """Make an index, or load part ``I/N`` of its items: N processes load the parts at the same
+        time, and the last one publishes the index.
 
-        SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
+        SourceError if ``part`` is not I/N; BackendError if only one process can load an index of
+        this back end.
         """
 
     def learn_once(
@@ -368,19 +378,19 @@ class Backend(Protocol):
         key: str,
         learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]],
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return what ``learn`` returns, configuration and arrays of a code, for an index that
-        several processes load: the first one to ask learns, the others take it. ``key``, 12 hex
-        digits, is the same if it would be the same."""
+        """Return the result of ``learn``, the configuration and arrays of a code, for an index that
+        several processes load: the first process learns the code, the others get its result.
+        ``key``, 12 hex digits, is equal for equal results."""
 
     def open(self, name: str) -> Engine:
-        """Open an index; BackendError listing the existing ones if it is missing."""
+        """Open an index. If the index is missing, BackendError lists the existing ones."""
 
     def edit(self, name: str) -> IndexEditor:
         """Open an index for editing; BackendError as ``open``."""
 
     def attach(self, name: str) -> ServerAttachment:
-        """Open the code that is attached, or will be, to the documents of the index ``name`` of
-        another program."""
+        """Open the attachment of a code to the documents of the index ``name`` of another program;
+        the code may still be missing."""
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""

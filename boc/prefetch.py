@@ -21,12 +21,12 @@ def ahead(
     things: Iterable[T],
     threads: int | None = None,
 ) -> Iterator[R]:
-    """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of
+    """Yield ``function`` of each of ``things``, in order; an exception is raised in the place of
     its result.
 
     At most ``threads`` things are processed at a time and taken in advance. The default is the
-    number of threads that linear algebra would use here, which is limited to one per thing
-    meanwhile. The consumer iterates ``things``.
+    number of threads that linear algebra would use; meanwhile linear algebra may use one thread per
+    thing. The thread of the consumer iterates ``things``.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:
@@ -47,8 +47,8 @@ def ahead(
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of linear algebra; looked up again after an import has changed the
-    number of ``modules``."""
+    """Return the libraries of linear algebra. ``modules``, the number of imported modules, makes
+    the cache look again after an import."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -14,8 +14,8 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class Bars:
-    """Draw a bar per stage by tqdm, with its ``options``, one behind the other. It is a
-    ``Progress``."""
+    """A ``Progress`` that draws one tqdm bar per stage, one after the other, with the ``options``
+    of tqdm."""
 
     def __init__(self, **options: Any) -> None:
         from tqdm.auto import tqdm
@@ -35,16 +35,18 @@ class Bars:
             self.close()
 
     def ticks(self, stage: str, total: int) -> Callable[[int], object]:
-        """Begin a stage, and return what takes the number of items finished since the last call."""
+        """Begin a stage, and return a function that takes the number of items finished since its
+        last call."""
         self(stage, 0, total)
         return self._bar.update  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the last bar where it is."""
+        """Close the last bar without completing it."""
         if self._bar is not None:
             self._bar.close()
 
 
 def progress_of(progress: bool | Progress) -> Progress:
-    """Return a callback as it is; for True one that draws bars, for False one that does nothing."""
+    """Return a callback unchanged; for True a callback that draws bars, for False one that does
+    nothing."""
     return progress if callable(progress) else Bars() if progress else silent

@@ -1,9 +1,8 @@
-"""What is true to say of a sentence: which of its words the encoder hardly knows, and whether it
-knows any.
+"""Remarks on a sentence: which of its words the encoder hardly knows, and whether it knows any.
 
-No score tells whether a thing is in a library; how often its name stood in the captions of training
-does tell whether the encoder can know it. The file ``words.json`` of a model folder has the number
-of captions with each word.
+No score shows whether a library contains a thing. But the frequency of its name in the training
+captions shows whether the encoder can know the thing. The file ``words.json`` of a model folder has
+the number of captions with each word.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from boc.labels import content_words
 from boc.paths import nfc
 
 COUNTS = "words.json"  # in a model folder
-FEW = 10  # captions of training from which the encoder knows a word
+FEW = 10  # training captions with a word from which the encoder knows it
 
 _LETTERS = re.compile(r"[^\W_]+")
 
 
 class RareWord(NamedTuple):
-    """A word, and the number of captions of training with it."""
+    """A word, and the number of training captions that contain it."""
 
     word: str
     captions: int
 
 
 def write_counts(folder: Path, captions: Iterable[str]) -> None:
-    """Write into a model folder in how many captions each content word stands."""
+    """Write the number of captions with each content word into a model folder."""
     counts = Counter(word for text in captions for word in set(content_words(nfc(text))))
     write_text(folder / COUNTS, json.dumps(dict(sorted(counts.items())), ensure_ascii=False))
 
 
 def read_counts(spec: str) -> Mapping[str, int]:
-    """Return the counts of the encoder ``KIND:FOLDER``; empty without counts.
-    EncoderError for a damaged file."""
+    """Return the counts of the encoder ``KIND:FOLDER``; empty if it has no counts. EncoderError for
+    a damaged file."""
     path = Path(spec.partition(":")[2].partition("?")[0]) / COUNTS
     try:
         return typed(read_json(path), dict[str, Count])
@@ -54,12 +53,12 @@ def read_counts(spec: str) -> Mapping[str, int]:
 
 
 def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
-    """Return the content words of a sentence with fewer than ``FEW`` captions, in its order; none
-    without counts."""
+    """Return the content words of a sentence with fewer than ``FEW`` captions, in its order; no
+    words without counts."""
     rare = []
     for word in dict.fromkeys(content_words(nfc(text))) if counts else ():
         captions = max(counts.get(form, 0) for form in word_forms(word))
-        # Of a word with a hyphen each part may be known.
+        # The encoder may know the parts of a word with a hyphen.
         parts = [max(counts.get(form, 0) for form in word_forms(part)) for part in word.split("-")]
         if max(captions, min(parts)) < FEW:
             rare.append(RareWord(word, captions))
@@ -67,7 +66,7 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
 
 
 def word_forms(word: str) -> list[str]:
-    """Return a word with and without the s of a plural or a genitive."""
+    """Return a word, the word without the s of a plural or a genitive, and its plurals."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
     return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es")]
 
@@ -77,7 +76,7 @@ def knows_none(
     vocabulary: Collection[str],
     text: str,
 ) -> bool:
-    """Return whether an encoder that has counts knows no word of a sentence, in whatever script."""
+    """Return whether an encoder with counts knows no word of a sentence, in any script."""
     if not counts:
         return False
     words = [*_LETTERS.findall(nfc(text).lower()), *content_words(nfc(text))]

@@ -1,8 +1,8 @@
 """Top-k selection, with one rule for ties wherever a ranking is cut.
 
-Of equal numbers the one with the lower index comes first, as in a stable sort. Rows of an index are
-ordered by id, so this rule orders rows by (-score, id). C kernels that select while they score
-follow the same rule.
+Among equal numbers, the number with the lower index comes first, as in a stable sort. Rows of an
+index are ordered by id, so this rule orders rows by (-score, id). C kernels that select while they
+score follow the same rule.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def topk(scores: NDArray[Any], k: int) -> Ints:
 
 
 def topk_positive(scores: NDArray[Any], k: int) -> Ints:
-    """Return ``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
+    """Return ``topk`` of the scores (m,) above 0; fewer than k if fewer scores are above 0."""
     rows = np.flatnonzero(scores > 0)
     best: Ints = rows[topk(scores[rows], k)]
     return best
@@ -49,11 +49,11 @@ def topk_of_blocks(
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
-        if top is not None:  # before the block, since its indices are lower
+        if top is not None:  # its indices are lower
             places = np.concatenate([top[0], places], axis=1)
             block = np.concatenate([top[1], block], axis=1)
         best = topk(block, k)
         top = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
     if top is None:
-        raise ValueError("no block of scores; give one at least")
+        raise ValueError("no block of scores; give at least one")
     return top

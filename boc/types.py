@@ -1,4 +1,4 @@
-"""The values of the library: data without behaviour."""
+"""The data types of the library: values without behaviour."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-BLOCK = 4096  # items of a block
-WIDEST = 1 << 24  # components that a vector may have
+BLOCK = 4096  # items per block
+WIDEST = 1 << 24  # largest number of components of a vector
 FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "inode", "device_number", "content_hash"})
-"""Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
+"""Metadata fields that reveal a changed file, and are not shown to users."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # a frozen one would take twice as long to make
+@dataclass(slots=True, unsafe_hash=True)  # a frozen one takes twice as long to make
 class Item:
     """A picture or a sentence of an index.
 
     ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the
-    picture that the item belongs to: its own for a picture, the id of the described picture for a
-    caption (empty for other sentences). ``fields`` is its metadata: values, or lists of values, of
-    the fields that the manifest of the index declares.
+    picture that the item belongs to: for a picture its own id, for a caption the id of the
+    described picture, for other sentences empty. ``fields`` is the metadata: values, or lists of
+    values, of the fields that the manifest of the index declares.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Item:
 
     @property
     def path(self) -> Path:
-        """The file of a picture: ``content`` with escapes for bytes that are no UTF-8."""
+        """The file of a picture: the path that ``content`` stands for."""
         return path_of(self.content)
 
 
@@ -57,7 +57,7 @@ class Item:
 class Hit:
     """An item and its score; higher is better.
 
-    ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
+    ``duplicates`` are the ids of near-duplicates that are grouped under the hit.
 
     Examples
     --------
@@ -92,8 +92,8 @@ class Hit:
         return self.item.fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values for JSON: id, modality, score, content; duplicates and fields if
-        any."""
+        """Return the hit as values for JSON: id, modality, score, content; duplicates and fields if
+        there are any."""
         item = self.item
         values = {
             "id": item.id,
@@ -163,11 +163,11 @@ class Ragged:
         return cls(np.concatenate([np.empty((0, width), np.float32), *flat]), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
-        """Return the sets of these numbers, in their order."""
+        """Return the sets with the numbers ``chosen``, in that order."""
         return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
 
     def blocks(self, rows: int) -> Iterator[Ragged]:
-        """Yield runs of whole sets with at most ``rows`` rows, unless a single set has more."""
+        """Yield runs of whole sets, each of at most ``rows`` rows, unless a single set has more."""
         start = 0
         while start < len(self):
             stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
@@ -179,7 +179,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Join the sets of all parts, part by part."""
+        """Return the sets of all parts, part by part."""
         counts = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)])
         values = np.concatenate([part.values for part in parts])
         return cls(values, np.cumsum(counts, dtype=np.int64))
@@ -192,7 +192,7 @@ class Embeddings:
     ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised
     concept vectors (one per region or word, without special positions), or is None. The concepts
     belong to ``boxes`` (4 wide, as in ``Regions``) for pictures, and to ``words`` (lists of
-    word-pieces) for sentences; each is None or as long as the concepts.
+    word-pieces) for sentences; ``boxes`` and ``words`` are None or as long as the concepts.
     """
 
     modality: Modality
@@ -216,7 +216,8 @@ class Embeddings:
         return len(self.vectors)
 
     def blocks(self) -> Iterator[Embeddings]:
-        """Yield some thousand items at a time; one block if there are concept sets."""
+        """Yield the embeddings in blocks of some thousand items; in one block if there are concept
+        sets."""
         if self.concepts is not None:
             yield self
             return
@@ -224,7 +225,7 @@ class Embeddings:
             yield Embeddings(self.modality, self.vectors[start : start + BLOCK])
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
-        """Return the embeddings of the items of these numbers, in their order."""
+        """Return the embeddings of the items with the numbers ``chosen``, in that order."""
         return Embeddings(
             self.modality,
             self.vectors[chosen],
@@ -235,8 +236,8 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items as a back end takes them: ``terms`` (n, V), ``vectors`` (n, d), sets if there is a
-    ``concept_dtype``."""
+    """Items in the form that a back end takes: ``terms`` (n, V), ``vectors`` (n, d), and concept
+    sets if there is a ``concept_dtype``."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -246,8 +247,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order; of an index, what it
-    ``stored``."""
+    """Items of one modality and their ``embeddings``, in the same order; ``stored`` has the rows of
+    an index."""
 
     items: list[Item]
     embeddings: Embeddings
@@ -283,7 +284,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality, and of pictures ``features`` (d wide) and ``boxes`` (4 wide), as in
+    """Items of one modality; for pictures with ``features`` (d wide) and ``boxes`` (4 wide), as in
     ``Regions``."""
 
     items: list[Item]
@@ -302,7 +303,7 @@ class RegionBatch:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture file, or a member of an archive, which region sources and encoders open by
+    """A picture file, or a picture in an archive. Region sources and encoders open it by
     ``read_image``."""
 
     id: str
@@ -310,15 +311,15 @@ class ImageRef:
 
 
 OFFSETS = "offsets-"
-"""The beginning of the digest of an encoder whose vectors hold offsets that correct hubs."""
+"""The prefix of the digest of an encoder whose vectors contain offsets that correct hubs."""
 OFFSET_PARTS = ("picture", "sentence", "length of pictures", "length of sentences")
-"""The last components of these vectors (``encoders/runtime/hubs.py``)."""
+"""The last components of vectors with such offsets (``encoders/runtime/hubs.py``)."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) identifies its
-    weights."""
+    """The identity of an encoder: ``spec`` loads the encoder again, ``digest`` (SHA-256) identifies
+    its weights."""
 
     spec: str
     digest: str
@@ -335,7 +336,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how an encoder computes.
+    """The device, precision and batch size of an encoder.
 
     ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or
     float16 (results are always float32). ``batch`` is the number of items encoded at a time.
@@ -363,7 +364,7 @@ class StoredConcepts:
         return len(self.offsets) - 1
 
     def take(self, chosen: Ints) -> StoredConcepts:
-        """Return the sets ``chosen``, in that order."""
+        """Return the sets with the numbers ``chosen``, in that order. The sets stay as stored."""
         begins = self.offsets[chosen]
         lengths = self.offsets[chosen + 1] - begins
         offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
@@ -374,7 +375,7 @@ class StoredConcepts:
         return StoredConcepts(self.values[places], offsets, scales)
 
     def to_ragged(self) -> Ragged:
-        """Return the sets as float32; for small numbers of sets."""
+        """Return the sets as float32. All sets must fit into memory."""
         values = self.values.astype(np.float32)
         if self.scales is not None:
             values *= self.scales[:, None]
@@ -382,18 +383,19 @@ class StoredConcepts:
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
-"""Type of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time
-order. ``text`` is searched by its words; all others are for filters."""
+"""Types of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time
+order. ``text`` is searched by its words; filters use the other types."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on a metadata field, which holds for an item if it holds for one of its values.
+    """A condition on a metadata field. It holds for an item if it holds for one of the values of
+    the field.
 
-    "!=" holds if no value equals ``value``, so also for items without the field; all others do not
-    hold for these. With ``last``, a later date or text, "=" and "!=" compare with all from
-    ``value`` to ``last``, both included. "=" also holds if one of the ``others`` holds, conditions
-    on the same field; "!=" then holds if no "=" does.
+    "!=" holds if no value equals ``value``, so it holds for items without the field; no other
+    operator holds for such items. With ``last``, a later date or text, "=" and "!=" compare with
+    the range from ``value`` to ``last``, both included. ``others`` are further conditions on the
+    same field: "=" holds if one of them holds, and "!=" holds if no "=" holds.
     """
 
     field: str
@@ -404,13 +406,14 @@ class Filter:
 
     @property
     def alternatives(self) -> list[Filter]:
-        """The condition itself and the others, each alone."""
+        """The condition itself and the others, each as a separate condition."""
         return [replace(self, others=()), *self.others]
 
 
 @dataclass(frozen=True, eq=False)
 class QueryCode:
-    """The coding of queries by their nearest centroids, for engines that can do it themselves.
+    """The coding of queries by their nearest centroids, for engines that can encode queries
+    themselves.
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest
     cosine among the centroids of the nearest ``cells`` cells; their weights are exp((cosine -
@@ -427,9 +430,10 @@ class QueryCode:
 
 
 class HitList(Sequence[Hit]):
-    """The ``count`` hits of a query, best first; ``make`` reads them when somebody looks at one.
+    """The ``count`` hits of a query, best first; ``make`` reads all of them when somebody looks at
+    a hit.
 
-    It is equal to any sequence of equal hits.
+    A list is equal to any sequence of equal hits.
     """
 
     def __init__(self, count: int, make: Callable[[], Sequence[Hit]]) -> None:
@@ -471,13 +475,13 @@ def _read_hits(kind: type[HitList], hits: list[Hit]) -> HitList:
 
 @dataclass(eq=False)
 class Rescore:
-    """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``,
-    and keep ``k``.
+    """A request to re-rank the candidates of each query by ``metric``, with the query's own row of
+    ``queries``, and to keep ``k`` candidates.
 
     "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be
-    None. If ``parts`` are given, ``queries`` is the one query that they make, and an alignment the
-    weighted sum of those of the parts. ``plain``: their vectors were checked
-    (``boc.vectors.plain_rows``).
+    None. With ``parts``, ``queries`` is the one query that the parts make, and the score by an
+    alignment is the weighted sum of the scores of the parts. ``plain``: the vectors of ``queries``
+    were checked (``boc.vectors.plain_rows``).
     """
 
     metric: Metric
@@ -491,16 +495,15 @@ class Rescore:
 class SearchRequest:
     """A request for the best ``k`` items of an index for each of n queries.
 
-    ``terms`` (n, V) belong to the queries, or a function that makes them. ``modality`` restricts
-    the hits to pictures or sentences, ``filters`` to items that fulfil all of them. With
-    ``rescore`` the k items are candidates, re-ranked where their vectors or concept sets are; an
-    alignment needs ``modality``. ``code`` is how the vectors of ``rescore`` become terms, for an
-    engine that can do it itself.
+    ``terms`` are the terms (n, V) of the queries, or a function that makes them. ``modality``
+    restricts the hits to pictures or sentences, ``filters`` to items that pass all filters. With
+    ``rescore`` the k items are candidates, which the engine re-ranks where their vectors or concept
+    sets are stored; an alignment needs ``modality``. ``code`` turns the vectors of ``rescore`` into
+    terms, for an engine that can encode queries itself.
 
-    ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the
-    right hits. Requests of one ``way`` differ in their vectors only, which were checked: one check
-    and one plan serves all of them. ``n_terms`` is the number of terms of each query under a
-    dictionary.
+    ``planned``: no user set the budgets by hand, so the engine may compare all vectors that pass
+    the filters. Requests with the same ``way`` differ in their checked vectors only: one check and
+    one plan serve all of them. ``n_terms`` is the number of terms of each query under a dictionary.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -525,7 +528,7 @@ class SearchRequest:
 
     @property
     def most(self) -> int:
-        """The largest number of hits of a query."""
+        """The largest number of hits per query."""
         if self.rescore is None:
             return self.k
         return min(self.k, self.rescore.k)
@@ -533,11 +536,11 @@ class SearchRequest:
 
 @dataclass
 class Stages:
-    """How a search was done; each stage adds its own.
+    """Facts about a finished search; each stage of the search adds some.
 
     ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked items.
-    ``plan`` is how the engine found the hits (``boc.plan.Way``); of several queries the way of all,
-    or else the first that was tried.
+    ``plan`` is the way in which the engine found the hits (``boc.plan.Way``): the way of all
+    queries, or the first way that was tried if the queries differ.
     """
 
     codes: TermMatrix | None = None

@@ -19,22 +19,22 @@ def are_plain(rows: Any, width: int) -> bool:
     """Return whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and
     finite.
 
-    Nearly all queries pass this test; for one query the full validation takes longer than its
+    Nearly all queries pass this test. For a single query, full validation would take longer than
     encoding.
     """
     if type(rows) is not np.ndarray or rows.dtype != FLOAT32 or not rows.flags.c_contiguous:
         return False
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
         return False
-    return isfinite(np.vdot(rows, rows))  # the other products warn of values beyond float32
+    return isfinite(np.vdot(rows, rows))  # other products warn of overflow in float32
 
 
 def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
     """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is
     0.
 
-    ``width`` is what d must be, None for any. BocError with the row for NaN, infinity, and squares
-    beyond float32.
+    ``width`` is the required d; None allows any. BocError with the row for NaN, infinity, and
+    squares beyond float32.
     """
     if width is not None and are_plain(rows, width):
         return rows  # type: ignore[no-any-return]
@@ -60,8 +60,8 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
 def unit_rows(rows: NDArray[Any]) -> Floats:
     """Return rows (n, d) scaled to length 1, float32; zero rows stay zero.
 
-    Rows are first divided by their largest component, since squares of tiny and huge ones leave the
-    range of float32.
+    Rows are first divided by their largest component, because squares of tiny and huge components
+    leave the range of float32.
     """
     peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
     scaled = rows / np.where(peaks > 0, peaks, 1)
@@ -76,7 +76,8 @@ def mean_of(
     labels: NDArray[np.str_],
     means: Floats,
 ) -> Floats:
-    """Return that one of ``means`` (m, d) whose label is the modality, or else their mean."""
+    """Return the row of ``means`` (m, d) whose label is the modality, or else the mean of all
+    rows."""
     known = labels.tolist()
     mean: Floats = means.mean(axis=0)
     if modality in known:

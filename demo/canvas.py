@@ -19,7 +19,7 @@ Points = NDArray[np.float64]
 
 
 class Sky(NamedTuple):
-    """A sky: its colours from the top down, the light that falls on the land, and the clouds."""
+    """A sky: its colours from the top down, the light on the land, and the clouds."""
 
     stops: str
     tint: tuple[float, float, float]

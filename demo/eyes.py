@@ -1,8 +1,8 @@
-"""Train the eyes of the demo on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
+"""Training of the demo's eyes on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
 
-Eyes are a small residual network. Each cell of its last map learns what the painter knows of it:
-the kind and the colour of the thing in front, the place and the sky. ``--regions onnx:FILE`` gives
-the map to a network that learns from captions.
+Eyes are a small residual network. Each cell of its last map learns the painter's facts about the
+cell: the kind and the colour of the thing in front, the place and the sky. ``--regions onnx:FILE``
+passes the map to a network that learns from captions.
 """
 
 import json
@@ -31,13 +31,13 @@ CELLS = 8
 FEATURES = 128
 # The classes of each head.
 HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}
-# A class that is not learned.
+# The class that is not learned.
 UNKNOWN = -100
 
 
 class Eyes(nn.Module):
-    """Pixels (B, 3, SIDE, SIDE) in [0, 255] to features of cells (B, FEATURES, CELLS, CELLS), none
-    negative."""
+    """A network from pixels (B, 3, SIDE, SIDE) in [0, 255] to non-negative features of cells (B,
+    FEATURES, CELLS, CELLS)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ def _convolution(before: int, width: int, kernel: int, stride: int) -> nn.Module
 
 def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
     """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of
-    a cell is in its box, of the place and of the sky. Where there is no thing, its kind is the last
-    class, and its colour UNKNOWN."""
+    a cell is in its box, of the place, and of the sky. In a cell without a thing the kind is the
+    last class, and the colour is UNKNOWN."""
     place = list(PLACES).index(scene.background)
     sky = list(SKIES).index(scene.sky)
     nothing = (len(ART), UNKNOWN, place, sky)
     made = np.tile(np.array(nothing)[:, None, None], (1, CELLS, CELLS))
     centres = (np.arange(CELLS) + 0.5) / CELLS
-    # As they are painted: the last in front.
+    # Things are in the order of painting: the last is in front.
     for k in sorted(range(len(boxes)), key=lambda k: boxes[k][3]):
         left, top, right, bottom = boxes[k]
         thing = scene.things[k]
@@ -96,8 +96,8 @@ def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
 
 
 def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, as the source of regions resizes them, and
-    their classes (n, HEADS, CELLS, CELLS)."""
+    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, resized as by the region source, and their
+    classes (n, HEADS, CELLS, CELLS)."""
     scenes = read_scenes(gallery / "scenes.json")
     entries = json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
     boxes = [entry["boxes"] for entry in entries]
@@ -110,16 +110,14 @@ def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def loss(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return the sum of the losses of the heads, given their logits (B, sum of HEADS, CELLS,
-    CELLS)."""
+    """Return the sum of the heads' losses for their logits (B, sum of HEADS, CELLS, CELLS)."""
     parts = zip(logits.split(list(HEADS.values()), dim=1), classes.unbind(1), strict=True)
     losses = [functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts]
     return torch.stack(losses).sum()
 
 
 def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
-    """Train eyes on lessons; half of the batches are seen in a mirror. Prints the loss of each
-    epoch."""
+    """Train eyes on lessons, with half of the batches mirrored. Print the loss of each epoch."""
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = True
     device = pick("auto")
@@ -155,14 +153,14 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="The file of the network.",
+    help="File to write, a network in ONNX.",
 )
-@click.option("--epochs", default=12, show_default=True, help="Passes over the pictures.")
+@click.option("--epochs", default=12, show_default=True, help="Number of passes over the pictures.")
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="The same seed makes the same eyes, on the same machine.",
+    help="Seed; on the same machine it makes the same eyes.",
 )
 def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
     """Train eyes on GALLERIES of demo.gallery."""

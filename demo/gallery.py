@@ -1,4 +1,4 @@
-"""Paint a gallery of captioned scenes, to try things on: ``python -m demo.gallery FOLDER --count
+"""Painting of a gallery of captioned scenes for trials: ``python -m demo.gallery FOLDER --count
 2000 --seed 1``."""
 
 import sys
@@ -23,7 +23,7 @@ from demo.scene import draw_gallery
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="The same seed paints the same pictures.",
+    help="Seed; the same seed paints the same pictures.",
 )
 def main(folder: Path, count: int, seed: int) -> None:
     """Paint a gallery into FOLDER: pictures, captions.csv, and the contents of each scene with

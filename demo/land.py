@@ -9,8 +9,8 @@ from demo.canvas import RGB, Canvas, entries, rgb
 
 
 class Place(NamedTuple):
-    """A landscape: where its sky ends, and where the lower edges of things on land and on water may
-    be."""
+    """A landscape: the end of its sky, and the heights for the lower edges of things on land and on
+    water."""
 
     horizon: float
     land: tuple[float, float] | None = (0.80, 0.95)

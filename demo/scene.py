@@ -21,7 +21,7 @@ SIZES = {"small": 0.21, "": 0.33, "big": 0.48}
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS = ("balloon", "kite", "rocket", "butterfly")
 SWIMMERS = ("boat", "fish")
-# A file in a folder whose pictures may be replaced by others.
+# The file that marks a folder whose pictures may be replaced.
 MARK = ".gallery"
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
@@ -132,7 +132,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
         known = [*FLYERS, *SWIMMERS, "lighthouse"]
     kinds = [str(kind) for kind in rng.choice(known, number, replace=False)]
     sizes = ["big"] * 3
-    # Things fit beside each other without being drawn much smaller than named.
+    # Things fit side by side without being drawn much smaller than their named size.
     while sum(SIZES[size] for size in sizes) >= 1.06:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
     pairs = zip(kinds, sizes, strict=True)
@@ -148,13 +148,13 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
-    """Return where ``draw`` puts each thing, given a generator in the same state: (left, top,
-    right, bottom) in [0, 1]."""
+    """Return the box of each thing that ``draw`` paints with a generator in the same state: (left,
+    top, right, bottom) in [0, 1]."""
     return _layout(scene, np.random.default_rng(_seeds(rng)[1]))
 
 
 def _seeds(rng: np.random.Generator) -> list[int]:
-    """Return seeds of the background, the layout, and the looks of the things."""
+    """Return seeds for the background, the layout, and the looks of the things."""
     return [int(seed) for seed in rng.integers(2**63, size=3)]
 
 
@@ -194,7 +194,8 @@ def _abreast(
     relation: str | None,
     rng: np.random.Generator,
 ) -> list[float]:
-    """Return left edges of things side by side: in the order of the relation, or in any."""
+    """Return the left edges of things side by side, in the order of the relation, or in any
+    order."""
     number = len(sides)
     order = rng.permutation(number).tolist()
     if relation is not None:
@@ -214,7 +215,8 @@ def _stacked(
     upper: int,
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
-    """Return left edges and feet of two things, ``upper`` the index of the one above the other."""
+    """Return the left edges and the feet of two things; ``upper`` is the index of the upper
+    thing."""
     lower = 1 - upper
     feet = list(feet)
     feet[lower] = float(max(feet[lower], sides.sum() + 0.04))
@@ -295,8 +297,8 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
 
 
 def preposition(background: str, kinds: Collection[str]) -> str:
-    """Return "in", "on", "at", "near" or "over": where things of these kinds are, seen from a
-    background."""
+    """Return the preposition for things of these kinds and a background: "in", "on", "at", "near"
+    or "over"."""
     if set(kinds) <= set(FLYERS):
         return "over"
     usual = PLACE_WORDS[background][0]
@@ -321,12 +323,12 @@ def draw_gallery(
     size: int = 224,
 ) -> Iterator[int]:
     """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
-    in ``scenes.json`` what is in each of them and where.
+    ``scenes.json`` with the contents of each scene and their boxes.
 
-    An iterator over the number of pictures done; the two tables are written at its end. The same
-    arguments give the same bytes, and scene k is the same in a gallery of any length. ValueError,
-    before anything is written, for a folder that holds files but no gallery, which would be
-    replaced.
+    The function yields the number of finished pictures, and writes the two tables at its end. The
+    same arguments give the same bytes, and scene k is the same in a gallery of any length.
+    ValueError, before anything is written, for a folder with files that are not a gallery, which
+    would be replaced.
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
@@ -356,8 +358,8 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
 
 
 def read_scenes(path: Path) -> list[Scene]:
-    """Return the scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is
-    not such a file."""
+    """Return the scenes of a ``scenes.json``; scene k belongs to picture k. ValueError for another
+    file."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         scenes = []

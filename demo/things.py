@@ -20,7 +20,7 @@ COLOURS = {
     "pink": (334, 0.46, 0.98),
     "white": (215, 0.03, 0.98),
 }
-# "pair" adds the mirror image of a shape; a line starts with its width; a blob is a closed curve.
+# "pair" adds the mirror image of a shape; a line begins with its width; a blob is a closed curve.
 ART = {
     "balloon": """
         blob main 50 0 78 7 94 30 84 54 61 76 39 76 16 54 6 30 22 7;
@@ -158,7 +158,7 @@ TILT = {
 
 class _Shape(NamedTuple):
     tone: str
-    # 0 for a filled shape.
+    # The width is 0 for a filled shape.
     width: float
     points: Points
 

@@ -1,1 +1,1 @@
-"""Encoders of images and sentences; the only package that imports torch."""
+"""Encoders of pictures and sentences. No other package imports torch."""

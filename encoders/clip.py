@@ -1,8 +1,9 @@
 """CLIP, SigLIP and other dual encoders: ``clip:NAME_OR_FOLDER``.
 
-Two networks in ONNX as others publish them (``runtime.onnx_pair``), or a model of ``transformers``
-on torch (``runtime.dual_network``), whose vectors are the library's own (``get_image_features``,
-``get_text_features``), of unit length. Nothing is downloaded, and no code of a model is run.
+The encoder runs two published networks in ONNX (``runtime.onnx_pair``), or a model of
+``transformers`` on torch (``runtime.dual_network``). On torch the vectors come from the library
+(``get_image_features``, ``get_text_features``), and are scaled to unit length. The module downloads
+nothing, and runs no code of a model.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONFIG = "config.json"
 
 
 class ClipEncoder(DualEncoder):
-    """The ``towers`` of a model of others as an Encoder, without concept sets."""
+    """An encoder over the ``towers`` of a published model, without concept sets."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class ClipEncoder(DualEncoder):
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load the dual encoder in a folder, of ``boc model get``, or of this name in the Hugging Face
+    """Load a dual encoder: from a folder, from ``boc model get``, or by name from the Hugging Face
     cache.
 
     Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only
@@ -70,18 +71,18 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def parts(name: str, folder: Path) -> ModelFiles:
-    """Return what the networks in ONNX of a model depend on. EncoderError without weights."""
+    """Return the files on which a model's networks in ONNX depend. EncoderError without weights."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(
-            f"{name}: no weights in {folder} (model.safetensors); copy all of the model there",
+            f"{name}: no weights in {folder} (model.safetensors); copy the whole model there",
         )
     settings = models.settings(folder)
     return ModelFiles(settings, weights, lambda: models.contents(folder, weights))
 
 
 def digest(name: str, folder: Path) -> str:
-    """Return the digest of a model. EncoderError if it is not what was downloaded."""
+    """Return the digest of a model. EncoderError if the files differ from the download."""
     contents = parts(name, folder).digest()
     got = models.read(folder)
     if got is not None and got.contents != contents:
@@ -94,7 +95,7 @@ def digest(name: str, folder: Path) -> str:
 
 
 def find(argument: str) -> tuple[str, Path]:
-    """Return the name of the model, and its folder."""
+    """Return the name and the folder of the model."""
     folder = Path(argument)
     if folder.is_dir():
         if not (folder / CONFIG).is_file() and models.pair_in(folder) is None:
@@ -118,7 +119,7 @@ def find(argument: str) -> tuple[str, Path]:
         raise EncoderError(
             f"{argument}: no such folder; give one that exists, or a name such as clip",
         ) from None
-    # A file that is known to be absent has a mark in place of a path.
+    # The cache marks a file that is known to be absent by a value that is not a path.
     if not isinstance(cached, str):
         raise EncoderError(
             f"{argument}: no such folder, and no model of that name on this machine",

@@ -1,4 +1,5 @@
-"""Loads TERAN from a model folder, as ``load_encoder``; the network is ``networks/teran.py``."""
+"""Loading of TERAN from a model folder, by ``load_encoder``. The network is in
+``networks/teran.py``."""
 
 from functools import partial
 

@@ -1,4 +1,5 @@
-"""Loads TERN from a model folder, as ``load_encoder``; the network is ``networks/tern.py``."""
+"""Loading of TERN from a model folder, by ``load_encoder``. The network is in
+``networks/tern.py``."""
 
 from functools import partial
 

@@ -1,4 +1,5 @@
-"""Loads VSRN++ from a model folder, as ``load_encoder``; the network is ``networks/vsrnpp.py``."""
+"""Loading of VSRN++ from a model folder, by ``load_encoder``. The network is in
+``networks/vsrnpp.py``."""
 
 from functools import partial
 

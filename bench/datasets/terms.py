@@ -5,8 +5,8 @@
     python -m bench.datasets.terms photos -o photos.ciff --at elastic+http://localhost:9200
 
 A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
-Index File Format (Lin et al., SIGIR 2020): messages of protocol buffers, each after its length;
-lists are in the order of their terms, and a document is the number of documents after the one
+Index File Format (Lin et al., SIGIR 2020): messages of protocol buffers, each after its length.
+Lists are in the order of their terms, and each document is stored as its distance to the document
 before it.
 """
 
@@ -33,16 +33,16 @@ from boc.plugins import Engine
 from boc.types import MODALITIES, Embeddings, Item, Modality, TermMatrix
 
 READ = 1000  # items read at a time
-BYTES = 5  # of a number below 2**32 in base 128
+BYTES = 5  # bytes of a number below 2**32 in base 128
 
 
 def write_terms(index: Engine, path: Path) -> list[Path]:
     """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl,
-    or the same as ``.ciff``; and what these items are as queries to NAME.image.queries.jsonl and
+    or the same with ``.ciff``. Write the items, encoded as queries, to NAME.image.queries.jsonl and
     NAME.text.queries.jsonl.
 
-    Codes of concepts have no such queries, since an index stores no concepts as the encoder gave
-    them. Return the paths that were written. BocError if a file of another kind is there.
+    Codes of concepts have no such queries, because an index stores rounded concepts. Return the
+    written paths. BocError for a path of another kind of file.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     is_lines = begins(b'{"id":')
@@ -74,7 +74,7 @@ def _blocks(
     modality: Modality,
     codec: SurrogateCodec | None,
 ) -> Iterator[tuple[list[Item], TermMatrix]]:
-    """Yield items of one modality with their terms, or what they are as queries under a
+    """Yield items of one modality with their terms, or with their terms as queries under a
     ``codec``."""
     items = (item for item in index.items() if item.modality == modality)
     while some := list(islice(items, READ)):
@@ -131,8 +131,8 @@ def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]]) -> Iterator[bytes]:
 
 
 def _message(*values: int | float | str | bytes) -> bytes:
-    """Return a message with its length before it: ``values`` are its fields 1, 2, ...; bytes are
-    fields already."""
+    """Return a message after its length: ``values`` are its fields 1, 2, ...; bytes are complete
+    fields."""
     body = b""
     for number, value in enumerate(values, 1):
         if isinstance(value, bytes):
@@ -153,7 +153,7 @@ def _varint(value: int) -> bytes:
 
 
 def _postings(*columns: NDArray[np.integer]) -> bytes:
-    """Return the field 4 of a list, once per posting: a message of two numbers."""
+    """Return field 4 of a list, once per posting: a message of two numbers."""
     cells = []
     used = []
     for number, column in enumerate(columns, 1):
@@ -184,11 +184,12 @@ def _is_ciff(path: Path) -> bool:
     "--out",
     required=True,
     type=PATH,
-    help="FILE.jsonl or FILE.ciff.",
+    help="File to write, FILE.jsonl or FILE.ciff.",
 )
-@click.option("--at", default=PLACE, show_default=True, help="Place of the index.")
+@click.option("--at", default=PLACE, show_default=True, help="Address of the index.")
 def main(name: str, out: Path, at: str) -> None:
-    """Write the terms of the index NAME, and those of its items as queries, for other engines."""
+    """Write the terms of the index NAME, and the terms of its items as queries, for other
+    engines."""
     if out.suffix not in (".jsonl", ".ciff"):
         raise click.UsageError(f"{out} is neither FILE.jsonl nor FILE.ciff; name one of them")
     for path in write_terms(plugins.backend(at).open(name), out):

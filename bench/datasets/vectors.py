@@ -1,9 +1,10 @@
-"""An HDF5 file in the layout of ann-benchmarks, as a gallery and queries in feature files.
+"""Conversion of an HDF5 file in the layout of ann-benchmarks to feature files of a gallery and
+queries.
 
-``train`` (n, d) is the gallery, ``test`` (q, d) asks, ``neighbors`` (q, at least 10) are rows of
-``train``, best first; the attribute ``distance`` names what they are near by (Aumüller,
-Bernhardsson and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). Ours scores by the inner
-product: ``angular`` vectors are brought to unit length, ``dot`` and ``ip`` stay as they are, any
+``train`` (n, d) is the gallery, ``test`` (q, d) are the queries, ``neighbors`` (q, at least 10) are
+rows of ``train``, best first; the attribute ``distance`` names the distance (Aumüller, Bernhardsson
+and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). boc scores by the inner product:
+``angular`` vectors are scaled to unit length, ``dot`` and ``ip`` vectors do not change, and any
 other distance is refused.
 """
 
@@ -28,7 +29,7 @@ from boc.inputs.features import FeatureFile, Header
 ANGULAR = ("angular", "cosine")
 DOT = ("dot", "ip")
 SAMPLED = 100  # queries whose neighbours are checked
-SAME = 1e-4  # scores that differ by so much of the larger are equal
+SAME = 1e-4  # largest relative difference of equal scores
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def convert(path: Path, out: Path) -> FeatureFiles:
     """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into
     ``out``.
 
-    What is there of the same file is left. DataError if the file is not of that layout, its
-    distance is no inner product, or its neighbours are not the nearest.
+    Files made from the same source stay. DataError if the source has another layout, if its
+    distance is not an inner product, or if its neighbours are not the nearest.
     """
     out.mkdir(parents=True, exist_ok=True)
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
@@ -166,7 +167,7 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
 
 def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
     """Raise DataError unless the neighbours of a sample of the queries score as high as the exact
-    ones."""
+    neighbours."""
     with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
         vectors = gallery.memory_map("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):

@@ -1,1 +1,1 @@
-"""Tables and figures of the papers, and what stands beside them."""
+"""Tables and figures of the papers, and further measurements beside them."""

@@ -1,22 +1,22 @@
-"""Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
+"""Every code on one gallery, side by side: its recall, its cost, and the meaning of its terms.
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz
     \
         --rescaled rescaled.npz --words words.npz --learned learned.npz [--gallery GALLERY]
 
 The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit.
-``hard`` and ``soft`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms;
-``late`` and those need concepts. A row holds the code, terms and bytes of postings per picture,
-postings read per query, R@10 of the own picture in percent by the code alone and with 10 candidates
-re-ranked per hit by --rerank (``late``: by MrSw), NDCG@25 by ROUGE-L of the latter, the share of
-the exact top 10 by that metric among the first 100 candidates, and the share of the terms used by
-pictures or captions that both use.
+``hard`` and ``soft`` need a codebook of concepts, ``words`` needs a vocabulary, ``learned`` its
+terms; all of these codes and ``late`` need concepts. A row has the code; terms and bytes of
+postings per picture; postings read per query; R@10 of the own picture in percent, by the code alone
+and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw); NDCG@25 by ROUGE-L of the
+re-ranked hits; the share of the exact top 10 by the metric among the first 100 candidates; and the
+share of shared terms among the terms of pictures or captions.
 
 ``labels`` is the share of a term's five top pictures whose own captions have a word of its label,
-``chance`` the same over all pictures: labels that the code stores, or those of the captions of
---fit that have most of the term. With --gallery, the painted scenes in FEATURES, a row also has the
-share of the sentences of each family (bench/datasets/gallery_truth.py) whose first hit by the code
-alone has everything that the sentence says.
+``chance`` is the same share of all pictures. The label is stored by the code, or comes from the
+captions of --fit with the largest values of the term. With --gallery, the painted scenes in
+FEATURES, a row also has the share of the sentences of each family (bench/datasets/gallery_truth.py)
+whose first hit by the code alone has everything that the sentence says.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ COLUMNS = (
 )
 BLOCK = 256  # captions aligned at a time
 JUDGED = 200  # terms whose labels are judged
-TOP = 5  # pictures of each; rarer terms are not judged
-SENTENCES = 300  # of a family, at most
+TOP = 5  # pictures per term; rarer terms are not judged
+SENTENCES = 300  # largest number of sentences of a family
 
 
 class Judge:
@@ -156,7 +156,7 @@ class Judge:
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
-    """Return the share of the terms that either of two matrices uses that both use."""
+    """Return the share of terms used by both matrices among the terms used by either matrix."""
     uses = document_frequencies(one) > 0
     others = document_frequencies(other) > 0
     both = (uses & others).sum()
@@ -165,8 +165,8 @@ def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
 
 
 class Labels(Mapping[int, Label]):
-    """Labels of the terms of a code: those that its steps store, else the words of the captions
-    that have most of a term, as ``boc explain`` finds them in an index."""
+    """Labels of the terms of a code: labels that its steps store, or else words of the captions
+    with the largest values of a term, as ``boc explain`` finds them in an index."""
 
     def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
         self.stored: dict[int, Label] = {}
@@ -209,9 +209,9 @@ def judge(
     labels: Mapping[int, Label],
     words: Sequence[set[str]],
 ) -> tuple[float, float]:
-    """Judge labels of terms drawn by seed: return the mean share of the pictures with most of a
-    term, and of all pictures (chance), whose captions have a word of its label; NaN if no term
-    drawn has a label with words."""
+    """Judge labels of terms drawn by seed. Return the mean share of pictures whose captions have a
+    word of a term's label, among the pictures with the largest values of the term, and among all
+    pictures (chance). NaN if no drawn term has a label with words."""
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
     shares = []
@@ -231,8 +231,8 @@ def judge(
 
 
 class Meaning:
-    """The meaning of terms: the captions of the pictures judged, and those that labels come
-    from."""
+    """The meaning of terms: the captions of the judged pictures, and the captions from which labels
+    come."""
 
     def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
         self.of_pictures = words_of(file)
@@ -250,7 +250,7 @@ class Meaning:
 
 
 class Families:
-    """The sentences of each family about painted scenes, encoded, and what is true of the
+    """The encoded sentences of each family about painted scenes, and the truth about the
     pictures."""
 
     def __init__(self, gallery: Path, file: FeatureFile) -> None:
@@ -263,8 +263,8 @@ class Families:
         self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return per family the share of sentences whose first hit by the code alone has
-        everything."""
+        """Return, for each family, the share of sentences whose first hit by the code alone has all
+        parts."""
         hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
@@ -280,7 +280,7 @@ def codes_to_try(
     concepts: bool,
     chosen: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the codes as they are written, and with the name of their codebook in the place of its
+    """Yield the text of each code, and the text with the name of its codebook in place of the
     path."""
     if chosen:
         yield from ((code, code) for code in chosen)
@@ -311,20 +311,20 @@ def codes_to_try(
 @click.option(
     "--gallery",
     type=click.Path(exists=True, path_type=Path),
-    help="The painted scenes in FEATURES.",
+    help="Gallery folder of the painted scenes in FEATURES.",
 )
 @click.option(
     "--rerank",
     type=click.Choice(METRICS),
     default="dot",
     show_default=True,
-    help="Metric of candidates.",
+    help="Metric for re-ranking candidates.",
 )
 @click.option(
     "--code",
     "chosen",
     multiple=True,
-    help="Only this code; can be repeated [default: all].",
+    help="Code to measure; can be repeated [default: all].",
 )
 def main(
     features: Path,

@@ -1,15 +1,14 @@
-"""Judges which claims of the Bag of Concepts paper hold on these data, with the figures that
-decide.
+"""Verdicts on the claims of the Bag of Concepts paper for given data, with the figures that decide.
 
     python -m bench.paper.claims ROWS... > docs/rows/claims.csv
 
-ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged for each that
-has what it needs. A difference is in points of percent (of table1: of the sum of the six recalls),
-its error by pictures. p is that of a normal distribution, corrected by Holm for all claims that are
-judged at once; what it decides at .05 is held or not held. Claims that one is better or loses so
-much are a tie where it decides nothing; claims that two are alike hold unless they differ by more
-than SAME points a recall. Where readings of one claim get different verdicts, a line says that the
-paper is inconsistent there: its text, table and figure cannot be of one reading.
+ROWS are files of ``table1.py`` and ``sparsity_recall.py``; a claim is judged for each file that has
+the rows it needs. A difference is in points of percent (for table1: of the sum of the six recalls),
+with its error by pictures. p comes from a normal distribution, corrected by Holm for all claims
+judged together; a claim with p below .05 is held or not held. If p does not decide, claims that one
+code is better, or loses some amount, are a tie; claims that two codes are alike hold unless they
+differ by more than SAME points per recall. If readings of one claim get different verdicts, a line
+says that the paper is inconsistent: its text, table and figure cannot share one reading.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from scipy.stats import norm
 
 from bench.report.rows import Rows, Writer, read
 
-SAME = 0.5  # points of one recall; the paper's own figures differ by less where it calls them equal
-# lost parts of the sum of recalls; hard and soft codes of the paper lie beyond them on COCO
+SAME = 0.5  # points of recall; figures that the paper calls equal differ by less
+# These are lost shares of the sum of recalls; the paper's hard and soft codes lie beyond them on
+# COCO.
 MUCH = 0.5
 LITTLE = 0.2
 RECALLS = 6
@@ -59,8 +59,8 @@ Row = Mapping[str, str]
 
 
 class Evidence(NamedTuple):
-    """A difference with its error, and by how many points the claim is ``supported``, or refuted if
-    that is below 0; ``tolerant`` claims hold where they are not refuted."""
+    """A difference with its error. ``supported`` is the number of points by which the claim is
+    supported, or refuted if below 0; ``tolerant`` claims hold unless they are refuted."""
 
     difference: float
     error: float
@@ -71,19 +71,19 @@ class Evidence(NamedTuple):
 
     @property
     def p(self) -> float:
-        """How often chance alone supports or refutes as much."""
+        """The probability that chance alone supports or refutes as much."""
         return float(2 * norm.sf(abs(self.supported) / max(self.error, 1e-9)))
 
     def verdict(self, p: float) -> str:
-        """Decide by the corrected p."""
+        """Return the verdict by the corrected p."""
         if p >= LEVEL:
             return HELD if self.tolerant else TIE
         return HELD if self.supported > 0 else NOT
 
 
 class Source:
-    """Rows of ``table1.py``, or those of ``sparsity_recall.py`` in one direction. KeyError for what
-    is not there."""
+    """Rows of ``table1.py``, or rows of ``sparsity_recall.py`` in one direction. KeyError for
+    missing rows."""
 
     def __init__(self, rows: Rows, direction: str) -> None:
         self.name = rows.name
@@ -125,7 +125,8 @@ def compare_recalls(
     *,
     tolerant: bool,
 ) -> Judge:
-    """Judge two models by what ``support`` makes of their difference and the first one's sum."""
+    """Judge two models by ``support``, a function of their difference and of the first model's
+    sum."""
 
     def judge(table: Source) -> Evidence:
         difference, error = table.total(one, other)
@@ -144,7 +145,7 @@ def compare_recalls(
 
 
 def same(one: str, other: str) -> Judge:
-    """Two models are alike."""
+    """Judge the claim that two models are alike."""
     return compare_recalls(
         one,
         other,
@@ -154,12 +155,13 @@ def same(one: str, other: str) -> Judge:
 
 
 def more(one: str, other: str) -> Judge:
-    """The first of two models is better."""
+    """Judge the claim that the first of two models is better."""
     return compare_recalls(one, other, lambda difference, _: difference, tolerant=False)
 
 
 def loses(model: str, least: float, most: float) -> Judge:
-    """A model loses between these parts of what the vectors have."""
+    """Judge the claim that a model loses a share between ``least`` and ``most`` of the sum of the
+    vectors."""
     return compare_recalls(
         "TERN",
         model,
@@ -169,7 +171,7 @@ def loses(model: str, least: float, most: float) -> Judge:
 
 
 def worst(model: str, others: Sequence[str]) -> Judge:
-    """A model is worse than each of the others: the nearest of them decides."""
+    """Judge the claim that a model is worse than each of the others: the nearest decides."""
     return lambda table: more(min(others, key=lambda other: table.total(other, model)[0]), model)(
         table,
     )
@@ -182,7 +184,7 @@ def curves(
     alike: bool = False,
     rm: int = 1,
 ) -> Judge:
-    """Judge two codes where they are sparsest: the first is better, or both are alike."""
+    """Judge two codes at their largest sparsity: the first is better, or both are alike."""
 
     def judge(source: Source) -> Evidence:
         chain = " minus ".join(dict.fromkeys((first[1], second[1])))
@@ -202,11 +204,11 @@ def curves(
 
 
 def loss_at(sparsity: float, *, alike: bool) -> Judge:
-    """Judge what scalar quantisation loses by dropping terms: nothing (``alike``), or something.
+    """Judge the loss of scalar quantisation by dropping terms: nothing (``alike``), or something.
 
-    c-ReLU alone makes half of the components zero, so that the code of all terms is compared, not
-    the dense vectors. The error is an upper bound: the sum of those of both codes' differences to
-    the dense vectors.
+    c-ReLU alone makes half of the components zero, so the comparison is with the code of all terms,
+    not with the dense vectors. The error is an upper bound: the sum of the errors of both codes'
+    differences to the dense vectors.
     """
 
     def judge(source: Source) -> Evidence:
@@ -222,7 +224,7 @@ def loss_at(sparsity: float, *, alike: bool) -> Judge:
 
 
 def catches_up(source: Source) -> Evidence:
-    """Judge what soft assignment lacks to quantisation where 50 candidates are re-ranked per
+    """Judge the gap between soft assignment and quantisation with 50 candidates re-ranked per
     hit."""
     gaps = {
         rm: source.at("scalar minus soft sum", "plain minus with context", SPARSEST, rm)
@@ -398,11 +400,12 @@ CLAIMS: tuple[tuple[str, str, Judge], ...] = (
         catches_up,
     ),
 )
-"""What is claimed, the reading of the codes that the verdict rests on, and what judges."""
+"""The claims: each with the reading of the codes on which the verdict rests, and its judge."""
 
 
 def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
-    """Yield each claim on each file that can decide it, and where readings of one claim differ."""
+    """Yield the verdict on each claim by each file that can decide it, and lines for claims whose
+    readings differ."""
     sides = {"table1.py": ("both",), "sparsity_recall.py": ("text to image", "image to text")}
     sources = [
         Source(file, side) for file in files for side in sides.get(str(file.head["script"]), ())
@@ -412,9 +415,9 @@ def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
         for source in sources:
             try:
                 found.append((claim, reading, source, judge(source)))
-            except KeyError:  # rows of the other script, or without these codes
+            except KeyError:  # rows of the other script, or rows without these codes
                 continue
-    # The correction of Holm (1979), since so many claims are tested at once.
+    # The correction of Holm (1979) is for the many claims tested together.
     values = np.array([evidence.p for *_, evidence in found])
     order = np.argsort(values, kind="stable")
     times = np.arange(len(values), 0, -1)

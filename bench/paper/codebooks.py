@@ -1,5 +1,4 @@
-"""The codebooks of a benchmark by name, made when asked for and kept in a folder if one is
-given."""
+"""The codebooks of a benchmark by name, made on first use, and kept in a folder if there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from boc.labels import stop_words, whole_words
 
 
 def carries_content(pieces: Sequence[str]) -> list[bool]:
-    """Return for each word-piece of a sentence whether its word is no stop-word."""
+    """Return, for each word-piece of a sentence, whether its word is not a stop-word."""
     words, of = whole_words(pieces)
     stops = stop_words()
     return [words[number] not in stops for number in of.tolist()]
@@ -29,9 +28,9 @@ class Codebooks:
     """Codebooks of ``size`` centroids, of the concepts of ``train`` ("with" context) and of
     ``alone`` ("no" context).
 
-    ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" those without
-    stop-words, "with-words" and "no-words" the dictionary. Files of the folder are of that size and
-    these files, or to be deleted.
+    ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" are clusters without
+    stop-words, "with-words" and "no-words" are the dictionary. A file in the folder must have this
+    size and these sources; delete any other file.
     """
 
     def __init__(
@@ -131,12 +130,12 @@ def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
-    """Return a codebook of the most frequent words of the captions that are English and no
-    stop-words (BoC, section III-B1).
+    """Return a codebook of the most frequent English words in the captions, without stop-words
+    (BoC, section III-B1).
 
     The centroid of a word is the mean of its concept vectors over all its pieces and occurrences.
-    Ties are broken alphabetically. The list of pyspellchecker, of 160,000 words with their
-    inflections, says what is English.
+    Ties are broken alphabetically. A word is English if the list of pyspellchecker, of 160,000
+    words with their inflections, has it.
     """
     from spellchecker import SpellChecker
 

@@ -1,12 +1,12 @@
-"""Sparsity against recall of four codes, on vectors of one's own: rows, a table and a plot.
+"""Sparsity against recall of four codes, on own vectors: rows, a table and a plot.
 
     python -m bench.paper.curves images.npy captions.npy -o curves
 
-``captions.txt`` beside ``captions.npy`` holds a sentence a line (docs/howto/own-vectors.md has the
-forms of files). The codes are scalar quantisation and deep permutation as in the papers, scalar
-quantisation of centred and rotated vectors, and the dictionary, learned from the same vectors. OUT
-gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are those of
-``sparsity_recall``.
+``captions.txt`` beside ``captions.npy`` has one sentence per line (docs/howto/own-vectors.md
+describes the formats of files). The codes are scalar quantisation and deep permutation as in the
+papers, scalar quantisation of centred and rotated vectors, and the dictionary, learned from the
+same vectors. OUT gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are
+rows of ``sparsity_recall``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iter
 
 
 def shown(rows: Rows) -> Table:
-    """Return the shown columns of each row that is no difference."""
+    """Return the shown columns of each row that is not a difference."""
     return Table(
         list(SHOWN),
         [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]],

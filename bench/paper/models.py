@@ -1,12 +1,13 @@
-"""Compares encoders on the same items in both directions, with a baseline that needs no gradients.
+"""Comparison of encoders on the same items in both directions, with a baseline that needs no
+gradients.
 
     python -m bench.paper.models MODEL...
 
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by
-dot or an alignment of ``boc.rerank``; the scores of several files are averaged. One row per model
-and direction: Recall@1, 5, 10 in percent, the standard error of R@10 (by picture), median rank,
-NDCG@25 with relevance by ROUGE-L, and among how many pictures. In folds, figures are means over
-them, and have no error.
+dot or an alignment of ``boc.rerank``; the scores of several files are averaged. A row per model and
+direction has Recall@1, 5, 10 in percent, the standard error of R@10 (by picture), the median rank,
+NDCG@25 with relevance by ROUGE-L, and the number of pictures. With folds, figures are means over
+folds, without an error.
 
 The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a
 picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition, both
@@ -57,7 +58,7 @@ COLUMNS = (
 
 
 class Model(NamedTuple):
-    """An encoder, or several together."""
+    """An encoder, or an ensemble of encoders."""
 
     name: str
     gallery: Gallery
@@ -79,7 +80,7 @@ class Model(NamedTuple):
 
 
 def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
-    """Return the mean region of each picture, zero where there is none."""
+    """Return the mean region of each picture, zero for a picture without regions."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
     offsets = regions.memory_map("image", "offsets")
     features = regions.memory_map("image", "ragged/features")
@@ -91,8 +92,8 @@ def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
 
 
 def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
-    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions
-    too."""
+    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures must have
+    regions."""
     with FeatureFile(gallery.paths[0]) as file:
         pictures = file.ids("image")
     items = open_source(regions, train).items
@@ -180,14 +181,14 @@ def rows(
 @click.option(
     "--train",
     type=PATH,
-    help="With --floor: ids of the training split.",
+    help="File with the ids of the training split, for the floor.",
 )
 @click.option(
     "--fold",
     type=click.IntRange(1),
     default=FOLD,
     show_default=True,
-    help="Pictures of a fold.",
+    help="Number of pictures per fold.",
 )
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
     """Measure recall, median rank and NDCG of several MODELs."""
@@ -196,7 +197,7 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold
     encoders = [Model.of(spec) for spec in models]
     gallery = Gallery.of(
         *(path for model in encoders for path in model.gallery.paths),
-    )  # refuses those of other items
+    )  # refuses files of other items
     with click.progressbar(
         length=len(gallery.captions) * gallery.images,
         label="relevance",

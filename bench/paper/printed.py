@@ -1,7 +1,7 @@
-"""Numbers that the papers print for their published models, and verdicts on ours beside them.
+"""Numbers that the papers print for their published models, and verdicts on the numbers of boc.
 
-Recalls are in percent, NDCG@25 in [0, 1]; "image" is image retrieval (sentence to picture),
-"sentence" the other way.
+Recalls are in percent, NDCG@25 is in [0, 1]; "image" is image retrieval (sentence to picture),
+"sentence" is sentence retrieval (picture to sentence).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ GRADED = tuple(
     f"{side} {relevance}" for side in ("image", "sentence") for relevance in ("ROUGE-L", "SPICE")
 )
 EQUAL = {"R": 0.15, "N": 0.0015}  # one and a half of the last printed digit
-NEAR = {"R": 1.0, "N": 0.01}  # what another random seed of a training moves
+NEAR = {"R": 1.0, "N": 0.01}  # the effect of another random seed in training
 
 Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if they are
-    printed."""
+    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if the paper
+    prints them."""
     values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
@@ -46,13 +46,13 @@ PRINTED: dict[tuple[str, str], Numbers] = {
     ("VSRN++ (two models)", "MS-COCO 5K"): _numbers("42.0 72.2 82.7", "54.7 82.9 90.9"),
     ("VSRN++ (two models)", "Flickr30K 1K"): _numbers("60.6 85.6 91.4", "79.2 94.6 97.5"),
 }
-"""By model and test set. TERN: Table I, and for sentences Tables 1 and 2 of TERAN; TERAN: Tables
-1-3; VSRN and VSRN++: Tables 1-3 of VSRN++."""
+"""The printed numbers by model and test set. TERN: Table I, and for sentences Tables 1 and 2 of
+TERAN; TERAN: Tables 1-3; VSRN and VSRN++: Tables 1-3 of VSRN++."""
 
 
 def verdict(measure: str, printed: float, value: float | None) -> str:
-    """Return ``reproduced`` within the printed digits, ``near`` within what a seed moves, else
-    ``differs``; ``not run``."""
+    """Return ``reproduced`` for a value within the printed digits, ``near`` for a value within the
+    effect of a seed, else ``differs``; ``not run`` without a value."""
     if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"

@@ -1,5 +1,4 @@
-"""Retrieval between pictures and captions: what a code finds, what it costs, and the standard
-errors."""
+"""Retrieval between pictures and captions: the hits of a code, its cost, and standard errors."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 class Retrieval:
     """The hits of a code in one direction, and their cost.
 
-    ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10
-    candidates. ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes
-    that these take an item in the embedded engine.
+    ``hits`` is bool (queries, Rm): whether an own item of the query is among the 10 best of Rm * 10
+    candidates. ``postings`` is the number read per query, ``terms`` the number stored per item,
+    ``size`` the bytes of these terms per item in the embedded engine.
     """
 
     hits: NDArray[np.bool_]
@@ -40,10 +39,10 @@ class Retrieval:
 
 
 class Gallery:
-    """All items of a feature file, who belongs to whom, and the dot products of their vectors.
+    """All items of a feature file, the groups of items that belong together, and the dot products
+    of vectors.
 
-    ``of`` holds what was extracted of either modality, ``groups`` the number of each item's
-    picture.
+    ``of`` has the embeddings of each modality, ``groups`` the number of each item's picture.
     """
 
     def __init__(self, file: FeatureFile) -> None:
@@ -62,8 +61,8 @@ class Gallery:
         self.products = {"text": products, "image": products.T}
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
-        """Return whether one of each query's own is among its ``k`` best by the vectors themselves,
-        (queries,)."""
+        """Return, for each query (queries,), whether an own item is among its ``k`` best by the
+        vectors."""
         rows = topk(self.products[asking], k)
         return self.own(asking, target, rows)
 
@@ -73,8 +72,8 @@ class Gallery:
         target: Modality,
         rows: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return whether one of each query's own is among its rows (queries, k); rows of -1 are
-        empty places."""
+        """Return, for each query, whether an own item is among its rows (queries, k); rows of -1
+        are empty places."""
         same = self.groups[target][rows] == self.groups[asking][:, None]
         hits: NDArray[np.bool_] = (same & (rows >= 0)).any(axis=1)
         return hits
@@ -86,9 +85,9 @@ class Gallery:
         target: Modality,
         rms: Sequence[int] = RMS,
     ) -> Retrieval:
-        """Search by a fitted code, as an engine does: only those that share a term with the query,
-        by the exact product of frequencies, equal ones in the order of the file; the first of them
-        re-ranked by vectors."""
+        """Search by a fitted code as an engine does: items that share a term with the query are
+        ordered by the exact product of frequencies, ties by the order of the file, and the first
+        items are re-ranked by vectors."""
         documents = codec.encode_documents(self.of[target])
         queries = codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
@@ -106,8 +105,7 @@ class Gallery:
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """Return the rows (queries, depth) that queries find, the best first; -1 where they find
-    fewer."""
+    """Return the rows (queries, depth) that queries find, best first, filled up with -1."""
     hits = np.full((queries.shape[0], depth), -1)
     kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
     answer = kernel.best(queries, depth, Plan("terms", depth, depth))
@@ -116,7 +114,7 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
             _, rows, _ = answer[0].query(i)
             row[: len(rows)] = rows
         return hits
-    # Scores of 2**32 and more are summed by numpy.
+    # numpy sums scores of 2**32 and more.
     for i, row in enumerate(hits):
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         rows = topk_positive(index.scores(queries.indices[span], queries.data[span]), depth)
@@ -125,7 +123,7 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
 
 
 def rerank(candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Sort the candidates of each query by the exact score, the best first, -1 last."""
+    """Sort the candidates of each query by the exact score, best first, -1 last."""
     scores = np.take_along_axis(exact, candidates, axis=1)
     scores[candidates < 0] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")
@@ -134,12 +132,12 @@ def rerank(candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray
 
 
 def item_bytes(index: Postings) -> float:
-    """Return the bytes that posting lists take, an item."""
+    """Return the bytes of posting lists per item."""
     return sum(array.nbytes for array in (index.starts, index.rows, index.frequencies)) / index.n
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the mean of ``values`` (n,) in percent and its `standard_error`, where a group is one
+    """Return the mean of ``values`` (n,) in percent and its `standard_error`; a group is one
     draw."""
     return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
@@ -149,9 +147,9 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
     groups (n,)).
 
     A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean
-    n_g) / n, and the error is the root of G / (G - 1) times the sum of squares of what the groups
-    move (Cochran, Sampling Techniques, 1977, 2.11). So the five captions of a picture do not count
-    as five pictures.
+    n_g) / n, and the error is the root of G / (G - 1) times the sum of squares of these changes
+    (Cochran, Sampling Techniques, 1977, 2.11). So the five captions of a picture do not count as
+    five pictures.
     """
     count = 1 + max(int(groups.max()) for _, groups in columns)
     shifts: NDArray[np.float64] = np.zeros(count)

@@ -2,10 +2,10 @@
 
     python -m bench.paper.recall_postings FEATURES
 
-Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file
-ask for all items of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole
-numbers from a sparse product, the order is (-score, id), and only items that share a term with the
-query count, as in every engine of ours.
+Without ``--queries``, the captions of FEATURES are the queries for its pictures; with it, all items
+of this file are the queries for all items of FEATURES. Codes are learned from FEATURES, or from
+``--fit``. Scores are whole numbers from a sparse product, the order is (-score, id), and only items
+that share a term with the query count, as in every engine of boc.
 
 A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read per
 query, the Gini coefficient of the lengths of posting lists, bytes of postings per item (an id of 4
@@ -54,7 +54,7 @@ PROBES = (
     (4, 64),
     (4, 128),
 )
-SMALL = 10_000  # items that unsparsified codes can be scored for
+SMALL = 10_000  # largest number of items for unsparsified codes
 COLUMNS = (
     "code",
     "setting",
@@ -70,7 +70,8 @@ COLUMNS = (
 
 
 class Truth:
-    """Dense vectors of both sides, the exact dense top 10, and who belongs to whom."""
+    """The truth: dense vectors of both sides, the exact dense top 10, and the groups of items that
+    belong together."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ def read(
     *modalities: str,
     concepts: bool = False,
 ) -> tuple[list[Embeddings], list[Item]]:
-    """Read vectors, concepts if wished, and items of the modalities that a file holds, in the order
-    of their ids."""
+    """Read vectors, items, and with ``concepts`` the concepts, of the modalities of a file, in the
+    order of ids."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
@@ -203,7 +204,8 @@ def read(
 
 
 def gini(amounts: NDArray[Any]) -> float:
-    """Return the Gini coefficient of amounts (n,) >= 0: 0 = all equal, 1 - 1/n = one has all.
+    """Return the Gini coefficient of amounts (n,) >= 0: 0 if all are equal, 1 - 1/n if one has
+    everything.
 
     G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner,
     Ecology 81, 2000). 0 if all are 0. BocError if ``amounts`` is empty or has a negative value.
@@ -224,7 +226,7 @@ def gini(amounts: NDArray[Any]) -> float:
 @click.option(
     "--queries",
     type=FILE,
-    help="Feature file that asks.",
+    help="Feature file of queries.",
 )
 @click.option(
     "--fit",
@@ -235,13 +237,13 @@ def gini(amounts: NDArray[Any]) -> float:
     "--terms",
     multiple=True,
     type=int,
-    help="Sizes of the vocabulary; by default that of the collection.",
+    help="Sizes of the vocabulary [default: by the size of the collection].",
 )
-@click.option("--only", help="One code over global vectors.")
+@click.option("--only", help="Code over global vectors to measure, instead of all codes.")
 @click.option(
     "--codebook",
     type=click.Path(exists=True, path_type=Path),
-    help="Try codes over concepts, too.",
+    help="Codebook, for additional codes over concepts.",
 )
 def main(
     features: Path,

@@ -1,20 +1,20 @@
 """The tables of a paper from the files that its authors published: every printed number beside the
-one found here.
+number from boc.
 
     # tern, teran, vsrn, vsrnpp or boc
     python -m bench.paper.reproduce PAPER DATA --out OUT
     # the files that DATA has to hold
     python -m bench.paper.reproduce PAPER DATA --needs
 
-Published checkpoints are converted, the features of the test pictures encoded and evaluated; of
-VSRN++, which has no published checkpoint, two models are trained. Steps whose files are not in DATA
-are left out. A step whose result is in OUT is not repeated, so that after a kill the same command
-continues; its log is OUT/logs/STEP.log.
+The script converts published checkpoints, and encodes and evaluates the features of the test
+pictures. VSRN++ has no published checkpoint, so the script trains two models. Steps whose files are
+not in DATA are left out. A step whose result is in OUT is not repeated, so after a kill the same
+command continues. The log of a step is OUT/logs/STEP.log.
 
-A row holds the test set, the model, the measure, the printed number, the one found, their
+A row has the test set, the model, the measure, the printed number, the number from boc, their
 difference, and a verdict: ``reproduced`` (the printed digits), ``near`` (within the effect of a
 seed), ``differs``, or ``not run``. Recalls are in percent, "image" is image retrieval. The rows of
-BoC are those of its Table I on MS-COCO 5K; its figures have no printed numbers,
+BoC are the rows of its Table I on MS-COCO 5K. Its figures have no printed numbers;
 OUT/boc-sparsity.csv has their points.
 """
 
@@ -43,7 +43,7 @@ SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
 KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
 TERN = "model_best_ndcg.pth"
 VOCABULARY = "bert/vocab.txt"
-KINDS = {  # of files in DATA: pattern of the path there, and where it is published
+KINDS = {  # kind of file in DATA: path pattern, place of publication
     "*/dataset_*.json": "Karpathy's splits (caption_datasets.zip)",
     "*/val2014": "pictures of COCO val2014, whose sizes the "
     "boxes need; to train, coco/train2014 too",
@@ -68,7 +68,7 @@ KINDS = {  # of files in DATA: pattern of the path there, and where it is publis
 
 @dataclass(frozen=True)
 class Step:
-    """A command that makes a file; if it ``prints``, that of its stdout."""
+    """A step: a command that makes a file, from its stdout if it ``prints``."""
 
     name: str
     command: tuple[str, ...]
@@ -91,8 +91,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if the set
-    is their mean."""
+    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if figures
+    are means over folds."""
 
     set: str
     model: str
@@ -104,9 +104,9 @@ class Line:
 class Plan:
     """The steps and lines of one paper over DATA, for results in OUT.
 
-    ``settings`` are for the training of VSRN++. Of BoC, ``sample`` is the part of the training
-    pictures that codebooks are made of, more than 100,000 concepts, ``alone`` that encoded without
-    context, ``points`` options of its figures.
+    ``settings`` are for the training of VSRN++. For BoC, ``sample`` is the part of the training
+    pictures for codebooks, with more than 100,000 concepts, ``alone`` is the part encoded without
+    context, and ``points`` are options of the figures.
     """
 
     data: Path
@@ -137,7 +137,7 @@ class Plan:
             )
 
     def vsrn(self) -> None:
-        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of
+        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models for each data set, and the mean of
         their scores."""
         for data, split, folder, name in (
             ("coco", "testall", "coco", "coco"),
@@ -248,8 +248,8 @@ class Plan:
         )
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        """Yield (set, model, measure, printed, found) of every printed number; None where it was
-        not run."""
+        """Yield (set, model, measure, printed, found) for every printed number; ``found`` is None
+        if it was not run."""
         for line in self.lines:
             tables = {
                 relevance: read_figures(path, folds=line.folds)
@@ -289,8 +289,8 @@ class Plan:
         )
 
     def splits(self, data: str) -> Path:
-        """Return the path of Karpathy's file: where the tables of the paper are, or in
-        ``annotations``, where TERAN's data.tar has it."""
+        """Return the path of Karpathy's file: beside the tables of the paper, or in
+        ``annotations``, as in TERAN's data.tar."""
         plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
         other = plain.parent / "annotations" / plain.name
         return other if other.exists() and not plain.exists() else plain
@@ -301,7 +301,7 @@ class Plan:
         return source if data == "coco" else f"{source}?index={self.splits(data)}"
 
     def captions(self, data: str) -> Path:
-        """Add the step of the table of captions, and beside it the lists of splits."""
+        """Add the step that makes the table of captions, with the lists of splits beside it."""
         path = self.splits(data)
         table = self.out / data / "captions.csv"
         corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
@@ -435,7 +435,7 @@ class Plan:
         return [path for path in (*needs, *self.matrices) if path not in products]
 
     def run(self) -> bool:
-        """Run the steps that can be run and are not done; return whether none failed."""
+        """Run the unfinished steps whose files exist. Return whether every run succeeded."""
         fine = True
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         for step in self.steps.values():
@@ -469,7 +469,7 @@ PAPERS: dict[str, Callable[[Plan], None]] = {
 
 
 def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
-    """Return the figures by direction; None if they were not measured."""
+    """Return the figures by direction; None without a measurement."""
     if not path.is_file():
         return None
     tables: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
@@ -480,7 +480,7 @@ def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | No
 
 
 def show_needs(plan: Plan) -> None:
-    """Print the files that DATA has to hold, a line each, on stderr."""
+    """Print the required files of DATA on stderr, one per line."""
     for path in plan.sources():
         name = path.relative_to(plan.data).as_posix()
         what = next(what for pattern, what in KINDS.items() if fnmatch(name, pattern))
@@ -488,8 +488,8 @@ def show_needs(plan: Plan) -> None:
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
-    """Raise UsageError for settings that the training of the paper does not take, before regions
-    are cut for hours."""
+    """Raise UsageError for settings that the training of the paper does not take, before the hours
+    of extracting regions."""
     if settings and paper != "vsrnpp":
         raise click.UsageError(
             f"--set is for the training of vsrnpp; the models of {paper} are published",
@@ -537,9 +537,9 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the training of VSRN++.",
+    help="Setting for the training of VSRN++; can be repeated.",
 )
-@click.option("--needs", is_flag=True, help="Name the files that DATA has to hold; run nothing.")
+@click.option("--needs", is_flag=True, help="List the required files of DATA, and run nothing.")
 def main(
     paper: str,
     data: Path,

@@ -1,19 +1,18 @@
-"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence
-says.
+"""Measurement of searches on painted scenes, whose contents are known: whether hits have the
+contents of the sentence.
 
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
 GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures (or of some), NAME
 their index (without it, a temporary one is made). A row has a family of sentences (see
 bench/datasets/gallery_truth.py), a re-rank metric, and a measure: the share of sentences whose
-first hit has everything that the sentence says, or the kinds, the colours, the background, the
-relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order
-has.
+first hit has all parts of the sentence, or its kinds, colours, background, or relation; R@10,
+whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random order.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses
 the sentence "a COLOUR KIND" for each thing of a picture: the share whose chosen region has its
-centre on the thing. The region is the one nearest to the noun ("word"), or the one that ``boc
-explain`` marks strongest ("explain"). ``chance`` is the value of a random region.
+centre on the thing. The chosen region is the region nearest to the noun ("word"), or the region
+that ``boc explain`` marks strongest ("explain"). ``chance`` is the value of a random region.
 """
 
 from __future__ import annotations
@@ -80,7 +79,8 @@ def pointing(
     file: FeatureFile,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """Play the pointing game, by words and by what is marked in ``explained`` pictures."""
+    """Yield the measures of the pointing game, by words, and by the marks in ``explained``
+    pictures."""
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     plays_by: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
@@ -159,7 +159,7 @@ def all_measures(
     most: int,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """Yield all measures of the pictures in ``file``, whose ids number them in ``pictures``."""
+    """Yield all measures of the pictures in ``file``; ids are their numbers in ``pictures``."""
     numbers = {id: i for i, id in enumerate(file.ids("image"))}
     shown = [pictures[int(Path(id).stem)] for id in numbers]
     yield from families(searcher, shown, numbers, metrics, most)
@@ -183,30 +183,30 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
 @click.option(
     "--index",
     "name",
-    help="Their index [default: a temporary one under the default code].",
+    help="Index of the pictures [default: a temporary index with the default code].",
 )
-@click.option("--at", default="file:boc-data", show_default=True, help="Where --index is.")
+@click.option("--at", default="file:boc-data", show_default=True, help="Address of --index.")
 @click.option(
     "--rerank",
     "metrics",
     multiple=True,
     type=click.Choice(METRICS),
-    help="[default: the index's]",
+    help="Metric for re-ranking; can be repeated [default: as the index].",
 )
 @click.option(
     "--queries",
     "most",
     default=300,
     show_default=True,
-    help="Sentences of a family at most.",
+    help="Largest number of sentences per family.",
 )
 @click.option(
     "--explained",
     default=50,
     show_default=True,
-    help="Pictures whose explanations are judged.",
+    help="Number of pictures whose explanations are judged.",
 )
-@click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
+@click.option("--brief", is_flag=True, help="Print a summary of two lines instead of rows.")
 def main(
     gallery: Path,
     features: Path,

@@ -2,15 +2,15 @@
 
     python -m bench.paper.sparsity_recall FEATURES --fit LEARN
 
-Codes over global vectors: chain "plain" as in the papers, where what is kept is quantised; "printed
-order", which quantises first; "offset", where ranks count from twice what is kept; "centred,
-rotated" as by default here; "shifted" keeps the order of the dense vectors and every term. Codes
-over concepts, if FEATURES holds any: "soft sum", "soft max" and "hard", over codebooks "with
-context" (of --fit) and with "no context" (of --alone); what is encoded with either keeps its
-context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft
-code is the paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they
-are aggregated; an item of several concepts may have more terms than z, which "terms" counts.
-"dictionary" is our own; its sparsity is 1 - z / V.
+Codes over global vectors: chain "plain" as in the papers, which quantises the kept components;
+"printed order", which quantises first; "offset", where ranks count from twice the number of kept
+components; "centred, rotated", the default of boc; "shifted", which keeps the order of the dense
+vectors and every term. Codes over concepts, if FEATURES has concepts: "soft sum", "soft max" and
+"hard", over codebooks "with context" (of --fit) and with "no context" (of --alone). Items encoded
+with either codebook keep their context, as in section IV of the paper ("during the clustering
+phase"). The sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its z
+nearest of p centroids before they are aggregated; an item of several concepts may have more terms
+than z, which "terms" counts. "dictionary" is the code of boc; its sparsity is 1 - z / V.
 
 A row holds z of items and of queries, terms stored per item, postings read per query, bytes of
 these terms per item in the embedded engine; in percent R@10 of the dense vectors and of the 10
@@ -64,7 +64,7 @@ CHAINS: tuple[tuple[str, str, Callable[[int], SurrogateCodec]], ...] = (
     ("permutation", OFFSET, lambda z: variants.offset_ranks(z, z)),
     ("permutation", ROTATED, lambda z: global_code("permutation", z=z, query_z=z)),
 )
-"""Code, name of the chain, and how to make it for so many terms."""
+"""The chains: code, name of the chain, and a function that makes it for a number of terms."""
 PAIRS = (
     (("scalar", PLAIN), ("permutation", PLAIN)),
     (("scalar", PRINTED), ("permutation", PRINTED)),
@@ -98,7 +98,7 @@ COLUMNS = (
 
 
 Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
-"""Of code, chain, sparsity and who asks: bool (queries, Rm)."""
+"""The hits by code, chain, sparsity and modality of the queries: bool (queries, Rm)."""
 
 
 class Setting(NamedTuple):
@@ -125,7 +125,7 @@ def global_settings(
         z = terms_at(
             sparsity,
             width,
-        )  # the largest component, which bits are measured by, depends on it
+        )  # the largest component, the unit of bits, depends on it
         yield Setting(
             "bits",
             ROTATED,
@@ -148,7 +148,7 @@ def component_settings(
     sparsities: Sequence[float],
     chosen: Container[tuple[str, str]] | None = None,
 ) -> Iterator[Setting]:
-    """Yield the CHAINS, or the (code, chain) that are ``chosen``, at each sparsity."""
+    """Yield the CHAINS, or the ``chosen`` pairs (code, chain), at each sparsity."""
     width = 2 * fit.header.dim
     for code, chain, make in CHAINS:
         if chosen is None or (code, chain) in chosen:
@@ -172,7 +172,7 @@ def concept_settings(
     fit: FeatureFile,
     sparsities: Sequence[float],
 ) -> Iterator[Setting]:
-    """Yield codes over concepts, soft ones at each sparsity."""
+    """Yield codes over concepts, and soft codes at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
@@ -230,8 +230,7 @@ def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]
 
 
 def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
-    """Yield what the first of each pair finds more than the second, at each sparsity that both
-    have."""
+    """Yield the difference in recall between the codes of each pair, at each common sparsity."""
     for (one, of), (other, than) in PAIRS:
         chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
         for (code, name, sparsity, asking), more in hits.items():
@@ -266,21 +265,21 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
 @click.option(
     "--fit",
     type=PATH,
-    help="Embeddings to learn from; by default FEATURES.",
+    help="Embeddings to learn from [default: FEATURES].",
 )
 @click.option(
     "--alone",
     type=PATH,
-    help="Those, or a part, by the encoder FOLDER?alone.",
+    help="All or some of these embeddings, by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
     type=PATH,
-    help="Folder to keep codebooks in, and find them.",
+    help="Folder in which codebooks are kept, and found again.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
-@click.option("--vectors", is_flag=True, help="Only codes of global vectors.")
+@click.option("--vectors", is_flag=True, help="Measure codes of global vectors only.")
 @click.option(
     "--sparsity",
     "sparsities",

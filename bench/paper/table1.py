@@ -3,22 +3,20 @@ directions.
 
     python -m bench.paper.table1 DEV --fit TRAIN
 
-DEV is searched, TRAIN is what codebooks are made of. The rows without context need the concepts of
-single regions and words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a
-part of TRAIN is enough). "No context" is about the codebook: what is encoded with it keeps its
-context, as section IV of the paper has it ("during the clustering phase"). Items are ranked by
-exact products of the whole-number term frequencies, whose rows have unit length except for
-rounding: cosine.
+DEV is searched; codebooks are made from TRAIN. The rows without context need the concepts of single
+regions and words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of
+TRAIN is enough). "No context" describes the codebook: items encoded with it keep their context, as
+in section IV of the paper ("during the clustering phase"). Items are ranked by exact products of
+the whole-number term frequencies, whose rows have unit length except for rounding: cosine.
 
 The section "Other readings" has the codes of the global vector in the order that the paper prints,
-quantised before anything is dropped, and without c-ReLU. There scalar quantisation has negative
-numbers, which cannot be term frequencies, so its row is of the vectors floor(1000 v) and their
-cosine.
+quantised before anything is dropped, and without c-ReLU. In this order scalar quantisation has
+negative numbers, which cannot be term frequencies, so its row is the cosine of the vectors
+floor(1000 v).
 
 A row holds the six recalls in percent, their sum and its standard error (by picture), and the
-paper's own figures on COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and
-another TERN. A row with another model under "minus" holds differences on the same queries, and the
-paper's.
+paper's own figures on COCO (5,000 pictures) and Flickr30K (10,000), from other data and another
+TERN. A row with another model under "minus" holds differences on the same queries, and the paper's.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ HARD = "Bag of Concepts, hard assignment"
 SOFT = "Bag of Concepts, soft assignment"
 MORE = "Beyond the paper"
 PAIRS = "Differences"
-FIT = 2000  # global vectors of each modality that a code is fitted on
+FIT = 2000  # global vectors of each modality for fitting a code
 RETRIEVED = ("image", "sentence")
 COLUMNS = (
     "section",
@@ -139,21 +137,22 @@ COMPARED = (
     ("SUM-aggr No-cont.", "MAX-aggr No-cont."),
     ("SUM-aggr W-cont., 1/(1-D) with its sign", "MAX-aggr W-cont., 1/(1-D) with its sign"),
 )
-"""The first of a pair is the one that the paper finds better, if any."""
+"""The pairs to compare. The first of a pair is better according to the paper, if the paper says
+so."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One model: for image retrieval and for sentence retrieval, the rank (from 0) of each query's
-    first right item."""
+    """A line of the table for one model: the rank (from 0) of each query's first right item, for
+    image and for sentence retrieval."""
 
     section: str
     model: str
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Return for each of the six recalls 1 for a query whose right item is found and 0 for
-        another."""
+        """Return, for each of the six recalls, 1 for each query that finds its right item, and 0
+        for any other."""
         return [
             (self.ranks[asking] < k).astype(np.int8)
             for asking in ("text", "image")
@@ -169,7 +168,7 @@ class Table:
         self.of = self.gallery.of
 
     def dense(self, section: str, model: str) -> Line:
-        """Return the line of the global vectors themselves."""
+        """Return the line of the global vectors."""
         return self._line(section, model, lambda m, _: self.of[m].vectors)
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
@@ -177,7 +176,7 @@ class Table:
 
         def encode(modality: Modality, side: str) -> NDArray[np.float64]:
             terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
-            # As float64, sums of products are not rounded.
+            # float64 does not round sums of products.
             rows: NDArray[np.float64] = terms.toarray().astype(np.float64)
             return rows
 
@@ -192,7 +191,7 @@ class Table:
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
-        """Return a row of the table, of a line or of its difference to another."""
+        """Return a row of the table, for a line or for its difference from another line."""
         groups = self.gallery.groups
         values = line.hits()
         section = line.section
@@ -226,8 +225,8 @@ class Table:
 
 
 def paper_cells(model: str, minus: str | None) -> list[object]:
-    """Return the paper's figures of a model, or its differences of two; empty cells where it has
-    none."""
+    """Return the paper's figures for a model, or the differences of two models; cells are empty
+    without figures."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:
@@ -335,18 +334,18 @@ def lines(
 @click.option(
     "--alone-train",
     type=PATH,
-    help="Those, or a part, by the encoder FOLDER?alone.",
+    help="All or some of these embeddings, by the encoder FOLDER?alone.",
 )
 @click.option(
     "--alone-dev",
     type=PATH,
-    help="DEV by the encoder FOLDER?alone.",
+    help="Embeddings of DEV by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
     type=PATH,
-    help="Folder to keep codebooks in, and find them.",
+    help="Folder in which codebooks are kept, and found again.",
 )
 def main(
     dev: Path,

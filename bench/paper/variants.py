@@ -9,10 +9,10 @@ The paper (III-A) turns all components into frequencies and then keeps "the firs
 - ``offset``: ranks z ... 1 of the kept components with z added.
 - ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z
   largest, floor(1000 v), and the dot product, without a second unit norm.
-- ``shifted``: nothing is clipped or left out, so that the order is that of the dense vectors
+- ``shifted``: nothing is clipped or left out, so that items are ordered as by the dense vectors
   (``ShiftedCReLU``). Several rotations side by side disturb the ranks less.
 
-All are "plain", without centring and rotation, but for the rotations of a shifted code.
+All variants are "plain", without centring and rotation, except for the rotations of a shifted code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
-FINE = 10_000  # scale of what has been rounded already, or loses nothing else
+FINE = 10_000  # scale of values that are already rounded, or lose nothing else
 
 
 class ShiftedCReLU(Step):
@@ -94,7 +94,7 @@ class Rotations(Step):
 
 
 class OffsetPermutation(DeepPermutation):
-    """Ranks that count from twice what is kept."""
+    """Ranks that count from twice the number of kept components."""
 
     def transform(self, X: Any) -> sparse.csr_array:
         terms = super().transform(X)
@@ -150,7 +150,7 @@ def printed_order(code: str, z: int | None = None, query_z: int | None = None) -
 
 
 def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return ``permutation`` whose ranks count from twice what is kept."""
+    """Return ``permutation`` whose ranks count from twice the number of kept components."""
     return SurrogateCodec([CReLU(), TopZ(z, query_z), OffsetPermutation()])
 
 
@@ -160,7 +160,7 @@ def authors_scalar(z: int | None = None, query_z: int | None = None) -> Surrogat
 
 
 def shifted_crelu(code: str, rotations: int = 0) -> SurrogateCodec:
-    """Return ``scalar`` or ``permutation`` of all terms, over so many rotations side by side."""
+    """Return ``scalar`` or ``permutation`` of all terms, over several rotations side by side."""
     before = [Rotations(rotations)] if rotations else []
     if code == "permutation":
         return SurrogateCodec([*before, ShiftedCReLU(), TopZ(), DeepPermutation()])

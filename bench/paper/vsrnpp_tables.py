@@ -1,10 +1,10 @@
-"""Trains the studies of VSRN++ on any regions: ablations (Table 5) and orders of regions (Table
-6).
+"""Training of the studies of VSRN++ on any regions: ablations (Table 5) and orders of regions
+(Table 6).
 
     python -m bench.paper.vsrnpp_tables regions.h5 --train train.ids.txt --test dev.ids.txt --out O
 
-A line is a training from the recipe ``photos-vsrn`` or ``photos-vsrnpp``; a stopped run goes on. A
-row holds the recall on --test, and what the paper prints for Flickr30K (Table 6: the mean of five
+A line is a training from the recipe ``photos-vsrn`` or ``photos-vsrnpp``; a stopped run continues.
+A row has the recall on --test, and the printed numbers for Flickr30K (Table 6: the mean of five
 folds of MS-COCO 1K). "confidence" is the order of the source.
 """
 
@@ -41,17 +41,21 @@ LINES = """
 6 | confidence reversed | vsrn | region_order=reversed | 62.6 89.7 95.1 75.8 94.9 98.3
 6 | confidence | vsrn | | 62.7 89.6 95.1 76.0 94.7 98.2
 """
-"""Table | line | recipe | settings | printed recalls, image retrieval first. ALONE is without word
-reasoning and Sinkhorn."""
+"""The lines: table | line | recipe | settings | printed recalls, image retrieval first. ALONE means
+without word reasoning and Sinkhorn."""
 
 
 @click.command()
 @click.argument("regions", type=PATH)
-@click.option("--train", required=True, type=PATH, help="Ids to train on.")
-@click.option("--test", required=True, type=PATH, help="Ids to evaluate on.")
+@click.option(
+    "--train", required=True, type=PATH, help="File with the ids of the training pictures."
+)
+@click.option("--test", required=True, type=PATH, help="File with the ids of the test pictures.")
 @click.option("--out", default="vsrnpp-tables", type=FOLDER, show_default=True)
-@click.option("--line", "names", multiple=True, help="Only this line; can be repeated.")
-@click.option("--set", "more", multiple=True, help="A setting of all trainings.")
+@click.option(
+    "--line", "names", multiple=True, help="Line to train; can be repeated [default: all]."
+)
+@click.option("--set", "more", multiple=True, help="Setting for all trainings; can be repeated.")
 def main(
     regions: Path,
     train: Path,

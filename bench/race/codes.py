@@ -1,9 +1,9 @@
-"""Our codes in the race.
+"""The codes of boc in the race.
 
-They are raced as users call them, ``load_index`` and ``Searcher.search_vectors``: from the vector
+The race calls them as users do, by ``load_index`` and ``Searcher.search_vectors``: from the vector
 of a query to hits with their content, by query encoding, posting lists and re-ranking from float16,
-or from 8 bits (``dictionary:2 int8``). Batches are answered by ``Searcher.rank_vectors``, ids and
-scores as arrays, as libraries of vectors do.
+or from 8 bits (``dictionary:2 int8``). ``Searcher.rank_vectors`` answers batches by ids and scores
+as arrays, as vector libraries do.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ QUERY_Z = {
 
 
 def code_of(text: str) -> str:
-    """The code of ours, of which ``text`` may also say that vectors are stored in 8 bits:
-    ``dictionary:2 int8``."""
+    """Return the code in ``text``, which may also name vectors of 8 bits: ``dictionary:2 int8``."""
     return text.removesuffix(INT8)
 
 
 def is_raced(text: str) -> bool:
-    """Whether ``text`` is a code such as ``bits:32``: all but the terms of an item is chosen by the
-    race."""
+    """Return whether ``text`` is a code such as ``bits:32``. The race chooses everything except the
+    terms of an item."""
     try:
         code = parse_code(text)
     except BocError:
@@ -57,8 +56,8 @@ def is_raced(text: str) -> bool:
 
 
 class CodeEngine(Engine):
-    """An index over a code; a setting is the terms of a query and the candidates that are
-    re-ranked."""
+    """An index over a code. A setting is the number of terms of a query and the number of
+    candidates to re-rank."""
 
     ours = True
     knobs = ("z", "R")
@@ -128,7 +127,7 @@ class Ours(CodeEngine, Local):
 
 
 def fit(data: Data, kind: str) -> None:
-    """Fit a code such as ``bits`` and keep it."""
+    """Fit a code such as ``bits`` and save it."""
     folder = folder_of(data, f"codec {kind}")
     terms = data.terms if kind == "dictionary" else None
     codec = Code(kind, z=1, query_z=1, terms=terms).codec(data.shape[1])
@@ -143,7 +142,7 @@ def fit(data: Data, kind: str) -> None:
 
 
 def load_codec(data: Data, code: str) -> SurrogateCodec:
-    """Load the codec of a code such as ``bits:32``, as ``fit`` left it."""
+    """Load the codec of a code such as ``bits:32``, which ``fit`` saved."""
     parsed = parse_code(code)
     folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:

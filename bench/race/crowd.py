@@ -1,17 +1,17 @@
-"""Many clients at once on a server, alone and beside writers, and filters: ours and the server's
-own HNSW.
+"""A server with many clients, alone and beside writers, and with filters: boc and the server's own
+HNSW.
 
     python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5
         --validation composed-validation.h5 --work FOLDER --count 100000
 
-Ours is `boc index` with all defaults, asked through ``Searcher.search_vectors``; the other is asked
-in the fastest form that the server reads (hnsw.py), over the same connection, at the first setting
-that reaches a recall on the validation queries. Sides take turns of ``--seconds``, ``--rounds``
-times, so that a machine that becomes slower does so for both. ``server_s`` and ``client_s`` are
-processor seconds of a thousand queries. Beside writers, 200 items are put and 50 deleted each
-second, made visible at once; ``put`` are those that were put in a second, ``lost`` items that the
-index lacks in the end, or holds too many of. Rows of filters are those of filtered.py: there ours
-is asked by default.
+The side of boc is `boc index` with all defaults, searched through ``Searcher.search_vectors``. The
+side of HNSW gets queries in the fastest form that the server reads (hnsw.py), over the same
+connection, at the first setting that reaches a recall on the validation queries. Sides take turns
+of ``--seconds``, ``--rounds`` times, so that a slower machine slows both sides. ``server_s`` and
+``client_s`` are processor seconds of a thousand queries. Writers put 200 items and delete 50 each
+second, visible at once; ``put`` is the number of items put per second, ``lost`` the number of items
+that the index lacks at the end, or has in excess. Rows of filters have the filters of filtered.py,
+and searches of boc by default.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ COLUMNS = (
     "lost",
 )
 GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
-# items a second
+# items per second
 PUT = 200
 DELETED = 50
-SAMPLE = 300  # queries that recall is measured by
+SAMPLE = 300  # queries that measure recall
 
 
 class Crowd(Race):
-    """Both indexes on one server; rows of ``data`` are in them, those of ``more`` are put later."""
+    """Both indexes on one server. Rows of ``data`` are in them; rows of ``more`` are put later."""
 
     def __init__(self, data: Data, more: Path, server: Server) -> None:
         self.data = data
@@ -79,7 +79,7 @@ class Crowd(Race):
         self.graph = GRAPH[server.timed.engine]
         self.live = {
             index: dict(data.rows) for index in ("boc", self.graph)
-        }  # ids, and their rows in ``more``
+        }  # ids, each with its row in ``more``
         self.next_row = dict.fromkeys(self.live, data.shape[0])
         with FeatureFile(more) as file:
             self.items = file.items(data.modality)
@@ -142,7 +142,7 @@ class Crowd(Race):
         return ask
 
     def select(self, conditions: Sequence[str]) -> None:
-        """Filters are made by each query."""
+        """Do nothing: each query makes its filter."""
 
     def _rows(self, answer: Any) -> set[int]:
         return (
@@ -152,7 +152,7 @@ class Crowd(Race):
         )
 
     def write(self, index: str) -> None:
-        """Put and delete what is due in a second."""
+        """Put and delete the items of a second."""
         live = self.live[index]
         start = self.next_row[index]
         new = range(start, min(start + PUT, len(self.items)))
@@ -193,8 +193,8 @@ class Crowd(Race):
         *,
         writing: bool,
     ) -> tuple[list[float], list[float]]:
-        """Return milliseconds of answers, and seconds, processor seconds of server and client,
-        items put, failures."""
+        """Return the milliseconds of answers; and seconds, processor seconds of server and client,
+        items put, and failures."""
         queries = self.data.query_sets[0]
         numbers = count()
         end = time.perf_counter() + seconds
@@ -226,8 +226,8 @@ class Crowd(Race):
         return times, [time.perf_counter() - begun, *used, self.next_row[index] - row, len(failed)]
 
     def setting(self, index: str, recall: float) -> tuple[str, float]:
-        """Return the first setting that reaches a recall on validation queries, or the last, and
-        what it reaches."""
+        """Return the first setting that reaches a recall on validation queries, or else the last
+        setting, and the recall that it reaches."""
         queries = self.data.query_sets[1][:SAMPLE]
         top = self.data.top[1][:SAMPLE]
         for name, ask in self.asks[index].items():
@@ -284,8 +284,8 @@ class Crowd(Race):
                 ]
 
     def check(self, index: str, ask: Ask) -> tuple[float, float]:
-        """Return recall of the reported queries, and the share of short answers, over what the
-        index holds now."""
+        """Return the recall of the reported queries, and the share of short answers, over the
+        current items of the index."""
         rows = np.fromiter(self.live[index].values(), np.int64)
         queries = self.data.query_sets[0][:SAMPLE]
         top = [
@@ -295,7 +295,7 @@ class Crowd(Race):
         return self.measure(ask, queries, [ALL] * len(queries), top)[:2]
 
     def lost(self, index: str) -> int:
-        """Return how many items the index lacks or holds too many of."""
+        """Return the number of items that the index lacks or has in excess."""
         if index == "boc":
             ids = [item.id for item in self.searcher.index.items()]
         else:
@@ -308,7 +308,7 @@ class Crowd(Race):
 @click.argument("kind")
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, required=True, help="Choose settings.")
+@click.option("--validation", type=FILE, required=True, help="Queries that choose settings.")
 @click.option(
     "--work",
     required=True,
@@ -319,7 +319,7 @@ class Crowd(Race):
     "--count",
     default=100_000,
     show_default=True,
-    help="Items of the gallery that are loaded; others are put.",
+    help="Number of items to load; writers put the other items.",
 )
 @click.option("--clients", multiple=True, default=(8, 32), show_default=True)
 @click.option("--recall", "recalls", multiple=True, default=(0.95, 0.98), show_default=True)
@@ -331,7 +331,13 @@ class Crowd(Race):
     default=SHARES,
     show_default=True,
 )
-@click.option("--queries", "most", default=200, show_default=True, help="Queries of a filter.")
+@click.option(
+    "--queries",
+    "most",
+    default=200,
+    show_default=True,
+    help="Largest number of queries per filter.",
+)
 @click.option("--seconds", default=5.0, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 def main(
@@ -348,7 +354,7 @@ def main(
     seconds: float,
     rounds: int,
 ) -> None:
-    """Race on GALLERY and QUERIES on a server of a KIND, which is started for it."""
+    """Race on GALLERY and QUERIES on a server of a KIND, started for the race."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, first(gallery, work, count), queries, validation, None, 0)
     data.check()

@@ -1,11 +1,11 @@
-"""What is raced on: vectors, queries, and the exact answers.
+"""The data of a race: vectors, queries, and the exact answers.
 
 ``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000
 clusters in 100 groups in a space of 128 dimensions whose scales fall as j**-0.4, embedded in
-``dim`` dimensions by a random matrix, plus a little noise in all of them and a mean of 0.3; each
-component times a scale of its own, exp of a normal of standard deviation 0.5. Queries are items
-plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85, .58 and .52,
-and the participation ratio is 42.
+``dim`` dimensions by a random matrix, plus a little noise in all dimensions and a mean of 0.3. Each
+component is multiplied by its own scale, exp of a normal of standard deviation 0.5. Queries are
+items plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85, .58 and
+.52, and the participation ratio is 42.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Data:
     truth: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process maps the files itself, and does not get a copy of the
+        """Return the fields alone: another process maps the files itself, and gets no copy of the
         vectors."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -70,11 +70,11 @@ class Data:
         with FeatureFile(self.gallery) as file:
             return np.asarray(
                 file.memory_map(self.modality, "dense/vectors"),
-            )  # codes look longer at a subclass
+            )  # codes validate a subclass longer
 
     @cached_property
     def halves(self) -> NDArray[np.float16]:
-        """The same as float16, memory-mapped: what others than ours re-score from."""
+        """The vectors as float16, memory-mapped, from which engines other than boc re-score."""
         if self.vectors.dtype == np.float16 and self.vectors.flags.aligned:
             return self.vectors
         path = self.work / "vectors.npy"
@@ -92,13 +92,13 @@ class Data:
         return self.vectors.shape
 
     def blocks(self) -> Iterator[tuple[int, Matrix]]:
-        """Yield all vectors, a block at a time, each with the number of its first row."""
+        """Yield all vectors in blocks, each with the number of its first row."""
         for start in range(0, len(self.vectors), BATCH):
             yield start, self.vectors[start : start + BATCH].astype(np.float32)
 
     @cached_property
     def query_sets(self) -> tuple[Matrix, Matrix]:
-        """Queries that are reported, and those that choose."""
+        """The queries that are reported, and the queries that choose settings."""
         queries = read(self.queries)
         if self.validation:
             return queries, read(self.validation)
@@ -106,7 +106,7 @@ class Data:
 
     @cached_property
     def top(self) -> tuple[list[set[int]], list[set[int]]]:
-        """Rows of the exact top 10 of both."""
+        """The rows of the exact top 10 for both sets of queries."""
         path = self.work / "truth.npy"
         if not path.exists():
             np.save(path, self._exact())
@@ -115,8 +115,8 @@ class Data:
         return rows[:n], rows[n:]
 
     def _exact(self) -> NDArray[np.int64]:
-        """Row numbers (n, K) of the exact neighbours of the queries, then of the validation
-        queries."""
+        """Return the row numbers (n, K) of the exact neighbours, of the queries first, then of the
+        validation queries."""
         if self.truth is not None and self.validation is None:
             rows = np.load(self.truth, allow_pickle=False)
             return np.concatenate([rows[::2], rows[1::2]])
@@ -124,12 +124,12 @@ class Data:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """Row numbers of the ids."""
+        """The row numbers of the ids."""
         with FeatureFile(self.gallery) as file:
             return {key: row for row, key in enumerate(file.ids(self.modality))}
 
     def check(self) -> None:
-        """Raise UsageError if the work folder is of other files, or of another seed or
+        """Raise UsageError if the work folder belongs to other files, or to another seed or
         vocabulary."""
         note = self.work / "data.json"
         mine = {"terms": self.terms, "seed": self.seed}
@@ -145,8 +145,8 @@ def nearest(
     queries: Matrix,
     blocks: Iterable[tuple[int, Matrix]],
 ) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return scores and rows of the K best by inner product of ``blocks`` (first row, vectors),
-    best first; -inf and 0 where there are fewer."""
+    """Return scores and rows of the K best by inner product in ``blocks`` (first row, vectors),
+    best first, filled up with -inf and 0."""
     import faiss
 
     scores = np.full((len(queries), K), -np.inf, np.float32)
@@ -163,8 +163,8 @@ def nearest(
 
 
 def first(gallery: Path, work: Path, count: int) -> Path:
-    """Write the first ``count`` items of a gallery as a feature file of their own; the gallery if
-    it has no more."""
+    """Write the first ``count`` items of a gallery to a new feature file, and return its path;
+    return the gallery if it has no more items."""
     with FeatureFile(gallery) as file:
         modality: Modality = "image" if file.count("image") else "text"
         if file.count(modality) <= count:
@@ -181,13 +181,13 @@ def first(gallery: Path, work: Path, count: int) -> Path:
 
 
 def read(path: Path) -> Matrix:
-    """Read all vectors of a feature file, in memory."""
+    """Read all vectors of a feature file into memory."""
     with FeatureFile(path) as file:
         return np.concatenate([file.vectors("image"), file.vectors("text")])
 
 
 class Mixture:
-    """The mixture that synthetic vectors are drawn from; see above."""
+    """The mixture from which synthetic vectors are drawn; see above."""
 
     groups = 100
     clusters = 30
@@ -233,8 +233,8 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
     """Write feature files of ``count`` items, and of ``queries`` twice: to report and to choose
     settings by.
 
-    What is there is not drawn again; UsageError if it is something else, or for fewer items than
-    queries are drawn of.
+    Existing files are not drawn again. UsageError if they have other contents, or if there are
+    fewer items than queries.
     """
     if count < 2 * queries:
         raise click.UsageError(
@@ -269,7 +269,7 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
 
 
 def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
-    """Append vectors of pictures that are numbered from ``start``."""
+    """Append vectors of pictures, whose numbers begin at ``start``."""
     names = [f"{i:08d}.jpg" for i in range(start, start + len(vectors))]
     items = [Item(name, "image", f"/photos/{name}", name) for name in names]
     writer.append(len(items), [Batch(items, Embeddings("image", vectors))])

@@ -1,6 +1,6 @@
-"""What engines of the race have in common: how one is built, opened and asked, and what that takes.
+"""The common part of the engines in the race: building, opening, queries, and their cost.
 
-``once`` builds an index in a separate process, in a folder of its own; what is there is not built
+``once`` builds an index in a separate process, in its own folder. An existing index is not built
 again.
 """
 
@@ -28,15 +28,14 @@ Setting = tuple[int, ...]
 
 
 class UnavailableError(Exception):
-    """An index cannot be had here; the text says why."""
+    """An error for an index that is unavailable; the text says why."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build``
-    without that, processor seconds of all three, the largest memory of the process that fits and
-    builds, in bytes (``peak``), bytes on disk by part.
-    """
+    """The cost of an index: seconds to ``fit`` its code, to ``encode`` all items, and to ``build``
+    the rest; processor seconds of all three; the largest memory, in bytes, of the process that fits
+    and builds (``peak``); bytes on disk by part."""
 
     fit: float
     encode: float
@@ -51,31 +50,32 @@ class Facts:
 
 
 class Engine(ABC):
-    """An opened index. ``ask`` is timed; ``rows`` turns its answer into row numbers afterwards."""
+    """An open index. ``ask`` is timed; afterwards ``rows`` turns its answer into row numbers."""
 
-    library: str  # that answers
-    kind = ""  # of index, in the words of its library; "" if the code says it
+    library: str  # library that answers
+    kind = ""  # kind of index in its library; "" if the code says it
     knobs: tuple[str, ...] = ()  # names of the numbers of a setting
-    ours = False  # our codes on our own path
+    ours = False  # codes of boc, searched by boc
     grid: Sequence[Setting]
-    took: float | None = None  # milliseconds that a server says the last answer took
+    took: float | None = None  # milliseconds that a server reports for its last answer
 
     @abstractmethod
     def choose(self, setting: Setting) -> None:
-        """Answer at ``setting``, one of ``grid``, from now on."""
+        """Set the ``setting``, one of ``grid``, of all later answers."""
 
     @abstractmethod
     def ask(self, query: Matrix) -> Any:
-        """The answer to one query (1, d)."""
+        """Return the answer to one query (1, d)."""
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        """The answers to queries (n, d); here one a call from several threads, for what has no
-        batches."""
+        """Return the answers to queries (n, d). This implementation makes one call per query from
+        several threads, for engines without batches."""
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(self.ask, queries[:, None]))
 
     def vectors_read(self, setting: Setting) -> int | None:
-        """Stored vectors that a query is compared with at most; None where that is not known."""
+        """Return the largest number of stored vectors that a query is compared with; None if
+        unknown."""
         return None
 
     def rows(self, answer: Any) -> Sequence[int]:
@@ -86,26 +86,26 @@ class Engine(ABC):
 class Local(Engine):
     """An index in its own folder."""
 
-    inside = 0  # bytes a component of the vectors in its files
-    beside = 0  # and of those that it reads elsewhere
+    inside = 0  # bytes per component of the vectors in its files
+    beside = 0  # bytes per component of vectors in other files
 
     def close(self) -> None:
-        """Answer no more, and let go of what is held in memory."""
+        """Close the index, and release its memory."""
         vars(self).clear()
 
     @classmethod
     @abstractmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
-        """Fill an empty ``folder``."""
+        """Build the index in an empty ``folder``."""
 
     @abstractmethod
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        """Open what ``build`` left in ``folder``."""
+        """Open the index that ``build`` made in ``folder``."""
 
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
-        """Bytes on disk: of its ``index``, of ``vectors``, of the arrays of the ``codec``, and the
-        ``rest``."""
+        """Return the bytes on disk of its ``index``, of ``vectors``, of the arrays of the
+        ``codec``, and of the ``rest``."""
         count, dim = data.shape
         files = sum(
             path.stat().st_size
@@ -129,8 +129,8 @@ def once(
     task: Callable[..., None],
     *arguments: Any,
 ) -> dict[str, float]:
-    """Have ``task`` fill ``folder`` unless an earlier run did; return its ``seconds``, processor
-    seconds (``cpu``) and largest memory in bytes (``peak``)."""
+    """Fill ``folder`` by ``task``, unless an earlier run did. Return the ``seconds``, processor
+    seconds (``cpu``) and largest memory in bytes (``peak``) of the task."""
     note = folder / NOTE
     if not note.exists():
         log(f"{folder.name}: building")
@@ -142,7 +142,7 @@ def once(
 
 
 def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[str, float]:
-    """Run ``task`` in this process, and return what it cost."""
+    """Run ``task`` in this process, and return its cost."""
     use_threads(threads)
     begun = time.perf_counter()
     cpu = time.process_time()
@@ -157,31 +157,32 @@ def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[st
 
 
 def child(task: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of ``task`` in a fresh process; BrokenProcessPool if that was killed."""
+    """Return the result of ``task`` in a fresh process. BrokenProcessPool if the process was
+    killed."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(task, *arguments).result()
 
 
 def use_threads(count: int) -> None:
-    """Hold every thread of this process to ``count`` processors, and libraries to as many
-    threads."""
+    """Restrict every thread of this process to ``count`` processors, and libraries to the same
+    number of threads."""
     import faiss
     from threadpoolctl import threadpool_limits
 
     allowed = sorted(PROCESSORS)[:count]
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread.name), allowed)
     faiss.omp_set_num_threads(count)
     threadpool_limits(count)
 
 
 def status(key: str) -> int:
-    """Bytes that /proc/self/status has under a key."""
+    """Return the bytes under a key of /proc/self/status."""
     return status_of(os.getpid(), key)
 
 
 def status_of(process: int, key: str) -> int:
-    """The same of another process."""
+    """Return the bytes under a key of the status of another process."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))

@@ -1,6 +1,7 @@
-"""The engines of one process that are raced, by name.
+"""The engines in one process that take part in the race, by name.
 
-``boc bits:32``, ``boc bits:32 int8``, ``hnsw32``. Each is built once, in a folder of its own.
+Names are for example ``boc bits:32``, ``boc bits:32 int8``, ``hnsw32``. Each index is built once,
+in its own folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bench.race.engine import (
 from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Scann, Symphony, Usearch
 from boc.codecs import parse_code
 
-QUERIES = 100  # queries before memory is looked at
+QUERIES = 100  # queries before memory is measured
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours,
@@ -44,12 +45,12 @@ ENGINES: dict[str, type[Local]] = {
 
 
 def all_names() -> list[str]:
-    """Return the names of the indexes that are raced by default."""
+    """Return the names of the indexes in a race by default."""
     return [f"boc {code}" for code in CODES] + [name for name in ENGINES if name != "boc"]
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError unless ``name`` is that of an index."""
+    """Raise UsageError unless ``name`` is the name of an index."""
     engine, _, code = name.partition(" ")
     if engine not in ENGINES or (not is_raced(code_of(code)) if engine == "boc" else bool(code)):
         others = "other terms and scalar:64 too, with int8 behind it"
@@ -62,7 +63,7 @@ def open_engine(data: Data, name: str) -> Engine:
 
 
 def build(data: Data, name: str, threads: int) -> Facts:
-    """Fit and build what is not there yet, and return what it took."""
+    """Fit and build an index, unless it exists, and return its cost."""
     engine, _, code = name.partition(" ")
     folder = folder_of(data, name)
     fitting = {"seconds": 0.0, "cpu": 0.0, "peak": 0.0}
@@ -77,8 +78,8 @@ def build(data: Data, name: str, threads: int) -> Facts:
 
 
 def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
-    """Return the bytes that opening and querying an index add to a fresh process: its own, and
-    mapped and touched."""
+    """Return the bytes that opening and querying an index add to a fresh process: own bytes, and
+    mapped bytes that were touched."""
     added: tuple[int, int] = child(_resident, data, name, setting)
     return added
 
@@ -91,7 +92,7 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     # Queries and modality are read before memory is measured, so that they are not counted.
     queries = np.ascontiguousarray(data.query_sets[1][:QUERIES])
     _ = data.modality
-    _give_back()  # or the index would lie in what was freed before, and count as nothing
+    _give_back()  # otherwise the index would reuse freed memory, and count as nothing
     before = status("RssAnon"), status("RssFile")
     engine = open_engine(data, name)
     engine.choose(setting)
@@ -102,7 +103,7 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 
 def _give_back() -> None:
-    """Return memory that was freed to the system."""
+    """Return freed memory to the system."""
     gc.collect()
-    with suppress(AttributeError):  # another C library than GNU's
+    with suppress(AttributeError):  # not the C library of GNU
         ctypes.CDLL(None).malloc_trim(0)

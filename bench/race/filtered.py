@@ -3,13 +3,13 @@
     python -m bench.race.filtered composed.h5 composed-queries.h5 --validation
     composed-validation.h5 --work FOLDER
 
-Filters let a share of the items pass that is drawn at random, or one of some clusters, in the order
-of what their centroids score: the nearest to the query, the middle one, the farthest. Ours is `boc
-index` and a search with that filter, no option else. Of each rival that setting is shown which
-reached ``--recall`` soonest on the validation queries, or came nearest to it; its selectors are
-made beforehand and cost it nothing. ``few`` is the share of queries with fewer hits than there are,
-ten at most; ``passed`` the mean share of items that pass. Milliseconds are medians over rounds,
-with minimum and maximum round, on one thread.
+A filter lets a random share of the items pass, or one cluster: by the scores of the centroids, the
+nearest cluster to the query, the middle cluster, or the farthest. The side of boc is `boc index`
+and a search with the filter and no other option. For each rival, a row shows the fastest setting
+that reached ``--recall`` on the validation queries, or came nearest to it; its selectors are made
+beforehand and cost nothing. ``few`` is the share of queries with fewer hits than possible, at most
+ten; ``passed`` is the mean share of items that pass. Milliseconds are medians over rounds, with
+minimum and maximum round, on one thread.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ COLUMNS = (
     "p50_least",
     "p50_most",
 )
-faiss: Any = import_module("faiss")  # its types lack parameters of searches
+faiss: Any = import_module("faiss")  # its types lack search parameters
 NAME = "filtered"
 SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
-MEMBERS = 2_000  # of a cluster, about
+MEMBERS = 2_000  # approximate size of a cluster
 PLACES = {"near": 0.0, "middle": 0.5, "far": 1.0}
 RIVALS = {
     "hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048),
     "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
 }
-ALL = ""  # the condition that all items meet
+ALL = ""  # a condition that all items meet
 
 Ask = Callable[[Matrix, str], Any]
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What the items have, ``draw`` (n,) and ``cluster`` (n,), and the centroids of the
-    clusters."""
+    """The metadata for filters, ``draw`` (n,) and ``cluster`` (n,) of the items, and the centroids
+    of the clusters."""
 
     draw: NDArray[np.int64]
     cluster: NDArray[np.int64]
@@ -129,7 +129,7 @@ def exact(
     conditions: Sequence[str],
     filters: Filters,
 ) -> list[set[int]]:
-    """Return the rows of the ten best that pass, fewer where fewer do."""
+    """Return the rows of the ten best items that pass, or fewer if fewer items pass."""
     best: list[set[int]] = [set()] * len(queries)
     for condition in set(conditions):
         asking = [i for i, other in enumerate(conditions) if other == condition]
@@ -161,7 +161,7 @@ class Race:
 
     @cached_property
     def asks(self) -> Mapping[str, Mapping[str, Ask]]:
-        """What answers, by index and setting."""
+        """The functions that answer queries, by index and setting."""
         rivals = {
             name: {f"{knob}={number}": self._rival(name, number) for number in RIVALS[name]}
             for name, knob in zip(self.rivals, ("ef", "nprobe"), strict=False)
@@ -187,7 +187,7 @@ class Race:
         return ask
 
     def select(self, conditions: Sequence[str]) -> None:
-        """Make the selectors of conditions."""
+        """Make the selectors for these conditions."""
         for condition in {*conditions} - {*self.selectors, ALL}:
             mask = np.zeros(self.data.shape[0], bool)
             mask[self.filters.rows(condition)] = True
@@ -200,7 +200,7 @@ class Race:
         conditions: Sequence[str],
         top: Sequence[set[int]],
     ) -> tuple[float, float, float]:
-        """Return recall, the share of short answers, and the median of milliseconds."""
+        """Return the recall, the share of short answers, and the median of milliseconds."""
         times = np.empty(len(queries))
         shares = []
         few = 0
@@ -283,7 +283,7 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
 @click.command()
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, help="Choose settings.")
+@click.option("--validation", type=FILE, help="Queries that choose settings.")
 @click.option(
     "--work",
     required=True,
@@ -303,20 +303,20 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
     "most",
     default=200,
     show_default=True,
-    help="Queries that are reported, and that choose.",
+    help="Largest number of reported queries, and of validation queries.",
 )
 @click.option(
     "--recall",
     default=0.97,
     show_default=True,
-    help="What the setting of a rival has to reach.",
+    help="Recall that a rival's setting must reach.",
 )
 @click.option("--rounds", default=3, show_default=True)
 @click.option(
     "--threads",
     default=2,
     show_default=True,
-    help="Processors that indexes are built with.",
+    help="Number of processors that build indexes.",
 )
 def main(
     gallery: Path,

@@ -1,4 +1,4 @@
-"""The vector indexes that servers bring along: their types, mappings and queries, as plain data."""
+"""The vector indexes of servers: their types, mappings and queries, as plain data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
 
 
 def hnsw_index(engine: str, kind: str, dim: int) -> Json:
-    """The body that makes an index of documents with an indexed vector."""
+    """Return the body that creates an index of documents with an indexed vector."""
     properties = {
         "id": {"type": "keyword", "index": False},
         "modality": {"type": "keyword"},
@@ -37,14 +37,14 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
     }
     mapping: Json = {"dynamic": False, "properties": properties}
     if engine == "opensearch":
-        settings["knn"] = True  # its vectors are left out of _source by themselves
+        settings["knn"] = True  # such an index keeps vectors out of _source
     else:
         mapping["_source"] = {"excludes": ["words", "vector"]}
     return {"settings": settings, "mappings": mapping}
 
 
 def hnsw_field(engine: str, kind: str, dim: int) -> Json:
-    """The mapping of a vector that the server indexes by HNSW."""
+    """Return the mapping of a vector that the server indexes by HNSW."""
     if engine == "elasticsearch":
         graph = {
             "type": "dense_vector",
@@ -60,8 +60,8 @@ def hnsw_field(engine: str, kind: str, dim: int) -> Json:
 
 
 def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
-    """The K nearest, ``ef`` candidates looked at. As a query: Elasticsearch's section ``knn`` is a
-    phase of its own before the query, which takes longer."""
+    """Return the query for the K nearest of ``ef`` candidates. In Elasticsearch the section ``knn``
+    would be a separate phase before the query, which takes longer."""
     if engine == "elasticsearch":
         return {
             "query": {
@@ -76,35 +76,35 @@ def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
 
 
 def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:
-    """The document of an item, as JSON."""
+    """Return the document of an item as JSON."""
     shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
     document = {**shown, "words": item.content, "vector": vector, **fields}
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def settle(transport: Transport, name: str) -> None:
-    """Merge an index that was loaded to one segment, and wait for it."""
+    """Merge a loaded index into one segment, and wait for the end of the merge."""
     for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
         transport.request("POST", f"/{name}/{step}", timeout=3600)
 
 
 def scale_of(data: Data) -> float:
-    """One scale for all vectors: that of their largest component."""
+    """Return one scale for all vectors, from their largest component."""
     return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
 
 
 def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
-    """Whole numbers to 127."""
+    """Return vectors as whole numbers up to 127."""
     rounded = np.rint(vectors * scale)
     whole: NDArray[np.int8] = np.clip(rounded, -127, 127).astype(np.int8)
     return whole
 
 
 def list_form(vector: NDArray[Any]) -> Any:
-    """Numbers, for JSON."""
+    """Return a vector as numbers, for JSON."""
     return vector
 
 
 def base64_form(vector: NDArray[Any]) -> str:
-    """Text, which new versions of a server parse faster than numbers."""
+    """Return a vector as text, which new versions of a server parse faster than numbers."""
     return to_base64(vector.astype(">f4").tobytes())

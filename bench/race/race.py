@@ -1,4 +1,4 @@
-"""Everyone in one table at equal recall: latency, throughput, loading, bytes, memory.
+"""All engines in one table at equal recall: latency, throughput, loading, bytes, memory.
 
     python -m bench.race.race captions.h5 captions-queries.h5
         --validation captions-validation.h5 --work m30k
@@ -9,34 +9,34 @@
 
 GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of
 ann-benchmarks, whose neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N
-unit vectors instead (data.py). Without ``--server`` the indexes are those of one process
-(engines.py), built once into folders of ``--work``: what is there is not built again. With it they
-are those of a search server (servers.py), started for the race or running at an address: our codes
-beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
-``--index`` names indexes, of both sides if so wished.
+unit vectors instead (data.py). Without ``--server`` the indexes are the indexes of one process
+(engines.py), built once into folders of ``--work``. With it they are the indexes of a search server
+(servers.py), started for the race or running at an address: codes of boc beside the server's own
+HNSW, over the first ``--limit`` items, loaded one after the other. ``--index`` names indexes of
+either side.
 
 Settings are chosen on the validation queries (without such a file, on every other query), and the
-rest are reported; timing.py says how. Queries per second and memory are those of settings that are
-compared.
+other queries are reported; timing.py says how. Queries per second and memory are measured for the
+compared settings.
 
-Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at
-which this setting is the fastest of its index on validation. ``recall`` is of the exact top 10, on
-queries that chose nothing. Milliseconds are medians over rounds, with minimum and maximum round;
-``took_ms`` is what a server says its part was. ``vectors_read`` are the stored vectors that a query
-is compared with at most, after cells or posting lists. ``fit_s`` learns the code, ``encode_s``
-encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder encodes
-while it loads: all of it is ``build_s``; a server has loaded a code and a graph before); ``cpu_s``
-are processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory
-meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``,
-``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not keep).
-``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries
-in a process of its own; of a server, what it maps while no other index is open, beside a heap that
-all its indexes share.
+Columns: ``ours`` is 1 for codes of boc, searched by boc; ``at`` are the recalls (.90, .95, .98,
+.99) at which this setting is the fastest of its index on validation. ``recall`` is of the exact top
+10, on queries that chose nothing. Milliseconds are medians over rounds, with minimum and maximum
+round; ``took_ms`` is the time that a server reports for its part. ``vectors_read`` is the largest
+number of stored vectors that a query is compared with, after cells or posting lists. ``fit_s``
+learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, including
+merging (in a folder boc encodes while it loads, and ``build_s`` is the whole time; a server has
+loaded a code and a graph before); ``cpu_s`` are processor seconds of all three, including the
+server; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb``
+(posting lists, graph, cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids,
+sentences, words, which libraries do not keep). ``anon_mb`` is memory of its own and ``file_mb``
+mapped pages that were touched, after 100 queries in a separate process; for a server, the memory
+that it maps while no other index is open, beside a heap that all its indexes share.
 
 ``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search
 waits for the disk (own and mapped; of a server without its heap), core hours to fit, encode and
-load. All are in proportion to the items, which counts arrays that do not grow with them, such as
-those of a code, as if they did. No prices: multiply by yours.
+load. All costs are in proportion to the items, including arrays that do not grow with the items,
+such as the arrays of a code. There are no prices: multiply by your own prices.
 
 ``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """
@@ -118,21 +118,21 @@ HEAD = (
     "qps_1_rounds",
     "qps_2_rounds",
 )
-ON_SERVER = 30_000  # items, unless --limit says otherwise
+ON_SERVER = 30_000  # default of --limit, in items
 
 Memory = tuple[int | None, int | None]
 
 
 class Place(Protocol):
-    """Where indexes are: this process, or a server."""
+    """A place of indexes: this process, or a server."""
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Build it, if it is not there; UnavailableError if it cannot be had."""
+        """Build an index, unless it exists. UnavailableError if it is unavailable."""
 
     def open_engine(self, data: Data, name: str) -> Engine: ...
 
     def memory(self, data: Data, name: str, setting: Setting) -> Memory:
-        """Bytes of its own, and mapped."""
+        """Return own bytes and mapped bytes of an index at a setting."""
 
 
 def row(
@@ -142,7 +142,7 @@ def row(
     at: Sequence[float],
     items: int,
 ) -> list[str]:
-    """The cells of one setting."""
+    """Return the cells of one setting."""
     engine = variant.engine
     index = engine.kind or variant.name.partition(" ")[2]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
@@ -156,7 +156,7 @@ def row(
     ]
     known = [size for size in memory if size is not None]
     paper = [
-        f"{facts.disk / items / 1000:.4f}",  # bytes per item are GB a billion
+        f"{facts.disk / items / 1000:.4f}",  # bytes per item are GB per billion
         f"{sum(known) / items / 1000:.4f}" if known else "",
         f"{1e6 * facts.cpu / items / 3600:.4f}",
     ]
@@ -188,7 +188,7 @@ def join(values: NDArray[np.float64], digits: int) -> str:
 
 
 def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
-    """Build all that are available, and report the others."""
+    """Build all available indexes, and report the others."""
     for server in {
         place.label: place for place in places.values() if isinstance(place, Server)
     }.values():
@@ -223,7 +223,7 @@ def race(
     use_threads(1)
     for engine in {id(variant.engine): variant.engine for variant in every}.values():
         if isinstance(engine, Local):
-            engine.close()  # or they crowd out those whose memory is looked at
+            engine.close()  # open engines would crowd out engines under measurement
     for name, group in groups.items():
         memory: Memory = (None, None)
         compared = [variant for variant in group if id(variant) in at]
@@ -248,8 +248,8 @@ def make_data(
     seed: int,
     limit: int | None,
 ) -> Data:
-    """Return the data with the first ``limit`` items of the gallery, made at the first use.
-    UsageError if there is no gallery, or the folder holds other data."""
+    """Return the data with the first ``limit`` items of the gallery, made on first use. UsageError
+    without a gallery, or if the folder has other data."""
     work.mkdir(parents=True, exist_ok=True)
     truth = None
     if count is not None:
@@ -280,55 +280,63 @@ def make_data(
 @click.command()
 @click.argument("gallery", required=False, type=FILE)
 @click.argument("queries", required=False, type=FILE)
-@click.option("--validation", type=FILE, help="Choose settings.")
+@click.option("--validation", type=FILE, help="Queries that choose settings.")
 @click.option(
     "--synthetic",
     "count",
     type=int,
-    help="Random data of so many items, in place of GALLERY and QUERIES.",
+    help="Number of items of random data, in place of GALLERY and QUERIES.",
 )
-@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
+@click.option(
+    "--dim", default=1024, show_default=True, help="Number of components of synthetic vectors."
+)
 @click.option(
     "--queries",
     "queries_drawn",
     default=300,
     show_default=True,
-    help="Synthetic queries.",
+    help="Number of synthetic queries.",
 )
 @click.option(
     "--work",
     required=True,
     type=FOLDER,
-    help="Folder of all it builds.",
+    help="Folder for everything that the race builds.",
 )
-@click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
-@click.option("--threads", default=2, show_default=True, help="To build with, for every index.")
+@click.option(
+    "--terms", type=int, help="Size of the dictionary [default: by the size of the gallery]."
+)
+@click.option(
+    "--threads", default=2, show_default=True, help="Number of threads that build each index."
+)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option(
     "--index",
     "names",
     multiple=True,
-    help="Such as 'boc bits:32' or hnsw32 [default: all].",
+    help="Index to race, such as 'boc bits:32' or hnsw32; can be repeated [default: all].",
 )
 @click.option(
     "--server",
     "servers",
     multiple=True,
-    help="A kind of tests/servers to start, or elastic+http://...",
+    help="Kind of tests/servers to start, or an address such as elastic+http://...",
 )
 @click.option(
     "--heap",
     default="2g",
     show_default=True,
-    help="Java heap of a server that is started.",
+    help="Java heap of a started server.",
 )
 @click.option(
     "--limit",
     type=int,
-    help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].",
+    help=f"Number of first items of GALLERY [default: all; {ON_SERVER} on a server].",
 )
-@click.option("--prepare", is_flag=True, help="Draw, answer exactly and build; measure nothing.")
+@click.option(
+    "--prepare", is_flag=True, help="Draw data, compute exact answers and build, without measuring."
+)
 def main(
     work: Path,
     threads: int,
@@ -363,7 +371,7 @@ def main(
             "heap": heap if servers else None,
         }
         with Writer(sys.stdout, __file__, settings, HEAD, seed=data.seed, extras=LIBRARIES) as out:
-            _ = data.top, data.halves  # before children need them
+            _ = data.top, data.halves  # made before child processes need it
             facts = build_all(data, places, threads)
             if not prepare:
                 race(data, places, facts, rounds, out)
@@ -376,9 +384,9 @@ def chosen_places(
     heap: str,
     stack: ExitStack,
 ) -> dict[str, Place]:
-    """The indexes that are raced, each with its place; servers are started, and stopped with
+    """Return the indexes in the race, each with its place. Servers are started, and stopped with
     ``stack``."""
-    use_threads(len(PROCESSORS))  # which servers inherit
+    use_threads(len(PROCESSORS))  # servers inherit the processors
     running = {
         server.label: server
         for server in (stack.enter_context(connect(s, work, heap)) for s in servers)

@@ -1,15 +1,15 @@
-"""Ours against each other at equal recall, from the rows of races.
+"""Ratios of boc to each other index at equal recall, from the rows of races.
 
     python -m bench.race.ratios race.csv race-elasticsearch.csv > race-ratios.csv
 
-Only what ran in the same race is compared: there, rounds met the same machine. At each recall both
-sides are at the setting that was the fastest to reach it on the validation queries; ``at`` of
-race.py says which. Ratios are ours over theirs: below 1 we are faster, smaller, sooner; queries per
-second are the other way round. Of times and rates there is the median over rounds with minimum and
-maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even`` if they do not.
-``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
-``without_vectors`` is the share of bytes left if nothing is re-ranked and our vectors are dropped,
-which those that search by vectors cannot. Where one side has no value the cell is empty.
+Only indexes of the same race are compared, because their rounds ran on the same machine. At each
+recall both sides have the setting that reached it fastest on the validation queries (``at`` of
+race.py). A ratio is the value of boc over the value of the other index: below 1 boc is faster,
+smaller, sooner; for queries per second, above 1. For times and rates a row has the median over
+rounds with minimum and maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, else
+``even``. ``build`` includes the encoding of all items, ``with_fit`` also the learning of the code.
+``without_vectors`` is the share of bytes without re-ranking and without the vectors of boc; indexes
+that search by vectors cannot drop vectors. A cell is empty if one side has no value.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Cells = Mapping[str, str]
 
 
 def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
-    """Yield (recall, ours, theirs) of all that can be compared."""
+    """Yield (recall, ours, theirs) for all rows that can be compared."""
     recalls = sorted({at for row in table for at in row["at"].split()})
     for recall, one, other in product(recalls, table, table):
         both = recall in one["at"].split() and recall in other["at"].split()
@@ -69,7 +69,7 @@ def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
 
 
 def compare(recall: str, one: Cells, other: Cells) -> list[str]:
-    """Return all cells but that of the race."""
+    """Return all cells except the name of the race."""
     rates = [
         cell
         for name in ("qps_1", "qps_2")
@@ -118,7 +118,7 @@ def quotient(ours: float, theirs: float) -> str:
 
 def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str]:
     """Return median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1
-    where more is."""
+    if more is better."""
     if not one[name] or not other[name]:
         return [""] * 4
     ratios = values(one[name]) / values(other[name])
@@ -143,13 +143,13 @@ def values(cell: str) -> NDArray[np.float64]:
     type=FILE,
 )
 def main(races: tuple[Path, ...]) -> None:
-    """Ratios at equal recall, from files of rows of race.py."""
+    """Print ratios at equal recall, from files of rows of race.py."""
     with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
         for path in races:
             rows = read(path)
             if "p50_rounds" not in rows.columns or not rows.is_complete:
                 raise click.UsageError(
-                    f"{path}: not all rows of a race; give what race.py printed to its end",
+                    f"{path}: not all rows of a race; give the complete output of race.py",
                 )
             for recall, one, other in pairs(rows.table):
                 out.write(rows.name, *compare(recall, one, other))

@@ -1,17 +1,17 @@
-"""The indexes of a search server that are raced: our codes, and the server's own HNSW types over
+"""The indexes of a search server in the race: codes of boc, and the server's own HNSW types over
 the same documents.
 
-``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader
-with two requests on their way and merged to one segment; codes are fitted, and items encoded,
-before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is
-part of their time. All return ten items with their content, over our own connection: ours from doc
-values, HNSW's from ``_source``, as programs read documents. HNSW is given vectors and asked in the
-fastest form that the server reads (hnsw.py). Vectors to re-score are float16; those of HNSW are
-what its type keeps. A graph counts as ``rest`` where the server does not tell its files apart.
-``R=1000000`` is every item that shares a term with the query.
+Names are for example ``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. The loader of
+boc loads each index with two requests in flight, and merges it into one segment; codes are fitted,
+and items encoded, before the clock starts. Codes answer through ``Searcher.search_vectors``, and
+their time includes the encoding of the query. All indexes return ten items with their content, over
+the connection of boc: codes from doc values, HNSW from ``_source``, as programs read documents.
+HNSW gets vectors and queries in the fastest form that the server reads (hnsw.py). Vectors to
+re-score are float16; HNSW keeps the vectors of its type. A graph counts as ``rest`` if the server
+does not distinguish its files. ``R=1000000`` means every item that shares a term with the query.
 
-A server is a kind of tests/servers, started on the machine and stopped in the end, or the address
-of one that runs; there the indexes ``boc-bench-*`` are removed in the end.
+A server is a kind of tests/servers, started on the machine and stopped at the end, or the address
+of a running server, from which the indexes ``boc-bench-*`` are removed at the end.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "scalar": ((32, 64), (100, 300, 500)),
     "bits": ((32, 64), (100, 300, 500)),
 }
-"""Terms of a query, candidates."""
+"""The terms of a query, and the number of candidates."""
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
 class TimedTransport:
-    """A transport that remembers the milliseconds that the server counted for its last search."""
+    """A transport that keeps the milliseconds that the server reports for its last search."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -119,7 +119,7 @@ class ServerCode(ServerEngine, CodeEngine):
     def vectors_read(self, setting: Setting) -> int | None:
         return (
             None if setting[1] == ALL else setting[1]
-        )  # the server does not tell how many share a term
+        )  # the server does not count the items that share a term
 
 
 class ServerGraph(ServerEngine):
@@ -167,11 +167,11 @@ class ServerGraph(ServerEngine):
 
 @dataclass
 class Server:
-    """A server that answers at ``at``; ``label`` is what the names of its indexes begin with."""
+    """A server at the address ``at``; the names of its indexes begin with ``label``."""
 
     label: str
     at: str
-    made: list[str] = field(default_factory=list)  # indexes
+    made: list[str] = field(default_factory=list)  # names of indexes
 
     def __post_init__(self) -> None:
         mark = "&" if "?" in self.at else "?"
@@ -197,7 +197,7 @@ class Server:
             raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}")
 
     def name_of(self, what: str) -> str:
-        """Return the name on the server."""
+        """Return the name of an index on the server."""
         return f"boc-bench-{re.sub('[^a-z0-9]+', '-', what)}"
 
     def open_engine(self, data: Data, name: str) -> Engine:
@@ -205,7 +205,7 @@ class Server:
         return ServerCode(self, data, what) if ":" in what else ServerGraph(self, data, what)
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Load it. UnavailableError if the server has no such type."""
+        """Load an index, and return its cost. UnavailableError if the server has no such type."""
         what = name.partition(" ")[2]
         if ":" not in what:
             self._make_graph(data, what)
@@ -217,8 +217,8 @@ class Server:
         return facts
 
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
-        """Load the first code and the first graph of ``names``, and remove them. A server that was
-        just started compiles during its first loads, which should count for no index."""
+        """Load the first code and the first graph of ``names``, and remove them. A server compiles
+        during its first loads, and this time should not count for any index."""
         for name in {":" in name: name for name in reversed(names)}.values():
             with suppress(UnavailableError):
                 self.build(data, name, threads)
@@ -260,8 +260,8 @@ class Server:
         return Facts(fitting["seconds"], encode, seconds, fitting["cpu"] + cpu, None, disk)
 
     def _load_graph(self, data: Data, what: str) -> Facts:
-        """The same documents with an indexed vector in place of terms, in the fastest form that the
-        server reads."""
+        """Load the same documents with an indexed vector in place of terms, in the fastest form
+        that the server reads."""
         name = self.name_of(what)
         with FeatureFile(data.gallery) as file:
             items = file.items(data.modality)
@@ -292,7 +292,7 @@ class Server:
         return Facts(0.0, 0.0, seconds, cpu, None, disk)
 
     def _make_graph(self, data: Data, what: str) -> None:
-        """The empty index."""
+        """Create the empty index."""
         name = self.name_of(what)
         drop_index(self.timed, name)
         try:
@@ -320,8 +320,8 @@ class Server:
         return int(primaries["store"]["size_in_bytes"]), graph
 
     def _reads_base64(self, name: str, data: Data) -> bool:
-        """Return whether the server takes a vector as text, which loads several times faster than
-        numbers do."""
+        """Return whether the server reads a vector as text, which loads several times faster than
+        numbers."""
         vector = data.vectors[0].astype(np.float32)
         try:
             self.timed.request("PUT", f"/{name}/_doc/0", {"vector": base64_form(vector)})
@@ -336,9 +336,9 @@ class Server:
         return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
 
     def memory(self, data: Data, name: str, setting: Setting) -> tuple[int | None, int | None]:
-        """None, since its heap is that of all indexes; bytes that it maps more when it opens this
-        index alone and answers some queries. None of both where the server is not on this
-        machine."""
+        """Return None for own bytes, since all indexes share the heap, and the bytes that the
+        server maps in addition when it opens only this index and answers some queries. Return None
+        for both if the server is on another machine."""
         what = name.partition(" ")[2]
         if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
             return None, None
@@ -369,7 +369,7 @@ class Server:
             self.timed.request("POST", f"/{one}/{step}")
 
     def clear(self) -> None:
-        """Remove what was made."""
+        """Remove all indexes that were made."""
         for what in self.made:
             for name in self._physical(self.name_of(what)):
                 drop_index(self.timed, name)
@@ -384,7 +384,8 @@ class Server:
 
 @contextmanager
 def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
-    """The server at an address, or one of a kind of tests/servers, which is stopped in the end."""
+    """Yield the server at an address, or a started server of a kind of tests/servers, which is
+    stopped at the end."""
     if "://" in spec:
         server = Server(spec.partition("+")[0], spec)
         try:
@@ -401,8 +402,8 @@ def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
 
 @contextmanager
 def start_server(kind: str, folder: Path, heap: str) -> Iterator[Any]:
-    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``; stopped in the
-    end."""
+    """Yield a running ``tests.servers.Server`` of a kind, with its data in ``folder``; stop it at
+    the end."""
     sys.path.append(str(ROOT))
     from tests import servers
 

@@ -1,11 +1,12 @@
-"""Timing of the race: settings are chosen on some queries, and then take turns on others.
+"""Timing of the race: settings are chosen on some queries, and then take turns on other queries.
 
-``variants_of`` has every setting of an index answer the validation queries three times, in turns,
-and drops those that another of the same index clearly beats, in recall and time. ``measure`` times
-the rest, one query at a time on one thread: in each round the queries are cut into random parts,
-and the settings, in a random order, answer a part in turns, each after some queries that do not
-count. So what is compared was measured within seconds, and a machine that becomes slower does so
-for all. ``measure_rates`` has those that are compared answer all queries as a batch.
+In ``variants_of`` every setting of an index answers the validation queries three times, in turns; a
+setting is dropped if another setting of the same index clearly beats it in recall and time.
+``measure`` times the other settings, one query at a time on one thread: in each round the queries
+are cut into random parts, and the settings, in a random order, answer a part in turns, each after
+some queries that do not count. So compared settings are measured within seconds of each other, and
+a slower machine slows all of them. In ``measure_rates`` the compared settings answer all queries as
+a batch.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
 WARM = 20  # queries of a setting before its clock starts
-# queries that a setting answers in a row: few, so that its turn is short; many beside those that
-# warm up
+# Queries that a setting answers in a row: few, so that its turn is short, but many compared with
+# the queries for warming up.
 PART = 100
-# over the validation queries, of which the fastest counts: one may be interrupted, and a server
-# warms up
+# Passes over the validation queries, of which the fastest counts: a pass may be interrupted, and a
+# server warms up.
 PASSES = 3
-CLEAR = 0.85  # what a setting must be faster by to be sure of it
+CLEAR = 0.85  # share of another time at which a setting is clearly faster
 MILLISECONDS = 1000
 
 
 @dataclass
 class Variant:
-    """An index at a setting, and what was measured of it."""
+    """An index at a setting, and its measurements."""
 
     name: str
     engine: Engine
     setting: Setting
     validation: float
     recall: float = 0.0
-    # Milliseconds (rounds, queries).
+    # Milliseconds of answers (rounds, queries).
     times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
-    # Milliseconds, the mean, as reported by the server.
+    # Mean of the milliseconds that the server reports.
     took: float | None = None
-    # On one processor and on two (2, rounds).
+    # Rates on one processor and on two (2, rounds).
     qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
-    # The most of one query.
+    # The largest number of one query.
     vectors_read: int | None = None
 
     @property
@@ -61,7 +62,7 @@ class Variant:
 
     @property
     def medians(self) -> NDArray[np.float64]:
-        """Of each round."""
+        """The median milliseconds of each round."""
         medians: NDArray[np.float64] = np.median(self.times, axis=1)
         return medians
 
@@ -70,7 +71,8 @@ class Variant:
         return float(median(self.medians.tolist()))
 
     def percentile_cells(self) -> list[str]:
-        """Median over rounds, minimum and maximum of the 50th, 95th and 99th percentile."""
+        """Return the median over rounds, minimum and maximum of the 50th, 95th and 99th
+        percentile."""
         return [
             cell
             for q in (50, 95, 99)
@@ -79,7 +81,7 @@ class Variant:
 
 
 def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
-    """Return median, minimum and maximum."""
+    """Return the median, minimum and maximum of values."""
     if not len(values):
         return ["", "", ""]
     return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
@@ -95,8 +97,8 @@ def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
-    """Return an index at the settings of its grid that no other clearly beats on the validation
-    queries."""
+    """Return the variants of an index: the settings of its grid that no other setting clearly beats
+    on the validation queries."""
     queries = data.query_sets[1]
     top = data.top[1]
     recalls: dict[Setting, float] = {}
@@ -172,12 +174,13 @@ def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
 
 
 def fastest(variants: Sequence[Variant], recall: float) -> Variant | None:
-    """Return the fastest of one index that reaches a recall on the validation queries."""
+    """Return the fastest variant of one index that reaches a recall on the validation queries."""
     return min((v for v in variants if v.validation >= recall), key=lambda v: v.p50, default=None)
 
 
 def best_at(groups: Mapping[str, Sequence[Variant]]) -> dict[int, list[float]]:
-    """Return, by the identity of a variant, the recalls at which it is the fastest of its index."""
+    """Return, for the identity of each variant, the recalls at which it is the fastest of its
+    index."""
     recalls: dict[int, list[float]] = {}
     for recall, group in product(RECALLS, groups.values()):
         best = fastest(group, recall)

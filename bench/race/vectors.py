@@ -1,4 +1,4 @@
-"""Engines of the race that answer from vectors: those of faiss and usearch."""
+"""Engines of the race that search vectors: indexes of faiss, usearch and other libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBES = (4, 8, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 class Faiss(Local):
-    """What the indexes of faiss share."""
+    """The common part of the indexes of faiss."""
 
     library = "faiss"
     index: Any
@@ -37,7 +37,7 @@ class Faiss(Local):
 
     @staticmethod
     def fill(index: Any, data: Data, folder: Path, train: int = 0) -> None:
-        """Train on some rows, add all, and write the file."""
+        """Train on some rows, add all rows, and write the file."""
         import faiss
 
         if train:
@@ -56,14 +56,14 @@ class Faiss(Local):
 
 
 class Flat(Faiss):
-    """Nothing but the vectors, which are read from the gallery."""
+    """The plain vectors, read from the gallery."""
 
     kind = "Flat"
     grid = ((),)
     beside = 4
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.index = self._build(replace(data))  # which forgets its map of the gallery
+        self.index = self._build(replace(data))  # the copy has no map of the gallery
 
     @staticmethod
     def _build(data: Data) -> Any:
@@ -83,7 +83,7 @@ class Flat(Faiss):
 
 
 class Hnsw(Faiss):
-    """A graph of 32 neighbours a node."""
+    """A graph with 32 neighbours per node."""
 
     kind = "HNSW32"
     knobs = ("ef",)
@@ -103,7 +103,7 @@ class Hnsw(Faiss):
 
 
 class Ivf(Faiss):
-    """4 sqrt(n) cells of bytes; the first R are re-ranked by float16."""
+    """4 sqrt(n) cells of bytes; the first R items are re-ranked by float16."""
 
     kind = "IVF,SQ8"
     knobs = ("nprobe", "R")
@@ -122,7 +122,7 @@ class Ivf(Faiss):
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        """The index in the words of faiss."""
+        """Return the description of the index for the factory of faiss."""
         return f"IVF{cells},SQ8"
 
     @classmethod
@@ -155,7 +155,7 @@ class Ivf(Faiss):
         return setting[1]
 
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The K of ``rows`` nearest to the query, by float16."""
+        """Return the K of ``rows`` nearest to the query, by float16."""
         # faiss fills up with -1.
         rows = np.sort(rows[rows >= 0])
         scores = dot(query[0], self.data.halves, rows)
@@ -173,7 +173,7 @@ class IvfPq(Ivf):
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        # Parts have four components, or as near to four as divides the vector.
+        # Parts have four components, or the number nearest to four that divides the vector.
         parts = max(1, dim // 4)
         while dim % parts:
             parts -= 1

@@ -1,5 +1,5 @@
-"""Generates the tables and figures of the pages from docs/rows: ``python -m bench.report.docs``, or
-``--check``.
+"""Generation of the tables and figures of the pages from docs/rows: ``python -m
+bench.report.docs``, or ``--check``.
 
 README.md and every page below docs/ may have markers, and everything between them is generated:
 
@@ -9,10 +9,10 @@ README.md and every page below docs/ may have markers, and everything between th
     <!-- rows: NAME plot PLOT -->     a plot (figures.py), as docs/figures/NAME-PLOT.svg
     <!-- end -->
 
-With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF.
+With ``--paper FOLDER`` each table is also written to the folder as LaTeX, and each plot as PDF.
 
-A plot has the digest of its rows, which is compared, since pixels depend on the version of
-matplotlib. Below a table or plot stands the commit of a script that is not in the tree.
+A plot has the digest of its rows, for comparison, because pixels depend on the version of
+matplotlib. A line below a table or plot names the commit of a script that is not in the tree.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def generate(
     write: bool = False,
     paper: Path | None = None,
 ) -> str:
-    """Generate everything between the markers of a page, and draw plots if ``write``; write all for
-    a ``paper`` into that folder, too. ViewError for a bad marker."""
+    """Generate everything between the markers of a page, and draw plots if ``write``. Write tables
+    and plots also to the folder ``paper``. ViewError for a bad marker."""
 
     def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
@@ -136,7 +136,8 @@ def origin(rows: Rows) -> str:
 
 
 def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:
-    """Return the table of rows, and write it for a ``paper``. ViewError if there is none."""
+    """Return the table of rows, and write it for a ``paper``. ViewError if there is no such
+    table."""
     shown = table(rows, what.view, what.words)
     if paper is not None:
         save_table(paper, *what, shown)
@@ -144,8 +145,9 @@ def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:
 
 
 def show_plot(rows: Rows, what: Marker, paper: Path | None) -> str:
-    """Return the plot of rows as SVG, and write it for a ``paper``. ViewError if there is none."""
-    from bench.report import figures  # matplotlib, for those pages that have plots
+    """Return the plot of rows as SVG, and write it for a ``paper``. ViewError if there is no such
+    plot."""
+    from bench.report import figures  # imports matplotlib, for pages with plots
 
     (name,) = what.words
     try:
@@ -168,8 +170,8 @@ def figure(
     write: bool,
     paper: Path | None,
 ) -> str:
-    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn
-    from other rows."""
+    """Return the link to a plot, which is drawn if ``write``. Otherwise ViewError if the plot was
+    drawn from other rows."""
     path = root / "docs" / "figures" / f"{what.name}-{what.words[0]}.svg"
     digest = sha256(root / "docs" / "rows" / f"{what.name}.csv")
     mark = f"<!-- drawn of rows {digest[:16]} -->"

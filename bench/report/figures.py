@@ -1,8 +1,8 @@
-"""Figures of rows as SVG and PDF, by pandas and matplotlib. Each can be read without its caption:
-titles, units, names of lines.
+"""Figures of rows as SVG and PDF, by pandas and matplotlib. Titles, units and names of lines make a
+figure readable without its caption.
 
-A figure is panels side by side, a panel is named lines, eight at most; all others are grey. Colours
-are those of Okabe and Ito; each has a marker.
+A figure has panels side by side. A panel has at most eight named lines; all other lines are grey.
+The colours are by Okabe and Ito; each colour has a marker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "pdf.fonttype": 42,
 }
-LABELLED = 8  # lines that have a name in a panel
+LABELLED = 8  # largest number of named lines in a panel
 MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev",
     "codebook-size": "TERN, Flickr8k dev",
@@ -70,14 +70,14 @@ def log_y(ax: Axes) -> None:
 
 
 def marks(axis: Any, ticks: Sequence[float], text: Callable[[float], str] | None = None) -> None:
-    """Set these ticks only."""
+    """Set these ticks, and no others."""
     axis.set_major_locator(FixedLocator(sorted(set(ticks))))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: (text or short)(value)))
 
 
 def short(value: float) -> str:
-    """Write 10,000 as 10k, 3,000,000 as 3M, less as it is."""
+    """Write 10,000 as 10k, 3,000,000 as 3M, and smaller numbers in full."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size and value >= 10_000:
             return f"{value / size:g}{letter}"
@@ -102,14 +102,14 @@ def draw_line(
         label=name,
         elinewidth=0.8,
         color=COLOURS[style % len(COLOURS)],
-        # The marker is another one where colours repeat.
+        # Repeated colours get another marker.
         marker=MARKERS[(style + style // len(COLOURS)) % len(MARKERS)],
         linestyle="--" if dashed else "-",
     )
 
 
 def draw_other(ax: Axes, rank: int, x: Any, y: Any) -> None:
-    """Draw a line that has no name of its own; the first of them has the name of all."""
+    """Draw a line without its own name; the first such line has the name for all of them."""
     label = "others" if rank == LABELLED else "_others"
     ax.plot(x, y, label=label, marker=".", linewidth=0.9, **GREY)
 
@@ -144,7 +144,7 @@ CURVES = {  # line: code, chain ("" for any), style, dashed
 
 
 def curve(table: Any, name: str, direction: str) -> Any:
-    """Return the rows of ``sparsity_recall.py`` that make a line, the least sparse first."""
+    """Return the rows of ``sparsity_recall.py`` for a line, the least sparse first."""
     code, chain, *_ = CURVES[name]
     mine = table[(table["code"] == code) & (table["direction"] == direction)]
     if chain:
@@ -174,7 +174,7 @@ def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: f
 
 
 def by_candidates(axes: Sequence[Axes], table: Any) -> None:
-    """Draw R@10 against Rm where codes are sparsest (Fig. 3c)."""
+    """Draw R@10 against Rm at the largest sparsity of codes (Fig. 3c)."""
     table = table[table["sparsity"] > 0.98]
     rms = (1, 2, 5, 10, 20, 50)
     for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
@@ -205,13 +205,13 @@ def codebook_size(axes: Sequence[Axes], table: Any) -> None:
         describe(ax, side, unit, "R@10, %, not re-ranked", mine["dense"].max())
 
 
-EQUAL = 0.95  # recall at which engines are put in order
-PARETO_LEAST = 0.7  # recall that is drawn at least
+EQUAL = 0.95  # recall that orders engines
+PARETO_LEAST = 0.7  # smallest recall in the plot
 
 
 def pareto(axes: Sequence[Axes], table: Any) -> None:
-    """Draw latency and throughput against recall, of settings that no other of the same index
-    beats."""
+    """Draw latency and throughput against recall, for settings that no other setting of the same
+    index beats."""
     table["name"] = (table["engine"] + " " + table["index"]).str.strip()
     ours = table.groupby("name")["ours"].first() == 1
     times = table[table["recall"] >= EQUAL].groupby("name")["p50_ms"].min()
@@ -243,8 +243,8 @@ def pareto(axes: Sequence[Axes], table: Any) -> None:
 
 
 def near_one(ax: Axes) -> None:
-    """Show recall on an axis that spreads what is near to 1, beside a logarithmic one."""
-    # Recall 1 has a place on the axis, too.
+    """Show recall on an axis that spreads values near 1, beside a logarithmic axis."""
+    # The axis has a place for recall 1.
     edge = 1.003
     log_y(ax)
     ax.set_xscale("function", functions=(lambda r: -np.log10(edge - r), lambda t: edge - 10.0**-t))
@@ -253,7 +253,7 @@ def near_one(ax: Axes) -> None:
 
 
 def front(table: Any, costs: Any, gains: Any) -> Any:
-    """Return the rows that no other beats, which costs less or gains more, the least cost first."""
+    """Return the rows that no other row beats in cost and gain, the least cost first."""
     rows = table.assign(cost=costs, gain=gains)
     rows = rows.sort_values(["cost", "gain"], ascending=[True, False])
     before = rows["gain"].cummax().shift()
@@ -286,7 +286,7 @@ def exponent(n: Any, y: Any) -> float:
 
 
 def memory(axes: Sequence[Axes], table: Any) -> None:
-    """Draw a server's indexes against the memory that is left for their files."""
+    """Draw a server's indexes against the memory for their files."""
     table["share"] = table["memory"].replace("all", "1").astype(float)
     for ax, state, column, unit in zip(
         axes,
@@ -312,9 +312,9 @@ def memory(axes: Sequence[Axes], table: Any) -> None:
 
 
 def all_codes(axes: Sequence[Axes], table: Any) -> None:
-    """Draw recall of each code against the postings that it reads, with the front that no code is
-    beyond; some of it have names. Several rows of a code, by other seeds, are one point with a bar
-    from the least to the most."""
+    """Draw the recall of each code against the postings that it reads, with the front of the best
+    codes; some codes on the front have names. Rows of a code with different seeds are one point
+    with a bar from the least to the most."""
     # The axis is logarithmic.
     codes = table[table["postings"] >= 1].groupby("code", sort=False)
     costs = codes["postings"].median()
@@ -364,8 +364,8 @@ def all_codes(axes: Sequence[Axes], table: Any) -> None:
 
 
 def rivals(axes: Sequence[Axes], table: Any) -> None:
-    """Draw what codes find at equal postings and bytes, medians and bands of seeds; in grey those
-    that most others beat."""
+    """Draw the recall of codes at equal postings and bytes, with medians and bands over seeds.
+    Codes that most others beat are grey."""
     ours = ("scalar", "dictionary", "late", "learned", "words")
     styles: dict[str, int] = {}
     for ax, kind, unit in zip(
@@ -377,7 +377,7 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
         mine = table[table["kind"] == kind]
         log_x(ax, mine["limit"])
         found = mine.groupby(["code", "limit"])["near"].agg(["min", "median", "max"])
-        # A code's place is the mean number of codes that find more at the same limit.
+        # A code's rank is the mean number of codes that find more at the same limit.
         places = found["median"].groupby("limit").rank(ascending=False, method="min")
         order = places.groupby("code").mean()[mine["code"].unique()].sort_values(kind="stable")
         for rank, code in enumerate(order.index):
@@ -400,8 +400,8 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
 
 
 def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
-    """Make the vertical axis one that spreads what is near to the largest value, the more the
-    nearer half of the values are to it; return its scale."""
+    """Make the vertical axis spread values near the largest value, more strongly the nearer half of
+    the values are to it. Return its scale."""
     least = values.min()
     top = values.max()
     edge = top + max(0.1, (top - values.median()) / 4)
@@ -421,9 +421,9 @@ def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
 
 
 def far_apart(x: Any, y: Any, count: int) -> list[int]:
-    """Return the places of ``count`` points at most, in their order: the first, and each time the
-    farthest from those chosen, both axes scaled to one. Points nearer than a fortieth to others are
-    left out."""
+    """Return the places of at most ``count`` points, in their order: the first point, and then each
+    time the point farthest from the chosen points, with both axes scaled to one. Points nearer than
+    a fortieth to others are left out."""
     points = np.stack([x, y], axis=1)
     points /= np.maximum(np.ptp(points, axis=0), 1e-9)
     chosen = [0]
@@ -442,7 +442,8 @@ def brief(code: str) -> str:
 
 
 class Plot(NamedTuple):
-    """A title, the function that draws rows into panels, their number, and inches."""
+    """A plot: its title, the function that draws rows into panels, the number of panels, and the
+    size in inches."""
 
     title: str
     draw: Callable[..., None]
@@ -490,11 +491,11 @@ def title(rows: Rows, name: str) -> str:
 
 
 def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
-    """Draw a plot of rows; KeyError if there is none, or the rows lack a column of it. One legend
-    stands for all panels if they have the same lines."""
+    """Draw a plot of rows. KeyError if there is no such plot, or if the rows lack a column of it.
+    Panels with the same lines share one legend."""
     table = pd.DataFrame(rows.table)
     for column in table:
-        # Columns of numbers become numbers, empty cells among them NaN.
+        # Columns of numbers become numbers; empty cells become NaN.
         with suppress(ValueError):
             table[column] = pd.to_numeric(table[column])
     plot = PLOTS[name]
@@ -514,7 +515,7 @@ def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
 
 
 def pdf(rows: Rows, name: str) -> bytes:
-    """Return a plot as a page of a PDF, without a title, which is the caption's in a paper."""
+    """Return a plot as a page of a PDF, without a title: in a paper the caption has the title."""
     file = io.BytesIO()
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
     with mpl.rc_context(STYLE):

@@ -1,10 +1,10 @@
 """One HTML page of all rows in a folder: ``python -m bench.report.page bench-out -o
 bench-out/report.html``.
 
-The tables and figures are those that the documentation shows of rows of the same name; rows that it
-does not show are there as they are. Each section ends with the head of its rows. Unfinished rows
-are named, and not shown. The page is self-contained. With ``--paper FOLDER`` tables are written
-there as LaTeX, too, and figures as PDF.
+Rows that the documentation shows have the same tables and figures on the page; other rows are shown
+in full. Each section ends with the head of its rows. The page names unfinished rows without showing
+them. The page is self-contained. With ``--paper FOLDER`` tables are also written to the folder as
+LaTeX, and figures as PDF.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ seconds: {{ rows.seconds }}</p></section>
 
 
 def page(out: Path, paper: Path | None = None) -> str:
-    """Return the page of a folder of rows; what it shows is written for a ``paper`` into that
-    folder, too."""
+    """Return the page of a folder of rows. Write its tables and figures also to the folder
+    ``paper``."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
     sheet = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
@@ -68,8 +68,8 @@ def page(out: Path, paper: Path | None = None) -> str:
 
 
 def parts(rows: Rows, shown: list[Marker], paper: Path | None) -> list[str | Table]:
-    """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all
-    rows where it shows none, and where these have not what it needs."""
+    """Return the tables, and the figures as SVG, that the documentation shows for rows of this
+    name. Return all rows if it shows nothing, or if the rows lack columns for it."""
     made: list[str | Table] = []
     for what in (each for each in shown if each.name == rows.name):
         show = show_plot if what.view == "plot" else show_table
@@ -92,7 +92,7 @@ def inline(cell: str) -> Markup:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="[default: OUT/report.html]",
+    help="File to write [default: OUT/report.html].",
 )
 @click.option(
     "--paper",

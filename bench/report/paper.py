@@ -1,8 +1,8 @@
 """Tables as LaTeX and figures as PDF: ``--paper FOLDER`` of ``bench.report.docs`` and
 ``bench.report.page``.
 
-A table NAME-VIEW.tex is a ``tabular`` with the rules of booktabs, to be put into a ``table`` by
-``\\input``; a figure NAME-PLOT.pdf has no title: that is the caption in NAME-PLOT-figure.tex.
+A table NAME-VIEW.tex is a ``tabular`` with the rules of booktabs, for a ``table`` that reads it by
+``\\input``. A figure NAME-PLOT.pdf has no title: the caption in NAME-PLOT-figure.tex has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ESCAPES = {
 MARKS = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>.+?)`")
 NUMBER = re.compile(
     r"[-+]?[\d.,]*\d( ?(±|\+-|/|\().*)?",
-)  # what stands at the right edge of its column
+)  # cells at the right edge of a column
 
 
 def inline(text: str) -> str:
@@ -54,7 +54,8 @@ def escape(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a table as a ``tabular``: columns of numbers to the right, others to the left."""
+    """Return a table as a ``tabular``: columns of numbers are aligned to the right, other columns
+    to the left."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.head)
     sides = [
         "r" if any(cells) and all(NUMBER.fullmatch(c) for c in cells if c) else "l"
@@ -69,18 +70,18 @@ def latex(table: Table) -> str:
 
 
 def file_name(name: str, view: str, words: Sequence[str]) -> str:
-    """Return the name of a table or figure, without what file names and LaTeX take badly."""
+    """Return the name of a table or figure, without characters that harm file names or LaTeX."""
     return re.sub(r"\W+", "-", "-".join([name, view, *words])).strip("-")
 
 
 def save_table(folder: Path, name: str, view: str, words: Sequence[str], table: Table) -> None:
-    """Write a table to the folder, which is made."""
+    """Write a table to the folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{file_name(name, view, words)}.tex").write_text(latex(table), encoding="utf-8")
 
 
 def save_figure(folder: Path, name: str, words: Sequence[str], title: str, page: bytes) -> None:
-    """Write a figure and its caption to the folder, which is made."""
+    """Write a figure and its caption to the folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = file_name(name, "", words)
     (folder / f"{stem}.pdf").write_bytes(page)

@@ -43,12 +43,12 @@ Row = Mapping[str, str]  # column: cell
 
 
 class Writer:
-    """A writer of a head and of rows under ``columns`` to a stream; leaving its context without an
+    """A writer of a head and of rows under ``columns`` to a stream. A context that ends without an
     error writes the last line.
 
     ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that
     determines the measurement (paths are cut to their names), ``extras`` the distributions whose
-    versions matter beside `LIBRARIES`; distributions that are not installed are left out.
+    versions matter in addition to `LIBRARIES`; distributions that are not installed are left out.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Writer:
         return self
 
     def write(self, *cells: object) -> None:
-        """Write one row, with one cell per column; None is an empty cell."""
+        """Write one row, with one cell per column. None gives an empty cell."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(self.columns)} columns, {len(cells)} cells: {cells}")
         line = ["" if cell is None else str(cell) for cell in cells]
@@ -140,7 +140,7 @@ def read(path: str | Path) -> Rows:
     while rest.startswith(MARK):
         line, _, rest = rest.partition("\n")
         name, colon, value = line[len(MARK) :].partition(": ")
-        with suppress(json.JSONDecodeError):  # cut short in the head
+        with suppress(json.JSONDecodeError):  # the head is cut short
             head[name] = value if name in PLAIN or not colon else json.loads(value)
     if "script" not in head:
         raise ValueError(
@@ -161,7 +161,7 @@ def read(path: str | Path) -> Rows:
 
 
 def versions(extras: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of Python and of those distributions that are installed."""
+    """Return the versions of Python and of the installed distributions."""
     numbers = {"python": platform.python_version()}
     for name in (*LIBRARIES, *extras):
         with suppress(PackageNotFoundError):
@@ -170,7 +170,7 @@ def versions(extras: Sequence[str] = ()) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the processor, how many of it may be used, memory in GiB, and the system."""
+    """Return the processor, the number of usable processors, the memory in GiB, and the system."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

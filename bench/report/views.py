@@ -1,9 +1,9 @@
-"""Tables of rows: which columns each shows, under which headings, and with how many digits.
+"""Tables of rows: the columns, headings and digits of each table.
 
 A view takes rows, and words that select among them, and gives a `Table` in Markdown. Most are a
 mapping of headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as Python
-formats it, ``{recall:.3s}`` a share as in print (.953); what is no number stays as it is. Columns
-without a single cell are left out.
+formats it, ``{recall:.3s}`` a share as in print (.953); a cell that is not a number does not
+change. Columns without a single cell are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ViewError(ValueError):
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, and lines with one cell per column."""
+    """A table: a heading, and lines with one cell per column."""
 
     head: list[str]
     lines: list[list[str]]
@@ -42,8 +42,8 @@ class Table:
 
 
 class CellFormatter(Formatter):
-    """Formats the cells of a row by column, those that are numbers as numbers; a column that the
-    rows lack is empty."""
+    """A formatter of the cells of a row by column. Cells with numbers are formatted as numbers; a
+    missing column is empty."""
 
     def get_value(self, key: int | str, args: object, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "")
@@ -64,8 +64,8 @@ def share(value: float, form: str) -> str:
 
 
 def fill(template: Template, row: Row) -> str:
-    """Return the text of a template for one row; a template that says nothing beside empty cells is
-    empty."""
+    """Return the text of a template for one row; a template whose cells are all empty gives no
+    text."""
     if callable(template):
         return template(row)
     form = CellFormatter()
@@ -85,7 +85,8 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
 
 
 def only(rows: Rows, **cells: str) -> Row:
-    """Return the one row that has these values. ViewError if there are none or several."""
+    """Return the only row with these values. ViewError if there is no such row, or if there are
+    several."""
     matching = [
         row for row in rows.table if all(row.get(key) == value for key, value in cells.items())
     ]
@@ -107,7 +108,7 @@ def everything(rows: Rows) -> Table:
 
 
 def models(rows: Rows) -> Table:
-    """Show a line per encoder and metric, both directions beside each other."""
+    """Show a line per encoder and metric, with both directions side by side."""
     head = ["model, ranked by"]
     lines = []
     for side in DIRECTIONS.values():
@@ -179,8 +180,8 @@ def verdicts(rows: Rows) -> Table:
 
 
 def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
-    """Show recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes
-    and settings."""
+    """Show the recall of the exact top ten (or "right", R@10) by candidates. ``patterns`` choose
+    codes and settings."""
     name, form = ("recall", "{recall:.3s}") if what == "recall" else ("R@10", "{right:.1f}")
     depths = [depth for (depth,) in unique(rows.table, "R")]
     lines = []
@@ -199,8 +200,8 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Show every index at its fastest setting that reached a recall where settings were chosen;
-    ours in bold."""
+    """Show every index at its fastest setting that reached a recall on the validation queries;
+    codes of boc are bold."""
 
     def loading(row: Row) -> str:
         seconds = float(row["encode_s"] or 0) + float(row["build_s"] or 0)
@@ -234,7 +235,7 @@ def race(rows: Rows, at: str = "0.95") -> Table:
 
 
 def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
-    """Show ours beside theirs at equal recall."""
+    """Show boc beside each other index at equal recall."""
     key = (at, race_of, ours)
     chosen = [row for row in rows.table if (row["at"], row["race"], row["ours"]) == key]
     return rows_table(
@@ -253,8 +254,8 @@ def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
 
 
 def ratio(column: str, below: str, above: str, row: Row) -> str:
-    """Write a ratio as so many times faster or slower, with the least and the most of the rounds;
-    ``below`` and ``above`` are the words for a ratio below one and above."""
+    """Write a ratio as a factor, such as "2.0 x faster", with the least and the most of the rounds.
+    ``below`` and ``above`` are the words for a ratio below and above one."""
     if not row[column]:
         return ""
     value = float(row[column])
@@ -278,7 +279,7 @@ def ratio(column: str, below: str, above: str, row: Row) -> str:
 
 
 def growth(rows: Rows) -> Table:
-    """Show a number of items a line; or, under a limit of memory, a limit."""
+    """Show a line per number of items; or, under limits of memory, a line per limit."""
     if "limit_mb" in rows.columns:
         return rows_table(
             rows.table,
@@ -362,7 +363,7 @@ def learning(rows: Rows) -> Table:
 
 
 def rivals(rows: Rows, kind: str) -> Table:
-    """Show a line per code, and a column per limit of a kind: the median of all seeds, and the
+    """Show a line per code, and a column per limit of a kind: the median over all seeds, with the
     least and the most."""
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows.table:
@@ -412,8 +413,8 @@ def pointing(rows: Rows) -> Table:
 
 
 def ablations(rows: Rows, number: str) -> Table:
-    """Show a line per line of Table 5 or 6 of VSRN++: the value here, and in parentheses the
-    printed one."""
+    """Show a line per line of Table 5 or 6 of VSRN++: the measured value, and in parentheses the
+    printed value."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
@@ -429,7 +430,7 @@ def ablations(rows: Rows, number: str) -> Table:
 
 
 def memory(rows: Rows, state: str) -> Table:
-    """Show a server's indexes with less and less memory, cold or warm."""
+    """Show a server's indexes with decreasing memory, cold or warm."""
     return rows_table(
         [row for row in rows.table if row["state"] == state],
         {
@@ -461,7 +462,7 @@ def loads(rows: Rows) -> Table:
 
 
 def growing(rows: Rows) -> Table:
-    """Show loads of more and more items into a server, and searches in them."""
+    """Show loads of increasing numbers of items into a server, and searches in these items."""
     return rows_table(
         rows.table,
         {
@@ -482,7 +483,7 @@ def growing(rows: Rows) -> Table:
 
 
 PLANNED = (10_000_000, 100_000_000, 1_000_000_000)
-# at most, per shard
+# largest values per shard
 SHARD_GB = 30
 SHARD_ITEMS = 10_000_000
 NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and the system
@@ -496,14 +497,14 @@ PLAN = [
 
 
 def plan_cells(items: int, size: float, dim: float) -> list[str]:
-    """Return the cells of ``PLAN`` for so many items of ``size`` GB."""
+    """Return the cells of ``PLAN`` for a number of items of ``size`` GB."""
     shards = max(math.ceil(size / SHARD_GB), math.ceil(items / SHARD_ITEMS))
     nodes = [str(math.ceil(memory / NODE_GB)) for memory in (size, items * dim / 1e9)]
     return [f"{items:,}", f"{size:,.0f}", str(shards), *nodes]
 
 
 def plan_indexes(rows: Rows) -> Table:
-    """Compute by formula an index of many items, in proportion to the one that was measured."""
+    """Compute the cost of an index of many items, in proportion to the measured index."""
     n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
     sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
     return Table(
@@ -517,7 +518,7 @@ def plan_indexes(rows: Rows) -> Table:
 
 
 def extrapolate(rows: Rows) -> Table:
-    """Compute by formula more items, by the bytes and the rate of the largest load."""
+    """Compute the cost of more items, from the bytes and the rate of the largest load."""
     row = max(rows.table, key=lambda row: float(row["items"]))
     each = float(row["bytes"]) / float(row["items"])
     dim = float(rows.head["settings"]["dim"])

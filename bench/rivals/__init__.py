@@ -1,1 +1,1 @@
-"""Codes of others, in the place of ours in the same table: bench/rivals/compare.py."""
+"""Codes by other authors, in the same table as the codes of boc: bench/rivals/compare.py."""

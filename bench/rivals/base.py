@@ -1,4 +1,5 @@
-"""What codes of others have in common: rows of weights, the largest of which become frequencies."""
+"""The common part of codes by other authors: rows of weights, the largest of which become
+frequencies."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from boc.vectors import Floats
 
 
 class Code(Protocol):
-    """A fitted code, of ours or of others."""
+    """A fitted code, of boc or of other authors."""
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix: ...
 
@@ -20,8 +21,8 @@ class Code(Protocol):
 
 
 class Largest:
-    """A code of the ``z`` largest of the weights of an item, and the ``query_z`` largest of a query
-    (None: all); rows have unit length times ``scale``. Subclasses give the weights."""
+    """A code of the ``z`` largest weights of an item, and of the ``query_z`` largest weights of a
+    query (None: all). Rows have unit length times ``scale``. Subclasses compute the weights."""
 
     def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
         self.chain: list[Any] = [
@@ -34,7 +35,7 @@ class Largest:
         self.known: dict[int, tuple[Embeddings, Floats]] = {}
 
     def once(self, embeddings: Embeddings) -> Floats:
-        """Return the weights, which are computed once for all budgets."""
+        """Return the weights, computed once for all budgets."""
         if id(embeddings) not in self.known:
             self.known[id(embeddings)] = embeddings, self.weights(embeddings)
         return self.known[id(embeddings)][1]

@@ -1,11 +1,11 @@
 """Codes with a coarse partition, by the authors of surrogate text (Carrara et al.,
 fabiocarrara/str-encoders).
 
-``CellScalar`` is their IVF x scalar quantisation: the components that scalar quantisation keeps are
-terms of the cell of the vector, so a list holds one component in one cell. A query has its
+``CellScalar`` is their IVF x scalar quantisation: the components kept by scalar quantisation become
+terms of the vector's cell, so a posting list has one component in one cell. A query has its
 components in each of its nearest cells. ``CellRanks`` is their SPQR: the residual of the vector to
-the centre of its cell is cut into pieces, and the nearest centroids of each piece are terms, of the
-weights z ... 1. A query looks into its own cell alone.
+the centre of its cell is cut into pieces, and the nearest centroids of each piece are terms with
+the weights z ... 1. A query reads its own cell only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from boc.codecs.frequencies import largest
 from boc.types import Embeddings, TermMatrix
 from boc.vectors import Floats, unit_rows
 
-SCALE = 1000  # of the components, as theirs
+SCALE = 1000  # scale of components, as in their code
 
 
 class Cells:
-    """What both do first: vectors of unit length, as theirs, or less the mean of each modality
-    (``centred``), and the cells that are learned from a ``sample``."""
+    """The common steps of both codes: vectors of unit length, as in their code, or less the mean of
+    each modality (``centred``), and the cells, learned from a ``sample``."""
 
     def __init__(self, sample: Sequence[Embeddings], cells: int, centred: bool, seed: int) -> None:
         self.means = {
@@ -43,8 +43,8 @@ class Cells:
 
 
 class CellScalar(Cells):
-    """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` in each of
-    ``probes``."""
+    """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` components in
+    each of ``probes`` cells."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class CellScalar(Cells):
 
 
 class CellRanks(Cells):
-    """The ``z`` nearest of ``fine`` centroids of each of ``pieces`` of the residual, in ``cells``;
-    of queries ``query_z``."""
+    """The ``z`` nearest of ``fine`` centroids for each of ``pieces`` pieces of the residual, in
+    ``cells``; for queries the ``query_z`` nearest."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
-"""Codes of others beside ours, at equal postings and at equal bytes.
+"""Codes by other authors beside the codes of boc, at equal postings and at equal bytes.
 
     python -m bench.rivals.compare dev.h5 --fit train.h5 --validation held.h5 --words words.npz
     --learned terms.npz
 
-Captions search the pictures of their file. All that is learned is learned from --fit. For each
-limit, of postings read per query as a share of the pictures and of bytes of postings per picture
-(without the heads of lists, which a larger gallery spreads thin), each code has the setting that is
-best on --validation within the limit; it is then measured on FEATURES, again with each seed. So a
-code that draws nothing has the same rows for each.
+Captions search the pictures of their file. All learning uses --fit. For each limit, of postings
+read per query as a share of the pictures and of bytes of postings per picture (without the heads of
+lists, which a larger gallery spreads thin), each code has the setting that is best on --validation
+within the limit; it is then measured on FEATURES, again with each seed. So a code without random
+choices has the same rows for each seed.
 
 A row holds the code, the kind of limit and the limit, the setting, the seed; postings per query and
 picture, bytes per picture, ``near``, the share of the exact top 10 by MrSw among the first tenth of
@@ -53,7 +53,7 @@ COLUMNS = ("code", "kind", "limit", "setting", "seed", "postings", "bytes", "nea
 
 @dataclass(frozen=True)
 class Figures:
-    """What a code costs and finds."""
+    """The costs and the recall of a code."""
 
     postings: float
     bytes: float
@@ -63,8 +63,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Family:
-    """The settings of a code that share what is learned: ``make`` learns it by a seed, ``budgets``
-    are (z, query z)."""
+    """The settings of a code that share the learned part: ``make`` learns it with a seed;
+    ``budgets`` are pairs (z, query z)."""
 
     code: str
     setting: str
@@ -72,7 +72,8 @@ class Family:
     budgets: Sequence[tuple[Any, Any]]
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
-        """Yield the settings that are wanted, and their codes; nothing is learned for none."""
+        """Yield the ``wanted`` settings, and their codes. Without wanted settings nothing is
+        learned."""
         base = None
         for z, query_z in self.budgets:
             name = f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip()
@@ -82,7 +83,7 @@ class Family:
 
 
 def at(base: Any, z: int | None, query_z: int | None) -> Code:
-    """Return a code with other budgets, which shares all else."""
+    """Return a code with other budgets and the same learned part."""
     code = copy(base)
     if isinstance(base, Largest):
         code.chain = [copy(step) for step in base.chain]
@@ -100,8 +101,8 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
 
 
 class Scenes:
-    """Pictures and captions of a file, at most ``queries`` of these, and the exact scores of all
-    pairs by MrSw."""
+    """Pictures and at most ``queries`` captions of a file, and the exact scores of all pairs by
+    MrSw."""
 
     def __init__(self, path: Path, queries: int | None = None) -> None:
         with FeatureFile(path) as file:
@@ -141,7 +142,7 @@ class Scenes:
 
 
 def ours(spec: str, sample: Sequence[Any], seed: int) -> Code:
-    """Return a code of ours, learned by a seed."""
+    """Return a code of boc, learned with a seed."""
     codec = parse_code(spec).codec(sample[0].vectors.shape[1])
     for step in codec.steps:
         if "seed" in step.get_params() and not step.frozen:
@@ -155,7 +156,7 @@ def families(
     learned: Path | None,
     small: bool,
 ) -> Iterator[Family]:
-    """Yield the settings that are tried."""
+    """Yield the families of settings to try."""
     budgets: Sequence[tuple[Any, Any]]
     sample = [pairs.image, pairs.text]
     dim = pairs.image.vectors.shape[1]
@@ -234,8 +235,8 @@ def families(
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:
-    """Return for each code, kind of limit and limit the setting within it that has most of the
-    exact top among its first; of equal ones that of larger R@10."""
+    """Return, for each code, kind of limit and limit, the best setting within the limit: by the
+    share of the exact top 10 among its first tenth, ties by R@10."""
     best: dict[tuple[str, str, float], tuple[float, float]] = {}
     settings: dict[tuple[str, str, float], str] = {}
     for code, setting, figures in measured:
@@ -253,22 +254,22 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
 @click.command()
 @click.argument("features", type=FILE)
 @click.option("--fit", required=True, type=FILE, help="Feature file to learn from.")
-@click.option("--validation", required=True, type=FILE, help="Feature file to choose settings on.")
+@click.option("--validation", required=True, type=FILE, help="Feature file that chooses settings.")
 @click.option("--words", type=FILE, help="Vocabulary of boc build-codebook --kind words.")
 @click.option("--learned", type=FILE, help="Terms of boc build-codebook --kind learned.")
 @click.option(
     "--queries",
     default=1000,
     show_default=True,
-    help="Captions that search, at most about so many.",
+    help="Approximate largest number of captions that search.",
 )
 @click.option(
     "--seeds",
     default=3,
     show_default=True,
-    help="Seeds, from 0 on; settings are chosen with the first.",
+    help="Number of seeds, from 0; settings are chosen with seed 0.",
 )
-@click.option("--small", is_flag=True, help="Few settings, hardly trained: to see that all runs.")
+@click.option("--small", is_flag=True, help="Run a trial with few settings, hardly trained.")
 def main(
     features: Path,
     fit: Path,
@@ -279,7 +280,7 @@ def main(
     seeds: int,
     small: bool,
 ) -> None:
-    """Compare codes of others with ours on FEATURES."""
+    """Compare codes by other authors with codes of boc on FEATURES."""
     settings = click.get_current_context().params
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "scikit-learn"]) as out:
         pairs = Scenes(fit).pairs

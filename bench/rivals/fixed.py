@@ -1,10 +1,10 @@
 """MUVERA's fixed-dimensional encoding of a set (Dhulipala et al., NeurIPS 2024), on posting lists.
 
-Each repetition has random hyperplanes, whose signs cut the space into 2 ** bits parts. Of a
-sentence a part has the sum of its words there, of a picture the mean of its regions there; a part
-without a region has the region whose signs differ least. So the dot product of the two approximates
-MrSw: each word meets the mean of the regions near to it. Rows are projected to ``width`` components
-by random signs. An engine with posting lists has c-ReLU of these components.
+Each repetition has random hyperplanes, whose signs cut the space into 2 ** bits parts. For a
+sentence, a part has the sum of the words in it; for a picture, the mean of the regions in it. A
+part without a region has the region whose signs differ least. So the dot product of the two
+approximates MrSw: each word meets the mean of the regions near to it. Rows are projected to
+``width`` components by random signs. An engine with posting lists has c-ReLU of these components.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.rivals.base import Largest
 from boc.types import Embeddings, Ragged
 from boc.vectors import Floats, unit_rows
 
-SCALE = 10_000  # all components may be there, and then each is small
+SCALE = 10_000  # all components may be nonzero, and then each is small
 
 
 class FixedEncoding(Largest):
@@ -47,8 +47,8 @@ class FixedEncoding(Largest):
         return np.concatenate([np.maximum(rows, 0), np.maximum(-rows, 0)], axis=1)
 
     def dense(self, embeddings: Embeddings, *, mean: bool) -> Floats:
-        """Return the encodings, float32 (n, repetitions * 2 ** bits * width), of sums or, filled
-        up, of means."""
+        """Return the encodings, float32 (n, repetitions * 2 ** bits * width): of sums, or with
+        ``mean`` of means, with empty parts filled."""
         assert embeddings.concepts is not None
         sets = Ragged(unit_rows(embeddings.concepts.values), embeddings.concepts.offsets)
         return np.concatenate(

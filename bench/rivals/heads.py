@@ -5,7 +5,7 @@ again (top-k sparse autoencoder; Gao et al., ICLR 2025). With a weight of contra
 trained so that a caption is nearer to its own picture than to others (CSR; Wen et al., ICML 2025).
 ``WordPieces`` has the pieces of the captions as terms, as D2S does (Nguyen et al., ECIR 2024):
 log(1 + ReLU) of a linear head, trained by contrast and the penalty FLOPS. At first a caption has
-its own pieces alone, then more and more others, their expansion control.
+its own pieces only, then increasingly other pieces: the authors' expansion control.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Pairs:
         epochs: int,
         seed: int,
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield numbers of pictures, and of a caption of each drawn at random, epoch after
-        epoch."""
+        """Yield numbers of pictures, and the number of a random caption of each picture, epoch
+        after epoch."""
         rng = np.random.default_rng(seed)
         order = np.argsort(self.owners, kind="stable")
         pictures, starts, counts = np.unique(
@@ -105,8 +105,8 @@ class Head(nn.Module, Largest):
         seed: int,
         rate: float,
     ) -> None:
-        """Train by ``loss``, which takes the rows of pictures, those of captions, the numbers of
-        these, and the share of the training that is over."""
+        """Train by ``loss``, a function of the rows of pictures, the rows of captions, the numbers
+        of the captions, and the finished share of the training."""
         sides = [self.rows(each) for each in (pairs.image, pairs.text)]
         batches = list(pairs.batches(epochs, seed))
         adam = torch.optim.Adam(self.parameters(), lr=rate)
@@ -119,13 +119,14 @@ class Head(nn.Module, Largest):
 
 
 def kept(latents: Tensor, z: int) -> Tensor:
-    """Return the ``z`` largest of each row, the others as 0."""
+    """Return latents with the ``z`` largest of each row, and zeros in place of the others."""
     values, places = latents.topk(min(z, latents.shape[1]), dim=1)
     return torch.zeros_like(latents).scatter(1, places, values)
 
 
 def matching(images: Tensor, texts: Tensor) -> Tensor:
-    """Return the contrast of the pictures and captions of a batch, by the cosine, per pair."""
+    """Return the contrastive loss of the pictures and captions of a batch, by the cosine, per
+    pair."""
     cosines = normalize(images, eps=1e-6) @ normalize(texts, eps=1e-6).T
     return contrast(cosines, torch.eye(len(cosines), dtype=torch.bool), TEMPERATURE) / len(cosines)
 
@@ -133,7 +134,7 @@ def matching(images: Tensor, texts: Tensor) -> Tensor:
 class Autoencoder(Head):
     """A top-k sparse autoencoder of ``width`` latents that is trained with ``trained_z`` of them,
     and with four times as many at an eighth of the weight, so that few latents die; ``weight`` is
-    that of the contrast."""
+    the weight of the contrast."""
 
     def __init__(
         self,
@@ -166,8 +167,7 @@ class Autoencoder(Head):
 
 
 class WordPieces(Head):
-    """Word-pieces as terms, those that captions of the training have; ``flops`` is the weight of
-    the penalty."""
+    """Word-pieces of the training captions as terms; ``flops`` is the weight of the penalty."""
 
     def __init__(
         self,

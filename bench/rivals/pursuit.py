@@ -1,9 +1,9 @@
 """An item as a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024): a non-negative lasso over
 directions of words.
 
-The dictionary is that of ``boc build-codebook --kind words``, what each frequent word adds to the
-vector of a caption. Rows are centred by modality, as theirs. ``penalty`` is the weight of the sum
-of coefficients. scikit-learn solves it by coordinate descent.
+The dictionary is made by ``boc build-codebook --kind words``: it has the contribution of each
+frequent word to the vector of a caption. Rows are centred by modality, as in the paper. ``penalty``
+is the weight of the sum of coefficients. scikit-learn solves it by coordinate descent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ROUNDS = 1000
 
 
 class WordSum(Largest):
-    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``.
-    Nothing is drawn by the seed."""
+    """Rows as non-negative sums of words, less the means of the modalities of ``sample``. The code
+    draws nothing by a seed."""
 
     def __init__(
         self,

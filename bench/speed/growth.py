@@ -1,18 +1,17 @@
-"""The cost of more items, on the way that a user goes: `boc index`, then searches by
-`boc.search.Searcher`.
+"""The cost of more items for a user of `boc index` and of searches by `boc.search.Searcher`.
 
     python -m bench.speed.growth --work growth > growth.csv
     python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000
         --n 1000000 > growth-server.csv
 
-The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers
-that is started for it. No option is named: it is what a user gets by default.
+The items are synthetic (bench/race/data.py). The index is in a folder, or on a server of
+tests/servers, started for it. All options have their defaults.
 
-A row has the items; recall of the exact top ten; milliseconds of a search from the query's vector
-to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning included,
-``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor
-seconds of the server meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries,
-its own (``anon_mb``) and mapped (``file_mb``).
+A row has the number of items; recall of the exact top ten; milliseconds of a search from the
+query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`,
+including learning, ``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory,
+``server_s`` processor seconds of the server meanwhile; ``disk_mb``; and the memory of a fresh
+process after 100 queries, its own (``anon_mb``) and mapped (``file_mb``).
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 
 
 def run_index(gallery: Path, at: str) -> tuple[float, float, float]:
-    """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that
-    is there."""
+    """Return the seconds, processor seconds and largest MB of `boc index`, which replaces an
+    existing index."""
     command = [
         sys.executable,
         "-c",
@@ -107,7 +106,7 @@ def search_each(
 
 
 def memory(at: str, queries: NDArray[np.float32]) -> tuple[float, float]:
-    """Return MB of a fresh process, its own and mapped, after these queries."""
+    """Return own and mapped MB of a fresh process after these queries."""
     before = memory_of("RssAnon")
     list(search_each(Searcher.open(NAME, at), queries))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
@@ -141,17 +140,17 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
     "--work",
     required=True,
     type=FOLDER,
-    help="Folder of all it makes.",
+    help="Folder for all files that the script makes.",
 )
-@click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
+@click.option("--server", "kind", help="Kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--queries", default=300, show_default=True, help="Queries.")
+@click.option("--queries", default=300, show_default=True, help="Number of queries.")
 @click.option(
     "--threads",
     default=2,
     show_default=True,
-    help="Processors that the index is made with.",
+    help="Number of processors that make the index.",
 )
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)

@@ -35,7 +35,7 @@ ESCAPES = "boc.escapes"
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that the terminal or file cannot show by their escapes of JSON."""
+    """Replace characters that the terminal or file cannot encode by JSON escapes."""
     assert isinstance(error, UnicodeEncodeError)
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
@@ -45,12 +45,13 @@ codecs.register_error(ESCAPES, _escape)
 
 
 class CommandGroup(click.Group):
-    """Turns the library's errors into one line and exit status 1, its warnings into notes."""
+    """A group that turns the library's errors into one line and exit status 1, and its warnings
+    into notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise:
-        # beside other work they would spin for most of their time. The library reads this when a
-        # command loads it.
+        # Waiting OpenMP threads sleep, unless the environment says otherwise: beside other work
+        # they would spend most of their time spinning. OpenMP reads the variable when a command
+        # loads it.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -66,7 +67,7 @@ class CommandGroup(click.Group):
             ) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader of the output closed it; click ends the command silently
+                raise  # the reader closed the output; click ends silently
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(
                 plain(f"{where}{error.strerror or error}; {advice(error)}"),
@@ -86,7 +87,7 @@ class CommandGroup(click.Group):
             ctx.fail(f"No such command {name!r}. {_suggestion(name.lower(), list(self.commands))}")
         try:
             ctx.default_map = settings.defaults(self)
-        except BocError:  # help, completion and boc doctor must work nevertheless
+        except BocError:  # help, completion and boc doctor must still work
             if not (ctx.resilient_parsing or name == "doctor" or {"-h", "--help"} & set(args)):
                 raise
         return super().resolve_command(ctx, args)
@@ -105,7 +106,7 @@ class CommandGroup(click.Group):
 
 
 def _suggestion(typed: str, known: list[str]) -> str:
-    """Name the command that contains what was typed, or else the most similar one."""
+    """Suggest the command that contains the ``typed`` text, or else the most similar command."""
     near = [name for name in known if len(typed) > 2 and typed in name]
     near += get_close_matches(typed, known, 1, 0.5)
     if near:
@@ -115,7 +116,7 @@ def _suggestion(typed: str, known: list[str]) -> str:
 
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show each BocWarning as a line on stderr; other warnings are shown as usual."""
+    """Show each BocWarning as one line on stderr, and other warnings as usual."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", BocWarning)
         others = warnings.showwarning

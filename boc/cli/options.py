@@ -29,8 +29,7 @@ PATH = click.Path(path_type=Path)
 
 
 class Sentence(click.types.StringParamType):
-    """Text of the command line, which the system hands over as bytes; bytes that are not UTF-8 are
-    refused."""
+    """The type of texts on the command line. The system passes bytes, which must be UTF-8."""
 
     name = "text"
 
@@ -45,10 +44,10 @@ class Sentence(click.types.StringParamType):
 
 
 class TextCommand(click.Command):
-    """A command with a TEXT that may begin with a minus: unknown options go behind --."""
+    """A command whose TEXT may begin with a minus: unknown options move behind --."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
+        """Parse the command line, with unknown options as TEXT."""
         known = {
             name: option
             for option in self.get_params(ctx)
@@ -75,8 +74,8 @@ class TextCommand(click.Command):
 
 
 class Id(click.types.StringParamType):
-    """The id of an item; a name of the file system is one, too, whose bytes that are not UTF-8
-    become escapes."""
+    """The type of ids of items. An id may be a file name; bytes that are not UTF-8 become
+    escapes."""
 
     name = "id"
 
@@ -86,14 +85,14 @@ class Id(click.types.StringParamType):
 
 SENTENCE = Sentence()
 ID = Id()
-FEW = 5  # items that a list names
+FEW = 5  # items to name in a list
 VERBOSE = f"{__name__}.verbose"
-_JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
+_JOINERS = "\u200c\u200d"  # harmless characters that join letters and emoji
 
 
 def plain(text: object) -> str:
-    """Return ``text`` without what a terminal would obey: control characters and line ends become
-    escapes."""
+    """Return ``text`` with escapes for control characters and line ends, which a terminal would
+    obey."""
     shown = ""
     for char in str(text):
         if char.isprintable() or char in _JOINERS:
@@ -104,12 +103,12 @@ def plain(text: object) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error or a warning in one line, its hint in words of the command line."""
+    """Return an error or a warning in one line, with its hint in the words of the command line."""
     return plain(" ".join(worded(error, str).split()))
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, of the standard input for -. BocError if it is empty."""
+    """Return the lines of a file, or of the standard input for -. BocError for no lines."""
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:
@@ -131,19 +130,19 @@ at = click.option(
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of pictures and sentences, for example clip (see boc model), or its folder, "
-    "models/photos.",
+    help="Encoder of pictures and sentences: a name such as clip (see boc model), or a model "
+    "folder such as models/photos.",
 )
 moved_encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of the index, if it has moved [default: where the index names it].",
+    help="Encoder of the index, if it has moved [default: the path in the index].",
 )
 device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="Where the encoder runs; auto: a GPU if any.",
+    help="Device of the encoder; auto means a GPU if there is one.",
 )
 metadata = click.option(
     "--metadata",
@@ -153,20 +152,20 @@ metadata = click.option(
 ocr = click.option(
     "--ocr",
     is_flag=True,
-    help="Read the words inside pictures, for boc search --hybrid; slow (extra ocr).",
+    help="Also read the words inside pictures, for boc search --hybrid; slow, needs the extra ocr.",
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out files and folders of this name, such as copy-?.jpg, now and later; can be "
-    "repeated.",
+    help="Name of files and folders to leave out now and in later syncs, such as copy-?.jpg; can "
+    "be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """A code as text, such as ``dictionary:2/64``, given to the command as a ``Code``."""
+    """The type of codes: text such as ``dictionary:2/64`` becomes a ``Code``."""
 
     name = "CODE"
 
@@ -188,18 +187,18 @@ code = click.option(
     "--code",
     type=CodeType(),
     default="dictionary",
-    help="How vectors become terms; NAME:Z/QUERY_Z, or as listed below.",
+    help="Code that turns vectors into terms: NAME:Z/QUERY_Z, or as listed below.",
 )
 recall = click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: "
-    "0.98].",
+    help="Share of the exact ten nearest items that a dictionary should find; determines its "
+    "budgets [default: 0.98].",
 )
 
 
 def code_help() -> str:
-    """Return the codes with their arguments, as the end of a command's help."""
+    """Return the list of codes with their arguments, for the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
     return "\n".join(
@@ -208,7 +207,7 @@ def code_help() -> str:
 
 
 def _entry(name: str, about: str) -> str:
-    """Format a name and its description, in lines of 76 characters."""
+    """Return a name and its description, in lines of 76 characters."""
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
@@ -239,7 +238,7 @@ def sources(function: F) -> F:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE; UsageError for anything else."""
+    """Split NAME=VALUE. UsageError for any other text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise click.UsageError(f"--set takes NAME=VALUE, got {text!r}; --help lists the names")
@@ -247,8 +246,8 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type: ignore[type-arg]
-    """Add the option --set NAME=VALUE, given to the command as ``settings``: values by name,
-    converted by ``kinds``."""
+    """Add the option --set NAME=VALUE. The command gets ``settings``: values by name, converted by
+    ``kinds``."""
 
     def convert(
         context: click.Context,
@@ -268,26 +267,27 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
         multiple=True,
         metavar="NAME=VALUE",
         callback=convert,
-        help="A setting for long runs, listed below; can be repeated.",
+        help="Setting from the list below; can be repeated.",
     )
 
 
 def on_command_line(option: str) -> bool:
-    """Return whether an option of the current command was given on the command line, and not by
+    """Return whether an option of the current command was on the command line, and not in the
     settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def bars() -> closing[Bars]:
-    """Make bars on stderr, one per stage, that end with a block; where that is no terminal, a line
-    a minute."""
+    """Return bars on stderr, one per stage, which end with the ``with`` block. If stderr is not a
+    terminal, each bar is a line per minute."""
     from boc.progress import Bars
 
     return closing(Bars(file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 60))
 
 
 def show(steps: Iterable[tuple[str, int, int]]) -> None:
-    """Show bars over an iterator of stages with the numbers of items done, and of all."""
+    """Run an iterator of stages, each with its numbers of finished items and of all items, and show
+    bars."""
     with bars() as progress:
         for step in steps:
             progress(*step)
@@ -306,19 +306,19 @@ verbose = click.option(
     is_flag=True,
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
-    help="Name everything that is left out, and not only the first few.",
+    help="Name all items that are left out, not only the first few.",
 )
 
 
 def is_verbose() -> bool:
-    """Return whether the current command was given --verbose."""
+    """Return whether the current command has the option --verbose."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(VERBOSE))
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if
-    nothing is ``left``."""
+    """List failed items on stderr, with --verbose all of them; exit with status 1 if nothing is
+    ``left``."""
     named = failed
     more = ""
     if len(failed) > FEW and not is_verbose():

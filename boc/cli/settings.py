@@ -1,8 +1,8 @@
 """Options from the environment and from the file ``boc.toml``.
 
-Option ``--code`` of ``boc index`` is ``code`` in the table ``[index]`` of the file. The options of
-SHARED can stand at the top of the file, and have a variable: BOC_AT. The command line has priority
-over the environment, and the environment over the file.
+Option ``--code`` of ``boc index`` is ``code`` in the table ``[index]`` of the file. The options in
+SHARED may stand at the top of the file, and have variables, such as BOC_AT. The command line has
+priority over the environment, and the environment over the file.
 """
 
 import os
@@ -19,25 +19,25 @@ from boc.errors import BocError, advice
 
 SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
-"""Commands that use the encoder of the index; the shared setting of an encoder is for making
-indexes."""
+"""Commands that use the encoder of the index. The shared setting ``encoder`` does not apply to
+them: it is for making indexes."""
 ONCE = {"all", "detach", "paths", "replace", "yes"}
-"""Options that are never settings, so that a forgotten line cannot replace an index, nor give a
-program other lines."""
+"""Options that are never settings, so that a forgotten line cannot replace an index, or change the
+output that a program reads."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
 PASSWORD = re.compile(
     r"://[^@]*:.*@",
     re.DOTALL,
-)  # an address with a password, whatever its characters
+)  # an address with a password of any characters
 
 
 class ConfigError(BocError):
-    """The settings file cannot be read, or has an invalid entry."""
+    """An error in the settings file: it cannot be read, or has an invalid entry."""
 
 
 def places() -> list[Path]:
-    """Return the paths where the file is looked for: $BOC_CONFIG alone, or the current folder, then
-    ~/.config/boc."""
+    """Return the possible paths of the settings file: $BOC_CONFIG alone, or the current folder,
+    then ~/.config/boc."""
     if os.environ.get("BOC_CONFIG"):
         return [Path(os.environ["BOC_CONFIG"])]
     user = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "") + "/.config"
@@ -45,7 +45,7 @@ def places() -> list[Path]:
 
 
 def settable(command: click.Command) -> dict[str, click.Option]:
-    """Return the options of a command that can be settings, by name without dashes."""
+    """Return the options of a command that may be settings, by name without dashes."""
     named = {
         next((name for name in p.opts if name.startswith("--")), p.opts[0]).lstrip("-"): p
         for p in command.params
@@ -58,8 +58,7 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
     """Return click's ``default_map``: values of the file and of shared variables by command and
     parameter.
 
-    ConfigError for a file that cannot be read, an unknown command or option, and a password in the
-    file.
+    ConfigError for an unreadable file, an unknown command or option, and a password in the file.
     """
     path, content = read()
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
@@ -85,8 +84,8 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
 
 
 def _value(place: str, value: Any, option: click.Option) -> Any:
-    """Return an option's value as on the command line. ConfigError for dates, tables, and lists
-    where one is due."""
+    """Return an option's value in the form of the command line. ConfigError for dates and tables,
+    and for lists where the option takes one value."""
     values = value if isinstance(value, list) and option.multiple else [value]
     for each in values:
         if not isinstance(each, (str, int, float)):
@@ -115,7 +114,7 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror or error}); {advice(error)}",
         ) from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too deeply nested
         raise ConfigError(
             f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see "
             "docs/reference/configuration.md",

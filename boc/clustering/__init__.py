@@ -1,2 +1,2 @@
-"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of their
+"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of
 terms."""

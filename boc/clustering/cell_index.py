@@ -1,9 +1,9 @@
-"""Spherical k-means for many centroids, and a fast search for the nearest of them.
+"""Spherical k-means for many centroids, and a fast search for the nearest centroids.
 
 Comparing a vector with all V centroids costs V dot products, in training and in use. Here the
 centroids are grouped in about 4 sqrt(V) cells, and a vector is compared only with the centroids of
-its nearest cells (an inverted file index). Vectors and centroids are stored and compared in 8 bits:
-precise enough for directions, fast, and equal on all machines.
+its nearest cells (an inverted file index). Vectors and centroids are stored and compared in 8 bits,
+which is precise enough for directions, fast, and gives equal results on all machines.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from boc.vectors import Floats, Ints
 
 try:
     from boc.clustering import _nearest
-except ImportError:  # not built here: numpy stands in
+except ImportError:  # without a compiled module, numpy stands in
     _nearest = None  # type: ignore[assignment]
 
 Bytes = NDArray[np.int8]
 
 ONE_CELL_CENTROIDS = 2048  # up to this number, all centroids are in one cell
-# cells per sqrt(V): many small cells fit the neighbourhood of a vector better than few large ones
+# Cells per sqrt(V). Many small cells fit the neighbourhood of a vector better than few large cells.
 FINENESS = 4
 POINTS = 64  # training points per centroid; more points hardly move it
 HEAD_POINTS = 64  # training points per head of a cell
 ROUNDS = 4  # rounds of k-means inside a cell
 REFINEMENTS = 2  # rounds of k-means over all cells
-REFINING_CELLS = 8  # cells searched per point in these rounds
+REFINING_CELLS = 8  # cells searched per point in the refinements
 BATCH_ROWS = 1 << 12  # rows compared with all heads at a time
-ROUNDED_ROWS = 1 << 12  # rows brought to 8 bits at a time
+ROUNDED_ROWS = 1 << 12  # rows rounded to 8 bits at a time
 BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
 BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
 LARGEST = 127  # of int8, kept symmetric
@@ -60,16 +60,16 @@ class Directions:
         return units
 
     def take(self, chosen: Ints | slice) -> Directions:
-        """Copy the directions of some numbers."""
+        """Copy the directions with the numbers ``chosen``."""
         return Directions(self.rows[chosen], self.scales[chosen])
 
     def sample(self, size: int, rng: np.random.Generator) -> Directions:
-        """Copy a random sample, in the order of the directions."""
+        """Copy a random sample of ``size`` directions, in their order."""
         return self.take(np.sort(rng.choice(len(self), size, replace=False)))
 
     def means(self, owners: Ints, before: Directions) -> Directions:
-        """Return mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of
-        groups without one."""
+        """Return the mean direction of each group; ``owners`` (n,) are the numbers of the groups. A
+        group without directions keeps its direction in ``before`` (k)."""
         k = len(before)
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners + 1, minlength=k + 1))
@@ -115,14 +115,14 @@ class Centroids:
 
     @property
     def arrays(self) -> tuple[Bytes, Floats, Ints, Bytes, Floats]:
-        """Heads and their scales, starts, vectors and their scales."""
+        """The heads and their scales, the starts, the vectors and their scales."""
         heads = self.heads
         vectors = self.vectors
         return heads.rows, heads.scales, self.starts, vectors.rows, vectors.scales
 
     def within(self, z: int, cells: int) -> tuple[int, int]:
-        """Return ``z`` and ``cells`` as there are at most, and as many cells as hold ``z``
-        centroids."""
+        """Return ``z`` and ``cells``, limited to the existing centroids and cells; ``cells`` is
+        raised until the cells contain ``z`` centroids."""
         z = min(z, len(self))
         cells = min(cells, len(self.heads))
         if cells < z:
@@ -140,11 +140,11 @@ class Centroids:
         """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among the
         centroids of its nearest cells.
 
-        Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. ``cells``
-        is the number of cells searched, the cells of the nearest heads; the result is exact if
-        ``cells >= m``. More cells are searched if they could hold fewer than ``z`` centroids.
-        Returns the numbers of the centroids, ascending, and their cosines, (n, min(z, V)) each;
-        ties go to the lower number."""
+        Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. The search
+        reads the ``cells`` cells with the nearest heads; the result is exact if ``cells >= m``. It
+        reads more cells if these could hold fewer than ``z`` centroids. Returns the numbers of the
+        centroids, ascending, and their cosines, (n, min(z, V)) each; ties go to the lower
+        number."""
         z, cells = self.within(z, cells)
         numbers = np.empty((len(X), z), np.int64)
         cosines = np.empty((len(X), z), np.float32)
@@ -166,7 +166,8 @@ class Centroids:
         return numbers, cosines
 
     def owners(self, points: Directions, cells: int) -> Ints:
-        """Find the nearest centroid of each point among the centroids of its nearest cells (n,)."""
+        """Return the number of the nearest centroid of each point, among the centroids of its
+        nearest cells (n,)."""
 
         def owner(start: int) -> Ints:
             rows = points.rows[start : start + BATCH_ROWS].astype(np.float32)
@@ -178,7 +179,7 @@ class Centroids:
         return np.concatenate(list(ahead(owner, starts)))
 
     def cosines(self, numbers: Ints, others: Ints) -> Floats:
-        """Return cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row,
+        """Return the cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row,
         ``others`` (n,)."""
         rows = self.vectors.rows
         scales = self.vectors.scales
@@ -213,8 +214,8 @@ class Centroids:
             cosines[i : i + step] = np.take_along_axis(products, best, axis=1) * lengths[:, None]
 
     def _compare(self, rows: Bytes, cell: Ints, width: int) -> Floats:
-        """Scaled products (n, cells * width) with the centroids of each row's cells, padded with
-        -inf."""
+        """Return scaled products (n, cells * width) with the centroids of each row's cells, padded
+        with -inf."""
         padded = np.full((*cell.shape, width), -np.inf, np.float32)
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
@@ -228,7 +229,7 @@ class Centroids:
 
 
 def _products(a: Bytes, b: Bytes) -> Floats:
-    """Integer dot products of the rows of ``a`` and ``b``, as float32; computed in float64 if
+    """Return integer dot products of the rows of ``a`` and ``b`` as float32, computed in float64 if
     float32 could round."""
     exact: Any = np.float32
     if LARGEST * LARGEST * a.shape[-1] > EXACT:
@@ -239,11 +240,11 @@ def _products(a: Bytes, b: Bytes) -> Floats:
 
 
 def rounded(X: Floats) -> tuple[Bytes, Floats]:
-    """Return rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, halves to even;
-    and their scales (n,).
+    """Return the rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, with halves
+    rounded to even; and their scales (n,).
 
-    A row times its scale has unit length. Zero rows, and rows with NaN or infinity, become zeros
-    with scale 0.
+    An int8 row times its scale has unit length. Zero rows, and rows with NaN or infinity, become
+    zeros with scale 0.
     """
     rows = np.empty(X.shape, np.int8)
     scales = np.empty(len(X), np.float32)
@@ -276,10 +277,10 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     """Return at most ``k`` distinct centroids of ``points``.
 
-    First k-means inside cells, then rounds over all centroids. Each cell gets centroids in
-    proportion to its points, so that no centroid has very many points. At most 64 points per
-    centroid are used, without zero rows. Fewer than ``k`` centroids are returned if the points have
-    fewer distinct directions. The same seed gives the same centroids.
+    The first rounds are k-means inside cells, the last rounds run over all cells. Each cell gets
+    centroids in proportion to its points, so that no centroid has very many points. At most 64
+    points per centroid are used, without zero rows. Fewer than ``k`` centroids are returned if the
+    points have fewer distinct directions. The same seed gives the same centroids.
     """
     rng = np.random.default_rng(seed)
     if len(points) > k * POINTS:
@@ -303,8 +304,8 @@ def _distinct(vectors: Directions) -> Directions:
 
 
 def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return ``k`` centroids by k-means inside cells, each cell with a share of them in proportion
-    to its points."""
+    """Return ``k`` centroids by k-means inside cells; the centroids of a cell are in proportion to
+    its points."""
     cells = round(k**0.5)
     if k > ONE_CELL_CENTROIDS:
         cells *= FINENESS
@@ -343,8 +344,7 @@ def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
 
 
 def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
-    """Return the same vectors, ordered by cells; cells of more than twice the mean size are
-    divided."""
+    """Return the vectors ordered by cells; cells of more than twice the mean size are divided."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
@@ -374,7 +374,7 @@ def _one_cell(vectors: Directions) -> Centroids:
 
 
 def _groups(points: Directions, heads: Directions) -> list[Ints]:
-    """Return the numbers of the points by nearest head; heads without points are left out."""
+    """Return the numbers of the points of each head; heads without points are left out."""
     owners = _one_cell(heads).owners(points, 1)
     ends = np.cumsum(np.bincount(owners, minlength=len(heads)))
     groups = np.split(np.argsort(owners, kind="stable"), ends[:-1])
@@ -382,8 +382,8 @@ def _groups(points: Directions, heads: Directions) -> list[Ints]:
 
 
 def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return at most ``k`` centroids by Lloyd's algorithm, begun with points; one without points
-    does not move."""
+    """Return at most ``k`` centroids by Lloyd's algorithm, which starts from points. A centroid
+    without points does not move."""
     if len(points) <= max(1, k):
         return points
     centroids = points.take(rng.choice(len(points), max(1, k), replace=False))

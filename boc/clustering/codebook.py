@@ -24,7 +24,7 @@ from boc.labels import unpack_labels
 from boc.types import Identity, Modality
 from boc.vectors import Floats, Ints, unit_rows
 
-BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
+BEGINS = (b"PK\x03\x04", b"about.npy")  # signs of a codebook file
 FORMAT = 2
 MAKE = "make one with <boc build-codebook>"
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
@@ -34,15 +34,15 @@ ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes
 class Codebook:
     """Centroids of concepts, and their origin.
 
-    ``centroids`` is float32 (p, d). ``identity`` belongs to the encoder; ``sources`` the digests of
-    the item lists of the feature files; ``options`` the options it was made with; ``concepts`` the
-    number of vectors it was made from; ``words`` the word of each centroid, if they are of words;
-    ``labels`` uint8, the labels of the centroids, packed by ``boc.labels``; ``origin`` float32 (d,)
-    the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds``
-    float32 (2, 2, p) the thresholds of learned terms, by modality and kind of row; ``means``
-    float32 (2, d) the mean concept of pictures and of sentences, which is subtracted before
-    concepts are compared with the centroids; ``axes`` float32 (d, d) what they are multiplied by
-    after that."""
+    ``centroids`` is float32 (p, d). ``identity`` is the identity of the encoder; ``sources`` are
+    the digests of the item lists of the feature files; ``options`` are the options and ``concepts``
+    is the number of vectors that the codebook was made with; ``words`` has the word of each
+    centroid, if centroids stand for words; ``labels`` uint8 are the labels of the centroids, packed
+    by ``boc.labels``; ``origin`` float32 (d,) is the mean of the captions, from which a
+    vocabulary's vectors are differences; ``thresholds`` float32 (2, 2, p) are the thresholds of
+    learned terms, by modality and kind of row; ``means`` float32 (2, d) are the mean concepts of
+    pictures and of sentences, which are subtracted from concepts before a comparison with the
+    centroids; ``axes`` float32 (d, d) then multiplies the concepts."""
 
     centroids: Floats
     identity: Identity
@@ -64,15 +64,14 @@ class Codebook:
 
     @property
     def kind(self) -> str:
-        """The kind of its terms: "concepts", "words" of a vocabulary, or "learned"."""
+        """The kind of the terms: "concepts", "words" of a vocabulary, or "learned"."""
         if self.origin is not None:
             return "words"
         return "concepts" if self.thresholds is None else "learned"
 
     @property
     def spherical(self) -> bool:
-        """True if concepts must be scaled to unit length before they are compared with the
-        centroids."""
+        """True if concepts must be scaled to unit length before a comparison with the centroids."""
         return bool(self.options.get("spherical", False))
 
     def assign(
@@ -80,8 +79,8 @@ class Codebook:
         concepts: Floats,
         modality: Modality,
     ) -> tuple[Ints, Floats]:
-        """Return the nearest centroid of each concept (n,), compared as the codebook says, and its
-        squared distance."""
+        """Return the nearest centroid of each concept (n,), and its squared distance, by the
+        comparison that the codebook defines."""
         rows = center(
             concepts,
             modality,
@@ -111,7 +110,7 @@ class Codebook:
     @classmethod
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer
-        one."""
+        file."""
         try:
             arrays = read_archive(Path(path), ("about", *ARRAYS))
             about = parse_json(arrays.pop("about").tobytes())
@@ -133,7 +132,7 @@ class Codebook:
             raise BocError(
                 f"{path}: codebook format {form}, this boc reads to {FORMAT}; upgrade boc",
             )
-        # Format 1 has an entry that nothing reads.
+        # Format 1 has an entry that is no longer used.
         about.pop("spread", None)
         words = {"words": arrays.pop("words").tolist()} if "words" in arrays else {}
         try:
@@ -147,8 +146,8 @@ class Codebook:
         return codebook
 
     def _check_arrays(self) -> None:
-        """Raise ValueError, with the name of an array, unless all fit the number of centroids and
-        the width of the encoder."""
+        """Raise ValueError, with the name of an array, unless all arrays fit the number of
+        centroids and the width of the encoder."""
         rows = len(self)
         dim = self.identity.dim
         shapes = {

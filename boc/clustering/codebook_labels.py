@@ -1,4 +1,4 @@
-"""Labels of the centroids of a codebook: the words and regions nearest to each."""
+"""Labels of the centroids of a codebook: the words and regions nearest to each centroid."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,14 +19,15 @@ def codebook_labels(
     files: Iterable[FeatureFile],
     batch: int = BATCH,
 ) -> list[Label]:
-    """Label each centroid: words from concepts of sentences, and its nearest regions, at most one
-    per picture.
+    """Return a label for each centroid: words from the concepts of sentences, and the nearest
+    regions, at most one per picture.
 
-    Concepts belong to the nearest centroid, compared as the codebook says. A word-piece counts for
-    its whole word, and words are ranked by their frequency against that in all centroids, after the
-    word that a centroid already has. ``files`` hold embeddings; files without concepts and
-    sentences without words add nothing. They are read ``batch`` items at a time; memory holds one
-    number per pair of a centroid and a word.
+    Each concept belongs to its nearest centroid, by the comparison that the codebook defines. A
+    word-piece counts for its whole word. Words are ranked by their frequency at the centroid
+    against their frequency at all centroids; a word that the centroid stands for comes first.
+    ``files`` contain embeddings; files without concepts and sentences without words add nothing.
+    ``batch`` items are read at a time; the memory contains one number per pair of a centroid and a
+    word.
     """
     words = _WordCounts(len(book))
     regions = _NearestRegions(len(book))
@@ -60,7 +61,7 @@ def codebook_labels(
 
 
 class _WordCounts:
-    """The frequency of each word in each centroid."""
+    """The frequency of each word at each centroid."""
 
     def __init__(self, n_codewords: int) -> None:
         self._n = n_codewords
@@ -69,7 +70,7 @@ class _WordCounts:
 
     def add(self, sentences: Sequence[Sequence[str]], codewords: Ints) -> None:
         """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all
-        pieces, in order."""
+        pieces, in their order."""
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
@@ -103,7 +104,8 @@ class _WordCounts:
 
 
 class _NearestRegions:
-    """The regions nearest to each centroid, at most one per picture; ties to the first one seen."""
+    """The regions nearest to each centroid, at most one per picture; ties go to the first region
+    seen."""
 
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]

@@ -1,5 +1,4 @@
-"""k-means, nearest centroids, distances to centroids, and what moves concepts before they are
-compared."""
+"""K-means, nearest centroids, distances to centroids, and centring and rescaling of concepts."""
 
 import numpy as np
 
@@ -9,8 +8,8 @@ from boc.vectors import Floats, Ints, unit_rows
 DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
 SMALL = 1 << 20  # number of distances below which loading faiss does not pay
-POWER = 0.35  # of the variances
-LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had this
+POWER = 0.35  # power of the variances
+LEAST = 1e-3  # smallest variance, as a share of the largest, for scaling
 
 
 def kmeans(
@@ -25,8 +24,8 @@ def kmeans(
     """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm;
     p <= n.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points
-    per centroid.
+    With ``spherical``, points are compared by cosine, and centroids have unit length. ``crowd``
+    limits the points per centroid.
     """
     if spherical:
         X = unit_rows(X)
@@ -58,7 +57,7 @@ def nearest(
     z: int,
 ) -> tuple[Ints, Floats]:
     """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
-    row, in any order."""
+    row, in no fixed order."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -71,8 +70,8 @@ def nearest(
 
 
 def squared_distances(X: Floats, centroids: Floats) -> Floats:
-    """Return |x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small
-    distance cancels."""
+    """Return |x - c|**2 of all pairs, (n, p). Sums are in float64, because the expanded square of a
+    small distance cancels."""
     rows = X.astype(np.float64)
     columns = centroids.astype(np.float64)
     squared = rows @ (-2 * columns.T)
@@ -82,8 +81,8 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 
 def row_block(compared: int) -> int:
-    """Return how many rows to compare at a time with so many centroids each, so that at most
-    ``DISTANCES`` distances are in memory."""
+    """Return the number of rows to compare at a time with ``compared`` centroids each, so that at
+    most ``DISTANCES`` distances are in memory."""
     return max(1, min(DISTANCES // compared, ROWS))
 
 
@@ -94,7 +93,7 @@ def center(
     axes: Floats | None = None,
 ) -> Floats:
     """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times
-    ``axes`` (d, d), if any."""
+    ``axes`` (d, d). Each step is skipped without its array."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     if axes is not None and axes.size:
@@ -106,11 +105,11 @@ def rescaling(points: Floats) -> Floats:
     """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by
     variances**.35.
 
-    The similarities to many centroids add up to a product of concepts in which axes count as
-    centroids spread along them, and these spread as points do. With variances v the product of
-    concepts divided by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain
-    product does. Narrow axes need a little more, since an item keeps its largest terms only: of
-    powers from .2 to .45, .35 found most of the training photographs that were held out.
+    The similarities to many centroids add up to a product of concepts. In this product an axis
+    counts as much as centroids spread along it, and centroids spread as points do. With variances
+    v, the product of concepts divided by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time,
+    as the plain product does. Narrow axes need a little more, because an item keeps only its
+    largest terms: among powers from .2 to .45, .35 found the most held-out training photographs.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))

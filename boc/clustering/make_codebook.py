@@ -1,5 +1,4 @@
-"""Codebooks made from feature files: by clustering their concepts, or of the words of their
-captions."""
+"""Codebooks made from feature files: by clustering concepts, or from the words of captions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +23,17 @@ from boc.vectors import Doubles, Floats, unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
-# regularisation of the words, in captions; 10 to 100 found the same on training photographs
+# Regularisation of the words, in captions. Values from 10 to 100 give the same results on training
+# photographs.
 RIDGE = 100.0
-CHECKED = 20_000  # concepts of each modality that are assigned to count the centroids of both
+CHECKED = 20_000  # concepts of each modality, to count shared centroids
 SMALLEST = 16  # centroids
-SHARED = 0.5  # of the centroids, which must hold regions and words
-FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
+SHARED = 0.5  # least share of centroids that hold regions and words
+FREQUENT = 0.3  # power of a word's frequency; .2 to .4 give about the same
 
 
 _Pool: TypeAlias = tuple[NDArray[Any], Modality]
-"""The concepts of one modality in one file, memory-mapped, and the modality."""
+"""A pool: the memory-mapped concepts of one modality in one file, and the modality."""
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
@@ -43,8 +43,8 @@ def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
 
 
 def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
-    """Return the encoder of all ``files``. FeatureFileError for another encoder, or ``concepts``
-    that are missing."""
+    """Return the encoder of all ``files``. FeatureFileError for files of different encoders, or if
+    ``concepts`` are required and missing."""
     if not files:
         raise FeatureFileError(
             "no feature file to make a codebook from",
@@ -75,12 +75,12 @@ def cluster(
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files``.
 
-    In the "plain" ``space`` this is the paper's (BoC, section III-B1): a uniform sample of all
-    concepts, by Euclidean distance. The other two sample both modalities equally and cluster by
-    cosine. "centered" subtracts the mean concept of each modality first, because the modalities lie
-    apart and would use different centroids. "rescaled" scales the axes of the centred concepts too
-    (``boc.clustering.kmeans.rescaling``), for sums of ``similarity=deviation``. ``tell`` is called
-    with the name of each stage.
+    The "plain" ``space`` is the method of the paper (BoC, section III-B1): a uniform sample of all
+    concepts, clustered by Euclidean distance. The other two spaces sample both modalities equally
+    and cluster by cosine. "centered" subtracts the mean concept of each modality first, because the
+    modalities lie apart and would use different centroids. "rescaled" scales the axes of the
+    centred concepts too (``boc.clustering.kmeans.rescaling``), for sums of
+    ``similarity=deviation``. ``tell`` is called with the name of each stage.
     """
     import faiss
 
@@ -125,10 +125,10 @@ def cluster(
 
 
 def default_clusters(files: Sequence[FeatureFile]) -> int:
-    """Return the number of centroids that fits ``files``: the root of the number of their concepts,
-    at most 1000.
+    """Return the default number of centroids for ``files``: the square root of the number of
+    concepts, at most 1000.
 
-    Hard assignment needs few: each must hold words and regions of many items.
+    Hard assignment needs few centroids: each must hold words and regions of many items.
     """
     concepts = _size(_pools(files, *MODALITIES))
     return max(1, min(1000, int(concepts**0.5)))
@@ -140,11 +140,11 @@ def shared_codebook(
     *,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make the plain codebook of the paper; where regions and words share less than half of its
-    centroids, the centred one; where they share less than half of that, too, one of half the size,
-    and so on.
+    """Make the plain codebook of the paper. If regions and words share less than half of its
+    centroids, make the centred codebook instead; if they share less than half of its centroids,
+    halve its size, and so on.
 
-    BocError without common terms: no sentence would find a picture.
+    BocError if no centroid is shared, since no sentence would find a picture.
     """
     space = CODEBOOKS[0]
     while True:
@@ -176,8 +176,8 @@ def shared_codebook(
 
 
 def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
-    """Count the centroids nearest to a region and to a word, of a sample; say whether one side is
-    missing."""
+    """Return the number of centroids that are nearest both to a region and to a word of a sample,
+    and whether regions or words are missing."""
     rng = np.random.default_rng(0)
     used = []
     for modality in MODALITIES:
@@ -197,12 +197,12 @@ def sample_concepts(
     balanced: bool = False,
     means: Floats | None = None,
 ) -> Floats:
-    """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order
+    """Return at most ``size`` different concept vectors of all files, float32 (m, d), in the order
     of files.
 
     Every concept is equally likely: a uniform sample of the union of all visual and textual
-    concepts, as in the paper. ``balanced`` takes equally many of both modalities instead, as far as
-    possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
+    concepts, as in the paper. ``balanced`` instead takes equal numbers from both modalities, as far
+    as possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
     subtracted from the concepts of their modality.
     """
     if size < 1:
@@ -210,7 +210,7 @@ def sample_concepts(
     pools = [_pools(files, *MODALITIES)]
     if balanced:
         pools = [_pools(files, modality) for modality in MODALITIES]
-    # The larger pool provides the concepts that the smaller one lacks.
+    # The larger pool provides the concepts that the smaller pool lacks.
     pools.sort(key=_size)
     rng = np.random.default_rng(seed)
     taken: list[Floats] = []
@@ -235,14 +235,14 @@ def vocabulary(
     *,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, and
+    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, with
     their directions.
 
-    The vectors of captions, less their mean, are predicted from the words that they have, by ridge
-    regression: a word has the direction that it adds to a caption. Its length is its frequency to
-    the power .3, with 1 for the most frequent, so that of words equally near to a picture the usual
-    one is preferred. Ties of frequency are broken alphabetically. Memory is 16 bytes per pair of
-    words. FeatureFileError if there are no such words.
+    Ridge regression predicts the vectors of captions, less their mean, from the words of the
+    captions: the direction of a word is its contribution to a caption. Its length is its frequency
+    to the power .3, with 1 for the most frequent word, so that a usual word is preferred to a rare
+    word equally near to a picture. Ties of frequency are broken alphabetically. The memory is 16
+    bytes per pair of words. FeatureFileError if the captions have no such words.
     """
     identity = check_files(files, concepts=False)
     tell("counting words")
@@ -283,7 +283,7 @@ def _directions(
     terms: dict[str, int],
     dim: int,
 ) -> tuple[Doubles, Doubles]:
-    """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge
+    """Return the mean of the captions (d,), and the contribution of each word (p, d), by ridge
     regression."""
     p = len(terms)
     captions = 0
@@ -318,7 +318,8 @@ def _directions(
 
 
 def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
-    """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
+    """Return the mean concept of each modality, float32 (2, d); zeros for a modality without
+    concepts."""
     means = []
     for modality in MODALITIES:
         total = np.zeros(files[0].header.dim)
@@ -350,8 +351,8 @@ def _draw(
     rng: np.random.Generator,
     means: Floats | None = None,
 ) -> Iterator[Floats]:
-    """Draw ``size`` vectors from all pools without repetition, one array per pool, less the mean of
-    their modality in ``means`` (2, d)."""
+    """Draw ``size`` vectors from all pools without repetition: yield one array per pool, less the
+    mean of its modality in ``means`` (2, d)."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False))
     start = 0
     for data, modality in pools:

@@ -41,7 +41,7 @@ DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
     query->scale = squares ? (float)(1 / sqrt((double)squares)) : 0;
 }
 
-/* Products of a query with n rows, times their scales; rows AHEAD bytes further are prefetched. */
+/* Products of a query with n rows, times the scales of the rows; rows AHEAD bytes further on are prefetched. */
 DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const float *scales, int64_t n, int64_t d,
                                    float *out)
 {
@@ -134,7 +134,7 @@ static int64_t tiles(const Query *const *queries, int64_t count, const int8_t *r
 #define tiles(queries, count, rows, scales, n, d, out) 0
 #endif
 
-/* Products of ``count`` queries, at most SIDE, with n rows, times their scales. */
+/* Products of ``count`` queries, at most SIDE, with n rows, times the scales of the rows. */
 static void compare(const Query *const *queries, int64_t count, const int8_t *rows, const float *scales, int64_t n,
                     int64_t d, float *const *out)
 {

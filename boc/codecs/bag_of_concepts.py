@@ -35,12 +35,13 @@ from boc.vectors import Floats, Ints, unit_rows
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-# of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
+# The power of summed deviations. On held-out training photographs .5 found as many pictures with
+# 256 terms, and fewer with 64.
 POWER = 0.7
 
 
 class _Assignment(ConceptStep):
-    """Base of hard and soft assignment: the codebook."""
+    """The base of hard and soft assignment, which has the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {
@@ -66,8 +67,8 @@ class _Assignment(ConceptStep):
         return self.transform(self._center(X, modality))
 
     def _center(self, X: Any, modality: Modality) -> Any:
-        """Return the concepts less the mean of their modality, along scaled axes, as far as the
-        codebook has these."""
+        """Return the concepts less the mean of their modality, multiplied by the axes; steps that
+        the codebook lacks are skipped."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
@@ -83,8 +84,8 @@ class _Assignment(ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> Self:
-        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are
-        parameters except ``clusters`` and ``spherical``; ValueError for one out of its range."""
+        """Make the fitted step with the centroids of ``codebook``. ``options`` are parameters
+        except ``clusters`` and ``spherical``; ValueError for a parameter out of its range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         take_codebook(
@@ -102,7 +103,8 @@ class _Assignment(ConceptStep):
         """Raise ValueError for a parameter out of its range."""
 
     def _blocks(self, sets: Ragged, compared: int) -> Iterator[Ragged]:
-        """Yield the sets in blocks whose rows are each compared with so many centroids."""
+        """Yield the sets in blocks; each row of a block is to be compared with ``compared``
+        centroids."""
         for block in sets.blocks(row_block(compared)):
             if self.spherical:
                 block = Ragged(unit_rows(block.values), block.offsets)
@@ -110,8 +112,8 @@ class _Assignment(ConceptStep):
 
 
 class HardAssignment(_Assignment):
-    """Histogram of nearest centroids: tf_k = number of concepts of the item whose nearest centroid
-    is c_k.
+    """Histogram of nearest centroids: tf_k is the number of concepts of the item whose nearest
+    centroid is c_k.
 
     Parameters
     ----------
@@ -126,10 +128,10 @@ class HardAssignment(_Assignment):
     term_labels_ : ndarray of uint8
         Labels of the centroids, packed by ``boc.labels``; empty unless they come from a codebook.
     means_ : ndarray of float32 (2, d) or (0, 0)
-        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook
-        has it.
+        Means that are subtracted from the concepts of pictures and of sentences; empty unless the
+        codebook has means.
     axes_ : ndarray of float32 (d, d) or (0, 0)
-        What they are then multiplied by; empty unless a codebook has it.
+        Matrix that multiplies the centred concepts; empty unless the codebook has one.
 
     Examples
     --------
@@ -164,18 +166,18 @@ class SoftAssignment(_Assignment):
     clusters, spherical
         As in ``HardAssignment``.
     similarity : {"inverse", "deviation"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); or the same less its mean over all centroids,
-        negative for centroids farther than usual. Deviations are added up with their signs; a sum
-        that is still above 0, to the power .7, is the item's frequency, of which the z largest are
-        kept: the power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The
-        paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
-        concepts are (``bench/paper/variants.py``).
+        Function of the distance D: 1 / (1 + D), or its deviation from the mean over all centroids,
+        which is negative for centroids farther than usual. Deviations are summed with their signs;
+        a sum above 0, to the power .7, is the item's frequency, and the z largest are kept. The
+        power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The paper prints
+        1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are
+        (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Nearest centroids kept per concept of a document; None: all. With "deviation", terms kept
-        per document.
+        Nearest centroids kept per concept of a document; None keeps all. With "deviation", terms
+        kept per document.
     query_z : int or None, default=None
-        The same for a query; None means ``z``.
+        As ``z``, for a query; None means ``z``.
 
     Attributes
     ----------

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Sample(Protocol):
-    """A sample to learn a code from: embeddings of one modality; ``blocks`` yields some at a time,
-    repeatedly."""
+    """A sample from which a code is learned: embeddings of one modality, in ``blocks`` that can be
+    read repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -33,8 +33,8 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The input that a step learns from: ``length`` rows or sets, in blocks with modalities, to be
-    read repeatedly."""
+    """The input from which a step learns: ``length`` rows or sets, in blocks with modalities. The
+    blocks can be read repeatedly."""
 
     length: int
     read: Callable[[], Iterator[tuple[Any, Modality]]]
@@ -50,33 +50,34 @@ class Step:
     """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays
     from ``learned``.
 
-    It has the interface of scikit-learn transformers without deriving from their base class,
-    because importing scikit-learn takes longer than a search. It is imported to validate rows,
-    which most queries do not need.
+    A step has the interface of scikit-learn transformers without deriving from their base class,
+    because importing scikit-learn takes longer than a search. The import happens when rows need
+    validation, which most queries do not need.
 
     A step that encodes queries differently overrides ``encode_queries``; one that treats modalities
-    differently overrides ``encode_documents``. Everything else is an ordinary transformer.
+    differently overrides ``encode_documents``. Any other step is an ordinary transformer.
     """
 
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[Mapping[str, NDArray[Any]]] = {}
-    """The names in ``learned`` that older indexes lack, and what they stand for there."""
+    """Names in ``learned`` that older indexes lack, each with the array that it stands for
+    there."""
     retired: ClassVar[Mapping[str, Any]] = {}
-    """Parameters that older indexes have besides, and the one value of each that is still read."""
+    """Retired parameters of older indexes, each with the only value that is still accepted."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The values of parameters that are words."""
+    """The allowed values of parameters that are words."""
     outputs: ClassVar[str] = ""
-    """The learned array with a row for each output column; "" if these are the input columns."""
+    """The learned array with one row per output column; "" if the output has the columns of the
+    input."""
     sparse_form: ClassVar[str | Literal[False]] = False
-    """The form of sparse rows that a step takes, if it takes them."""
+    """The format of sparse rows that the step accepts; False if it accepts dense rows only."""
     reads_concepts: ClassVar[bool] = False
-    """True if a chain that begins with this step works on concept sets."""
+    """True if a chain that begins with this step reads concept sets."""
     rows_together: ClassVar[int] = 1024
-    """Rows per block of a chain; few enough that the arrays between steps stay in the cache."""
+    """Rows per block of a chain: few enough that the arrays between steps stay in the cache."""
     frozen = False
-    """True if the step is complete, with a given codebook, and is not fitted again with its
-    chain."""
+    """True if the step has its codebook, and is not fitted with its chain."""
 
     @classmethod
     def _parameters(cls) -> list[str]:
@@ -120,15 +121,16 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the number of rows that ``fit`` should see at least, of a collection of
+        """Return the least number of rows that ``fit`` should see for a collection of
         ``n_items``."""
         return 0
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
-        """Fit to a sample of a collection of ``n_items``, here put together from its blocks.
+        """Fit to a sample of a collection of ``n_items``. This implementation joins the blocks of
+        the sample.
 
-        A step that learns from one block after the other, or whose size follows from the
-        collection's, overrides it.
+        A step that learns block by block, or whose size depends on ``n_items``, overrides the
+        method.
         """
         parts, labels = zip(*blocks, strict=True)
         rows = [len(part) if isinstance(part, Ragged) else part.shape[0] for part in parts]
@@ -142,7 +144,7 @@ class Step:
         return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
-        """Transform items of one modality that are to be indexed."""
+        """Transform items of one modality for the index."""
         return self.transform(X)
 
     def encode_queries(self, X: Any, modality: Modality) -> Any:
@@ -190,7 +192,7 @@ class SparseStep(Step):
     sparse_form = "csr"
 
     def _validate(self, X: Any, *, reset: bool) -> Any:
-        # Counts become float32, as they would by scikit-learn, which takes seconds to load.
+        # Counts become float32, as scikit-learn would make them, but importing it takes seconds.
         if type(X) is sparse.csr_array and X.dtype == np.int32:
             X = X.astype(np.float32)
         return super()._validate(X, reset=reset)
@@ -207,13 +209,13 @@ class SparseStep(Step):
 
 
 class ConceptStep(Step):
-    """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept
+    """A step that reads the concept sets of items. An array (n, d) stands for n sets of one concept
     each."""
 
     reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the concept sets. BocError without concept sets."""
+        """Return the concept sets. BocError if there are no concept sets."""
         if embeddings.concepts is None:
             raise BocError(
                 "no concept vectors here",
@@ -223,7 +225,7 @@ class ConceptStep(Step):
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
-        """Validate ``X``. An array becomes sets of one row each."""
+        """Return ``X`` as validated sets. An array becomes sets of one row each."""
         fitted = not reset and self.__sklearn_is_fitted__()
         if fitted and isinstance(X, Ragged) and are_plain(X.values, self.n_features_in_):
             return X
@@ -273,11 +275,12 @@ EMPTY: dict[str, NDArray[Any]] = {
     "axes": np.empty((0, 0), np.float32),
     "thresholds": np.empty(0, np.float32),
 }
-"""Arrays that a step has in place of arrays that its codebook lacks."""
+"""Default arrays of a step, for arrays that its codebook lacks."""
 
 
 def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
-    """Complete a step with arrays of a codebook: the ``names`` of arrays by attribute."""
+    """Complete a step with arrays of a codebook. ``names`` maps attributes of the step to arrays of
+    the codebook."""
     for attribute, name in names.items():
         array = getattr(codebook, name)
         if array is None:
@@ -287,7 +290,7 @@ def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
 
 
 def labels_of(y: Any, n: int) -> NDArray[np.str_]:
-    """Return the labels ``y`` of n rows as texts, all empty without labels."""
+    """Return the labels ``y`` of n rows as strings; without labels, empty strings."""
     if y is None:
         return np.zeros(n, "U1")
     return np.asarray(y).astype(str)
@@ -316,8 +319,8 @@ def one_row(
 ) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values`` other than 0, in ascending ``columns``.
 
-    The constructor looks at all that it gets, which takes longer than a step; a shallow copy does
-    not.
+    The constructor validates its arguments, which takes longer than a step; a shallow copy is not
+    validated.
     """
     matrix = copy(_empty_row(width, values.dtype))
     matrix.data = values
@@ -377,7 +380,7 @@ def stack_rows(
     width: int = 0,
     dtype: Any = np.float32,
 ) -> sparse.csr_array:
-    """Stack blocks of rows; of no blocks return a matrix (0, width)."""
+    """Stack blocks of rows; without blocks, return a matrix (0, width)."""
     if not parts:
         return sparse.csr_array((0, width), dtype=dtype)
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
@@ -389,8 +392,8 @@ def reduce_sets(
     sets: Ragged,
     empty: float = 0,
 ) -> Floats:
-    """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set
-    without rows."""
+    """Reduce the ``rows`` (N, p) of each of n sets to one row: float32 (n, p), with ``empty`` for a
+    set without rows."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)
     filled = np.diff(sets.offsets) > 0
     if filled.any():  # reduceat cannot handle empty sets

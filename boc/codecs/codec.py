@@ -52,8 +52,8 @@ class SurrogateCodec:
     Parameters
     ----------
     steps : sequence of Step
-        Applied in order; the last gives term frequencies (int32 csr), the first decides on global
-        vectors or sets.
+        Steps in the order of application. The first step reads global vectors or sets; the last
+        step gives term frequencies (int32 csr).
 
     Examples
     --------
@@ -75,7 +75,7 @@ class SurrogateCodec:
 
     @property
     def words(self) -> dict[int, str]:
-        """The words that terms stand for, by term; empty for terms that stand for no word of a
+        """The words that terms stand for, by term; empty if terms do not stand for words of a
         vocabulary."""
         first = self.steps[0]
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
@@ -86,7 +86,7 @@ class SurrogateCodec:
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
     def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
-        """Learn all steps from embeddings of one or both modalities, samples of a collection of
+        """Learn all steps from samples: embeddings of one or both modalities of a collection of
         ``n_items``.
 
         Without ``n_items`` the samples are the collection. ValueError for a parameter out of its
@@ -101,7 +101,7 @@ class SurrogateCodec:
                 continue
             blocks = Blocks(sum(map(len, filled)), partial(self._transformed, number, filled))
             if number > max(learning, default=-1):
-                # A step learns its width only, for which a row is enough.
+                # A step learns only its width, so one row is enough.
                 X, modality = next(iter(blocks))
                 first = X.take([0]) if isinstance(X, Ragged) else X[:1]
                 blocks = Blocks(1, partial(iter, [(first, modality)]))
@@ -114,7 +114,7 @@ class SurrogateCodec:
         number: int,
         samples: Sequence[Sample],
     ) -> Iterator[tuple[Any, Modality]]:
-        """Yield the samples in blocks, as the first ``number`` steps transform them."""
+        """Yield the samples in blocks, transformed by the first ``number`` steps."""
         for sample in samples:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
@@ -145,7 +145,7 @@ class SurrogateCodec:
         """Encode queries as a term matrix (n, n_terms)."""
         if self.n_terms and len(embeddings) == 1:
             code = self.query_code(embeddings.modality)
-            # Each step would check the vector again.
+            # This path checks the vector once; each step would check it again.
             if code is not None and are_plain(embeddings.vectors, len(code.mean)):
                 return query_terms(code, embeddings.vectors)
         return self._encode(embeddings, "encode_queries")
@@ -157,8 +157,8 @@ class SurrogateCodec:
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality, growth: float = 1) -> QueryCode | None:
-        """Return what a dictionary does to float32 queries, of ``growth`` times as many terms; None
-        for other codes."""
+        """Return how a dictionary encodes float32 queries, with ``growth`` times as many terms;
+        None for other codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -177,7 +177,7 @@ class SurrogateCodec:
         return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the learned arrays of the steps, by ``number.name``."""
+        """Return the learned arrays of the steps by the name ``number.name``."""
         learned = {}
         for i, step in enumerate(self.steps):
             for name in step.learned:
@@ -220,8 +220,8 @@ class SurrogateCodec:
         return codec
 
     def _try(self) -> None:
-        """Encode a vector. ValueError or the like for steps and arrays that do not fit each
-        other."""
+        """Encode one vector as a trial. ValueError or another error for steps and arrays that do
+        not fit together."""
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         concepts = Ragged(row, np.array([0, 1]))
         for modality in MODALITIES:
@@ -271,8 +271,8 @@ class SurrogateCodec:
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
-    """Make a step from its stored parameters. BocError for a step, a parameter or a choice that
-    this version lacks."""
+    """Make a step from its stored parameters. BocError for a step, parameter or value that this
+    version lacks."""
     if name not in STEPS:
         raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
     step = STEPS[name](**current(name, params))
@@ -286,8 +286,8 @@ def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without retired ones. BocError for a retired one with another
-    value than its neutral value."""
+    """Return a step's parameters without retired parameters. BocError for a retired parameter that
+    has another value than the accepted one."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:

@@ -1,4 +1,4 @@
-"""Dictionary code: the terms of a global vector are its nearest centroids."""
+"""The dictionary code: the terms of a global vector are its nearest centroids."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from boc.vectors import FLOAT32, Floats, Ints, unit_rows
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
 MOST = 2**31  # terms of a query
-FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
-# cells searched per term of a query: more terms of fewer cells find as much, and read less memory
+FEWEST_CELLS = 16  # fewest cells searched for a query; fewer miss nearest centroids
+# Cells searched per term of a query. More terms with fewer cells find as many items, and read less
+# memory.
 CELLS = 0.5
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
 CHOICE = 4  # candidate centroids per term of a document
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 12
-RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
+RIDGE = 1e-4  # keeps the weights of nearly equal centroids finite
 
 
 class Dictionary(Step):
-    """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to
-    unit length.
+    """A Bag of Concepts over global vectors of unit length: V centroids are the vocabulary.
 
     A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by
-    orthogonal matching pursuit (Pati et al., Asilomar 1993): the nearest centroid first, then the
-    one most similar to the residual, with least-squares weights. The second centroid covers what
-    the first one misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c (q.c)
-    estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
+    orthogonal matching pursuit (Pati et al., Asilomar 1993): first the nearest centroid, then the
+    centroid most similar to the residual, with least-squares weights. The second centroid covers
+    the part that the first misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c
+    (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
     exp((s - s_max) / temperature), where s are the cosines.
 
     The vocabulary must be learned from vectors like the indexed and searched vectors, of both
-    modalities if both are used; a query then reads about a hundredth of the postings of signed
-    components (``CReLU``) at the same recall.
+    modalities if both are used. Then a query reads about a hundredth of the postings that signed
+    components (``CReLU``) need for the same recall.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ class Dictionary(Step):
         self.seed = seed
 
     def sample_rows(self, n_items: int) -> int:
-        """12 rows per centroid: of a million items, 8 cost half a percent of recall, and 16 gain a
-        fraction of that."""
+        """Return 12 rows per centroid. With a million items, 8 rows lose half a percent of recall,
+        and 16 gain a fraction of it."""
         return ROWS_PER_TERM * self.terms_at(n_items)
 
     def terms_at(self, n_items: int) -> int:
@@ -125,7 +125,7 @@ class Dictionary(Step):
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Dictionary:
         """Learn the vocabulary from a sample of ``n_items`` rows (default: all of them).
 
-        Memory holds the sample once, in 8 bits.
+        The memory contains the sample once, in 8 bits.
         """
         sample = None
         done = 0
@@ -139,7 +139,7 @@ class Dictionary(Step):
             sample.rows[done : done + len(X)] = rows
             sample.scales[done : done + len(X)] = scales
             done += len(X)
-        assert sample is not None  # a code is learned from one row at least
+        assert sample is not None  # a code is learned from at least one row
         return self._learn(sample, n_items or len(sample))
 
     def _check(self) -> None:
@@ -160,21 +160,21 @@ class Dictionary(Step):
         return self
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
-        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, 0 for a zero
-        row."""
+        """Encode documents: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, no terms for a
+        zero row."""
         rows = self._directions(X)
         blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
-        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, 0 for a
-        zero row."""
+        """Encode queries: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, no terms for
+        a zero row."""
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
         return query_terms(code, self._directions(X))
 
     def query_code(self, mean: Floats, growth: float = 1) -> QueryCode:
-        """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as
-        many terms."""
+        """Return how ``encode_queries`` encodes float32 rows less ``mean``, with ``growth`` times
+        as many terms."""
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
@@ -191,7 +191,7 @@ class Dictionary(Step):
     def _directions(self, X: NDArray[Any]) -> Floats:
         X = self._validate(X, reset=False)
         if X.dtype != FLOAT32:
-            # Scaled before the conversion to float32 could overflow.
+            # Rows are scaled before the conversion to float32, which could overflow.
             X = unit_rows(X)
         return X
 
@@ -237,7 +237,7 @@ def dictionary_steps(
     bits: int = 6,
     seed: int = 0,
 ) -> list[Step]:
-    """The chain of the code: centring, dictionary."""
+    """Return the chain of the code: centring, dictionary."""
     dictionary = Dictionary(
         terms,
         z,
@@ -249,14 +249,14 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """Return the power of two near n / 12, at most 50 sqrt(n); up to 2,048 near n / 4; from 1 to
-    262,144."""
+    """Return the number of terms for n items: the power of two near n / 12, at most 50 sqrt(n); up
+    to 2,048 the power near n / 4; between 1 and 262,144."""
     near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
 def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
-    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), empty for a row equal to
+    """Return the terms of queries ``X`` float32 (n, d): int32 csr (n, V), empty for a row equal to
     ``mean``."""
     rows = X - code.mean
     centroids = Centroids.of_arrays(*code.centroids)
@@ -279,8 +279,8 @@ def _term_rows(
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
-    """``frequencies`` of the terms ``numbers``, both (n, z), without the terms of the zero rows of
-    ``rows`` (n, d)."""
+    """Return a term matrix with the ``frequencies`` of the terms ``numbers``, both (n, z), without
+    terms for zero rows of ``rows`` (n, d)."""
     terms = terms_of(frequencies, numbers.astype(np.int32), n_terms)
     terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
     terms.eliminate_zeros()
@@ -292,9 +292,10 @@ def quantized(
     top: int,
     temperature: float = 0,
 ) -> NDArray[np.int32]:
-    """``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to even.
+    """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to
+    even.
 
-    With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
+    With a ``temperature``, exp((w - the largest of the row) / temperature) replaces each weight w.
     """
     exact = weights.astype(np.float64)
     if temperature:
@@ -307,8 +308,8 @@ def pursuit(
     products: Callable[[Ints], Floats],
     z: int,
 ) -> tuple[Ints, Floats]:
-    """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates,
-    unit vectors.
+    """Approximate each row by a sum of ``z`` of its ``m`` candidates, unit vectors, by orthogonal
+    matching pursuit.
 
     ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of
     one candidate per row (n,) and returns its dot products (n, m) with all candidates of the row;

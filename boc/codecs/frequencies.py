@@ -12,12 +12,12 @@ from scipy import sparse
 from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_rows
 from boc.types import Modality, TermMatrix
 
-BLOCK = 4096  # rows at a time, which keeps temporaries small
+BLOCK = 4096  # rows at a time, so that temporary arrays are small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
-    """Return the ascending columns (n, z) of the largest entries of each row of ``X`` (n, d), ties
-    to the lower."""
+    """Return the columns (n, z), ascending, of the largest entries of each row of ``X`` (n, d);
+    ties go to the lower column."""
     n, width = X.shape
     if z == width:
         columns = np.arange(width, dtype=np.int32)
@@ -25,7 +25,7 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     least = width - z
     kth = np.partition(X, least, axis=1)[:, least, None]
     mask = kth <= X
-    # Of ties at the k-th best, the last ones are dropped.
+    # Among entries tied with the k-th best, the last are dropped.
     for row in np.flatnonzero(mask.sum(axis=1) > z):
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
@@ -36,8 +36,8 @@ class TopZ(SparseStep):
     """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section
     III-A).
 
-    The two budgets differ because their costs differ: a term of a document costs bytes, a term of a
-    query costs time. Recall depends roughly on their product, so few terms per document and many
+    The two budgets differ because a term of a document costs bytes, and a term of a query costs
+    time. Recall depends roughly on the product of the budgets, so few terms per document and many
     per query reach a recall at lower cost.
 
     Parameters
@@ -99,7 +99,8 @@ def keep_block(X: Any, z: int) -> sparse.csr_array:
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
-    """Return the z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
+    """Return the z largest frequencies of each row of ``terms`` (n, V); ties go to the lower
+    term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
     # Entries are sorted within each row.
     order = np.lexsort((terms.indices, -terms.data, row))
@@ -114,9 +115,9 @@ class UnitNorm(SparseStep):
     """Scale each row to unit Euclidean length, so that the dot product of two codes is their
     cosine.
 
-    The papers compare codes by cosine, an inverted index by dot product; after this step they
-    agree. After ``TopZ`` it corrects for how much of a vector the kept terms hold. Zero rows stay
-    zero.
+    The papers compare codes by cosine, an inverted index compares by dot product; this step makes
+    both equal. After ``TopZ`` it compensates for the share of a vector that the dropped terms held.
+    Zero rows stay zero.
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -133,11 +134,11 @@ class UnitNorm(SparseStep):
 
 
 class ScalarQuantizer(SparseStep):
-    """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al.,
-    Large-scale Instance-level Image Retrieval, IP&M 2019).
+    """Scalar quantisation, tf = floor(scale * v), without negative components (BoC, section III-A;
+    Amato et al., Large-scale Instance-level Image Retrieval, IP&M 2019).
 
-    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for
-    each sign.
+    A frequency cannot be negative. A c-ReLU before this step turns a component into two terms, one
+    per sign.
 
     Parameters
     ----------
@@ -169,8 +170,8 @@ class ScalarQuantizer(SparseStep):
 
 
 class BitQuantizer(SparseStep):
-    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small
-    index.
+    """Quantisation to frequencies of a few bits, for a small index: tf = ceil((2**bits - 1) * v /
+    peak), at most 2**bits - 1.
 
     A positive component keeps its term (frequency at least 1), so ``TopZ`` is fully used;
     ``bits=1`` is binary.
@@ -183,7 +184,7 @@ class BitQuantizer(SparseStep):
     Attributes
     ----------
     peak_ : ndarray of float32 (1,)
-        The largest component seen in ``fit``; larger components are clipped to it.
+        The largest component that ``fit`` saw; larger components are clipped to it.
     """
 
     learned = ("peak_",)
@@ -207,19 +208,19 @@ class BitQuantizer(SparseStep):
         return frequencies(np.minimum(whole, top), rows)
 
     def _top(self) -> int:
-        """Return the largest frequency. ValueError for bits out of their range."""
+        """Return the largest frequency. ValueError if ``bits`` is out of its range."""
         if not 1 <= self.bits <= 15:
             raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
         return int(2**self.bits - 1)
 
 
 class DeepPermutation(SparseStep):
-    """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the
-    lower index.
+    """Frequencies by rank: tf_j = m - rank_j, where rank 0 is the largest of the m components of
+    the row. Ties go to the lower index.
 
-    A dense row ranks all components, a sparse row the stored ones. Rows with one m have one length,
-    so the dot product orders as the cosine and Spearman's rho (BoC, eq. 1; Amato et al., Deep
-    Permutations, SISAP 2016).
+    In a dense row all components are ranked, in a sparse row the stored components. Rows with the
+    same m have the same length, so the dot product orders as the cosine and Spearman's rho (BoC,
+    eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
     The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept
     components are ranked among themselves: z ... 1, the truncated permutation. The paper prints the
@@ -240,14 +241,14 @@ class DeepPermutation(SparseStep):
         X = self._validate(X, reset=False)
         n, d = X.shape
         if not sparse.issparse(X):
-            # Every component is stored, zeros too.
+            # Every component is stored, also zeros.
             columns = np.tile(np.arange(d), n)
             X = X.ravel(), columns, np.arange(n + 1) * d
         rows = sparse.csr_array(X, shape=(n, d))
         rows.sort_indices()
         lengths = np.diff(rows.indptr)
         row_of = np.repeat(np.arange(n), lengths)
-        # lexsort is stable, so equal values stay in the order of their columns.
+        # lexsort is stable: equal values stay in the order of their columns.
         order = np.lexsort((-rows.data, row_of))
         ranks = np.repeat(rows.indptr[1:], lengths) - np.arange(len(order))
         values = np.empty_like(ranks)

@@ -1,19 +1,19 @@
-"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with words
-rounded to centroids.
+"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with each word
+replaced by its nearest centroid.
 
 MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums over the
-words of a sentence the cosine of the region that is nearest to the word. With c_k the centroids of
-words, and every word w in the place of its nearest centroid c_k(w), it is a dot product of two
-vectors over the centroids::
+words of a sentence the cosine of the region that is nearest to the word. If c_k are centroids of
+words, and the nearest centroid c_k(w) replaces every word w, MrSw is a dot product of two vectors
+over the centroids::
 
     picture    s[k] = max over its regions v of cos(v, c_k)
     sentence   h[k] = number of its words whose nearest centroid is c_k
     h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
 
-A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density``
-percent of the pictures exceed; what lies below counts as t_k, and is not stored. The thresholds add
-the same to the scores of all pictures for a sentence, so that the order follows from max(s[k], t_k)
-in the place of s[k].
+The posting list of a term would contain all pictures. So s[k] is counted from a threshold t_k,
+which ``density`` percent of the pictures exceed; a smaller s[k] counts as t_k, and is not stored.
+For a sentence, the thresholds add the same to the scores of all pictures. So pictures are ordered
+by max(s[k], t_k) in place of s[k].
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from boc.codecs.base import ConceptStep, labels_of, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import Floats, unit_rows
 
-TOP = 127  # frequency per unit of cosine: two units, the widest range, fit into 8 bits
+TOP = 127  # frequency per unit of cosine; two units, the widest range, fit into 8 bits
 ROUNDS = 12  # of the clustering
-CROWD = 64  # words per centroid that it is learned from, at most
+CROWD = 64  # largest number of words per centroid in training
 CELLS = 1 << 22  # cosines computed at a time
 
 
 class LateInteraction(ConceptStep):
-    """Pictures as thresholded similarities to centroids of words, sentences as histograms of them.
+    """Pictures as thresholded similarities to centroids of words, sentences as histograms of the
+    centroids.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class LateInteraction(ConceptStep):
     centroids_ : ndarray of float32 (p, d)
         Unit vectors.
     labels_ : ndarray of str (m,)
-        The labels seen in ``fit``. Without labels sentences are encoded as pictures are.
+        The labels that ``fit`` saw. Without labels sentences are encoded like pictures.
     thresholds_ : ndarray of float32 (p,)
 
     Examples
@@ -81,8 +82,8 @@ class LateInteraction(ConceptStep):
         self.seed = seed
 
     def fit(self, X: Any, y: Any = None) -> LateInteraction:
-        """Learn centroids from the sets labelled "text" in ``y``, thresholds from "image"; without
-        these, from all."""
+        """Learn centroids from the sets labelled "text" in ``y``, and thresholds from the sets
+        labelled "image". If no set has a label, all sets stand in for it."""
         if self.terms < 1:
             raise ValueError(f"terms must be at least 1, got {self.terms}")
         if not 1 <= self.density <= 100:

@@ -1,14 +1,14 @@
-"""Learned terms: a sparse head over the rows of an item, whose output is the term vector.
+"""Learned terms: a sparse head over the rows of an item gives its term vector.
 
 The rows of an item are its global vector and, where it has them, its concepts, all of unit length.
 With w_k the direction of term k, and t its threshold for rows of this modality and kind::
 
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
-The form follows SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm
-that keeps single terms small. Both modalities have the same terms. One threshold per modality and
-kind does what centring does, since w . (r - m) is w . r less a constant.
-``encoders.training.learned_terms`` learns them from captions.
+The form follows SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that
+keeps single terms small. Both modalities have the same terms. One threshold per modality and kind
+replaces centring, since w . (r - m) is w . r less a constant. ``encoders.training.learned_terms``
+learns them from captions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 CELLS = 1 << 22  # products computed at a time
-LEAST = 1e-3  # least excess over a threshold that counts
+LEAST = 1e-3  # smallest excess over a threshold that counts
 
 
 class LearnedTerms(BookTerms, ConceptStep):
@@ -40,9 +40,9 @@ class LearnedTerms(BookTerms, ConceptStep):
     clusters : int
         Number of terms.
     z : int, default=32
-        Terms per document at most, the largest ones.
+        Largest number of terms per document; the largest activations are kept.
     query_z : int, default=32
-        Terms per query at most.
+        Largest number of terms per query.
 
     Attributes
     ----------
@@ -74,8 +74,7 @@ class LearnedTerms(BookTerms, ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
-        """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted
-        again."""
+        """Make the fitted step with the terms of ``codebook``, which must have thresholds."""
         step = super().from_codebook(codebook, **budgets)
         take_codebook(
             step,
@@ -133,8 +132,8 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p),
-    -inf for none."""
+    """Return, for each set and each direction (p, d), the largest product above the thresholds (2,
+    p): float32 (n, p), -inf for an empty set."""
     products: Floats = rows.values @ directions.T
     kinds = np.ones(len(products), np.int64)
     kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0

@@ -1,8 +1,8 @@
-"""Codes as values: a name with arguments, which is formatted as text and parsed from text.
+"""Codes as values: a name with arguments, which can be written as text and parsed from text.
 
-The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are ``z`` and
-``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is quoted, with single
-or double quotes, doubled inside.
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are the arguments
+``z`` and ``query_z``. A value with blanks, quotes, parentheses, commas or equals signs stands in
+single or double quotes; the same quotes inside it are doubled.
 
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
@@ -43,7 +43,7 @@ WHOLE = re.compile(
 
 @dataclass(frozen=True)
 class Whole:
-    """Integers from ``least`` to ``most``."""
+    """The rule for an argument: an integer from ``least`` to ``most``."""
 
     least: int = 1
     most: int | None = None
@@ -64,7 +64,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some words, each with its value."""
+    """The rule for an argument: one of several words, each with its value."""
 
     values: Mapping[str, str | bool]
 
@@ -79,7 +79,7 @@ class OneOf:
 
 
 class File:
-    """The path of a file."""
+    """The rule for an argument: the path of a file."""
 
     def __str__(self) -> str:
         return "the path of a file"
@@ -96,7 +96,7 @@ Rule: TypeAlias = Whole | OneOf | File
 
 @dataclass(frozen=True)
 class Kind:
-    """The description of a code in one line, and the types of its arguments."""
+    """A kind of code: its description in one line, and the rules for its arguments."""
 
     about: str
     rules: Mapping[str, Rule]
@@ -125,12 +125,12 @@ CODES = {
         {**NUMBERS, **BOOK, "similarity": SIMILARITY, "aggregate": AGGREGATE},
     ),
     "words": Kind(
-        "words nearest to a picture, to be read and searched as text",
+        "words nearest to a picture, which can be searched as text",
         {**NUMBERS, **BOOK},
     ),
     "learned": Kind("terms learned from pictures and their captions", {**NUMBERS, **BOOK}),
     "late": Kind(
-        "late interaction, how near the best region is to centroids of words",
+        "late interaction, by similarities of regions to centroids of words",
         {**TERMS, "density": Whole(1, 100)},
     ),
 }
@@ -188,7 +188,7 @@ class Code:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments whose values differ from the defaults, in the order of the fields."""
+        """The arguments whose values differ from their defaults, in the order of the fields."""
         return {
             field.name: value
             for field in fields(self)[1:]
@@ -223,8 +223,8 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook; None for a code without a codebook. BocError if no file is named, or
-        it holds no codebook."""
+        """Read the codebook; None for a code without a codebook. BocError if the code names no
+        file, or the file is not a codebook."""
         if not self.reads_codebook:
             return None
         kind = "concepts"
@@ -250,9 +250,9 @@ class Code:
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Return the terms of an item and of a query under a code of components, for vectors of
-        ``dim`` components: the numbers of the code, or the defaults limited to twice the
-        components. BocError for more than that."""
+        """Return the numbers of terms of an item and of a query under a code of components, for
+        vectors of ``dim`` components: the numbers in the code, or the defaults limited to twice
+        ``dim``. BocError for numbers above twice ``dim``."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -264,7 +264,7 @@ class Code:
         return self.z or min(DEFAULT_Z, terms), self.query_z or query_z
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
-        """Make the unfitted codec for vectors of ``dim`` components.
+        """Make the codec, not yet fitted, for vectors of ``dim`` components.
 
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim``
         allows.
@@ -356,8 +356,8 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# The step that distinguishes a code from the codes below it, and the parameters of steps that are
-# arguments of the code.
+# For each code, the step that distinguishes it from the codes below it, and the parameters of its
+# steps that are arguments of the code.
 CODE_OF_STEP = {
     "WordTerms": "words",
     "LearnedTerms": "learned",
@@ -375,8 +375,8 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
     """Return the code whose codec has this configuration, with its budgets and without its codebook
     file.
 
-    ``config`` is what ``SurrogateCodec.config`` gives and a manifest keeps. None if no code has
-    exactly these steps.
+    ``config`` is the value of ``SurrogateCodec.config``, which a manifest stores. None if no code
+    has exactly these steps.
     """
     import numpy as np
 
@@ -409,10 +409,10 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
     except (BocError, LookupError, TypeError, ValueError, MemoryError):
-        # Others wrote the parameters.
+        # The parameters may come from others.
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
-    # Parameters that were added since have their defaults.
+    # Newer parameters have their defaults.
     known = dict(steps)
     completed = [(step, {**known.get(step, {}), **params}) for step, params in stored]
     return code if completed == steps else None

@@ -20,7 +20,7 @@ from boc.names import GLOBAL_CODES
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-WORD_BITS = 3  # few enough to read, and BM25 ranks better by them than by finer frequencies
+WORD_BITS = 3  # few enough to read, and BM25 ranks better with few bits
 CONCEPT_SCALE = 1e5
 LEARNED_SCALE = 255  # frequencies fit into 8 bits
 
@@ -34,17 +34,17 @@ def global_code(
     bits: int = 4,
     terms: int | None = None,
 ) -> SurrogateCodec:
-    """Return one of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation``
-    or ``dictionary``.
+    """Return a code over global vectors, not yet fitted: ``scalar``, ``bits``, ``permutation`` or
+    ``dictionary``.
 
     The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is
-    constant), quantiser. A ``plain`` one has neither centring nor rotation: it is the chain of the
-    papers, but for the order of its last steps, which the BoC paper (section III-A) turns round,
-    and which matters little (``bench/paper/variants.py`` has both).
+    constant), quantiser. A ``plain`` code has neither centring nor rotation: this is the chain of
+    the papers, except for the order of its last steps. The BoC paper (section III-A) reverses them,
+    which matters little (``bench/paper/variants.py`` has both orders).
 
-    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; default
-    budgets are 2 terms per item and 64 per query. It ignores ``plain`` and ``bits``. BocError for
-    an unknown code.
+    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; its default
+    budgets are 2 terms per item and 64 per query, and it ignores ``plain`` and ``bits``. BocError
+    for an unknown code.
     """
     if code not in GLOBAL_CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
@@ -102,11 +102,11 @@ def book_code(
     z: int | None = None,
     query_z: int | None = None,
 ) -> SurrogateCodec:
-    """Return the code ``words`` or ``learned``: at most ``z`` terms per item and ``query_z`` per
-    query, by default as many as they were learned with, or 32.
+    """Return the code ``words`` or ``learned``, with at most ``z`` terms per item and ``query_z``
+    per query. The defaults are the budgets that the terms were learned with, or 32.
 
-    Items written in words have frequencies from 1 to 7; the mean of the pictures is still to be
-    fitted. Activations of learned terms are scaled to unit length.
+    Items as words have frequencies from 1 to 7, and fitting still learns the mean of the pictures.
+    Activations of learned terms are scaled to unit length.
     """
     options = codebook.options
     budgets = {"z": z or options.get("z", 32), "query_z": query_z or options.get("query_z", 32)}
@@ -119,7 +119,7 @@ def book_code(
 
 
 def _complete(chain: list[Step]) -> list[Step]:
-    """Complete the chain over a given codebook; the steps after the codebook learn only their
+    """Complete the chain that begins with a codebook; the steps after the codebook learn only their
     width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))

@@ -18,7 +18,7 @@ from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
 from boc.vectors import Doubles, Floats, mean_of
 
-# squared distance from the mean, as a share of its squared length, that rounding alone gives
+# The squared distance from the mean that rounding alone gives, as a share of its squared length.
 ALIKE = 1e-6
 BLOCK = 1024  # rows compared at a time
 
@@ -26,15 +26,15 @@ BLOCK = 1024  # rows compared at a time
 class Center(Step):
     """Subtract the mean vector of the item's modality.
 
-    Pictures and sentences lie in two distant cones of the common space. Without their means the
-    components of a code are balanced, and fewer postings are read at the same recall. Distances
-    between items of one modality do not change; dot products do, so the final order needs the
-    original vectors (re-ranking).
+    Pictures and sentences lie in two distant cones of the common space. Without the means of the
+    cones the components of a code are balanced, and a query reads fewer postings at the same
+    recall. Distances between items of one modality do not change. Dot products change, so the final
+    order needs the original vectors (re-ranking).
 
     Attributes
     ----------
     labels_ : ndarray of str (m,)
-        The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without
+        The modalities that ``fit`` saw (``y``, one label per row), sorted; one empty label without
         ``y``.
     means_ : ndarray of float32 (m, d)
         Their means; zero for a modality whose rows are all equal.
@@ -68,8 +68,8 @@ class Center(Step):
         return self._learn(Blocks(len(blocks), validated))
 
     def _learn(self, blocks: Blocks) -> Center:
-        """Compute the means in one pass over the blocks; a second one ends when all are known to be
-        of unequal rows."""
+        """Compute the means in one pass over the blocks. A second pass ends as soon as every mean
+        is known to be of unequal rows."""
         sums: dict[str, Doubles] = {}
         counts = Counter[str]()
         for X, label in blocks:
@@ -77,7 +77,7 @@ class Center(Step):
             sums[label] = sums.get(label, 0) + total
             counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
-        # Centring would leave nothing of rows that are all equal.
+        # Centring would turn rows that are all equal into zeros.
         alike = set(means)
         for X, label in blocks:
             if label in alike and _differ(X, means[label]):
@@ -95,8 +95,8 @@ class Center(Step):
         X: NDArray[Any],
         modality: str | None = None,
     ) -> Floats:
-        """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the
-        means."""
+        """Centre X (n, d) -> float32 (n, d). Rows of a modality that ``fit`` did not see are
+        centred by the mean of the means."""
         return self._center(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
@@ -115,7 +115,7 @@ class Center(Step):
 def _differ(rows: NDArray[Any], mean: Doubles) -> bool:
     """Return whether some row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
-    # Mostly the first block decides.
+    # The first block usually decides.
     for start in range(0, len(rows), BLOCK):
         squares = np.square(rows[start : start + BLOCK] - mean).sum(axis=1)
         if squares.max() > least:
@@ -126,8 +126,9 @@ def _differ(rows: NDArray[Any], mean: Doubles) -> bool:
 class RandomRotation(Step):
     """Multiply by a random orthogonal matrix.
 
-    Dot products do not change. The energy of a vector is spread evenly over the components, so no
-    posting list grows much longer than the others, and ranks of components have equal weight.
+    Dot products do not change. The rotation spreads the energy of a vector evenly over the
+    components, so no posting list grows much longer than the others, and ranks of components have
+    equal weight.
 
     Parameters
     ----------
@@ -165,9 +166,9 @@ class RandomRotation(Step):
 class CReLU(Step):
     """Append the negated vector and clip at zero: v -> max([v, -v], 0).
 
-    Term frequencies cannot be negative; a component and its opposite become two terms. The dot
-    product of two rows after this map is the original one without the products of opposite signs
-    (BoC, section IV).
+    Term frequencies cannot be negative; a component and its opposite become two terms. After this
+    map the dot product of two rows is the original dot product without the products of opposite
+    signs (BoC, section IV).
 
     Examples
     --------

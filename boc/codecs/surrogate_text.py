@@ -1,7 +1,7 @@
 """Lossless conversion between term matrices, {term: frequency} and surrogate text.
 
-Surrogate text has term j with frequency f as the word ``tj`` repeated f times, which any text
-engine can count.
+Surrogate text repeats the word ``tj`` f times for a term j of frequency f. Any text engine can
+count these words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ import numpy as np
 from boc.types import FieldType, Item, TermMatrix
 
 FIELD = "words"
-"""The metadata field with the words of a picture, for codes whose terms are words. It is searched
-as text."""
+"""The metadata field with the words of a picture, for codes whose terms are words. Searches by
+words read it."""
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
@@ -25,8 +25,8 @@ def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Write each row as the words of its terms, "rocket rocket desert", the most frequent first,
-    ties by term."""
+    """Write each row as the words of its terms, such as "rocket rocket desert": the most frequent
+    word first, ties by term."""
     rows = []
     for first, end in pairwise(terms.indptr):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
@@ -45,8 +45,8 @@ def with_words(
     terms: TermMatrix,
     words: Mapping[int, str],
 ) -> list[Item]:
-    """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words``
-    nothing changes."""
+    """Write the words of ``terms`` into the field ``FIELD`` of pictures; without ``words`` the
+    items do not change."""
     if not words:
         return list(items)
     result = []

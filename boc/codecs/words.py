@@ -1,12 +1,12 @@
-"""Words: an item as the words nearest to it, so that its terms can be read.
+"""Words: an item becomes the words nearest to it, so that people can read its terms.
 
-A vocabulary (boc/clustering/vocabulary.py) has the direction that each word adds to a sentence,
-longer for usual words. A dual encoder puts pictures where it puts their sentences, so a picture,
-centred, has large dot products with the words that would describe it. Its terms are the ``z`` words
-of the largest products, synonyms included, which suits a search that matches words as written. A
-sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes one of
-several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and
-real.
+A vocabulary (``boc.clustering.make_codebook.vocabulary``) has the direction that each word adds to
+a sentence, longer for usual words. A dual encoder puts a picture and its sentences close together,
+so a centred picture has large dot products with the words that would describe it. Its terms are the
+``z`` words of the largest products, including synonyms, which suits a search that matches words as
+written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes
+one of several synonyms and corrects it by rare words: keywords then found fewer pictures, painted
+and real.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ LEAST = 1e-3  # least dot product that counts
 
 
 class WordTerms(BookTerms, Center):
-    """Rows as their dot products with the words nearest to them; rows are centred and of unit
-    length.
+    """Rows as dot products with their nearest words; rows are centred and scaled to unit length.
 
     A document has ``z`` words, a query ``query_z``.
 
@@ -39,17 +38,16 @@ class WordTerms(BookTerms, Center):
     clusters : int
         Number of words.
     z : int, default=32
-        Words per document at most; fewer if the others have no dot product above 0.
+        Largest number of words per document; fewer if fewer words have a dot product above 0.
     query_z : int, default=32
-        Words per query at most.
+        Largest number of words per query.
 
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; the mean of sentences is the mean of the captions that the vocabulary was
-        made from.
+        As in ``Center``; the mean of sentences is the mean of the captions of the vocabulary.
     vocabulary_ : ndarray of float32 (p, d)
-        Vectors of the words; of unit length or shorter.
+        Vectors of the words, of unit length or shorter.
     origin_ : ndarray of float32 (d,)
         The mean of the captions.
     term_labels_ : ndarray of uint8

@@ -1,8 +1,8 @@
 """Metrics of rankings in both directions: Recall@K, median rank, NDCG; and exact top k as ground
 truth.
 
-Rankings are given as scores (n_texts, n_images), an array or a memory-mapped file, which is read in
-blocks of rows.
+A ranking is a matrix of scores (n_texts, n_images): an array, or a memory-mapped file, which is
+read in blocks of rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ITEMS = 4096  # items scored against a block of queries at a time
 
 @dataclass(frozen=True)
 class Recall:
-    """Percentages of queries whose right answer is among the first 1, 5, 10, and the median rank
-    (from 1)."""
+    """The percentages of queries whose right answer is among the first 1, 5 and 10 hits, and the
+    median rank (from 1)."""
 
     r1: float
     r5: float
@@ -36,12 +36,12 @@ class Recall:
 
     @property
     def total(self) -> float:
-        """R@1 + R@5 + R@10."""
+        """The sum R@1 + R@5 + R@10."""
         return self.r1 + self.r5 + self.r10
 
     @classmethod
     def of(cls, ranks: Ints) -> Recall:
-        """Compute from the rank of the first right answer of each query, counted from 0."""
+        """Compute the recall from the rank, from 0, of the first right answer to each query."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
@@ -53,7 +53,7 @@ class Recall:
 
 @dataclass(frozen=True)
 class Recalls:
-    """Recalls of both directions."""
+    """The recalls of both directions."""
 
     text_to_image: Recall
     image_to_text: Recall
@@ -66,7 +66,7 @@ class Recalls:
 
 @dataclass(frozen=True)
 class Ndcg:
-    """Mean NDCG of both directions, in [0, 1]."""
+    """The mean NDCG of both directions, in [0, 1]."""
 
     text_to_image: float
     image_to_text: float
@@ -82,7 +82,8 @@ def ranks(
     queries: Ints,
     items: Ints,
 ) -> Ints:
-    """Rank (from 0) of the best right item of each query; every query needs a right item.
+    """Return the rank (from 0) of the best right item for each query; every query needs a right
+    item.
 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals the number of the
     query in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does."""
@@ -105,8 +106,8 @@ def evaluate_recall(
 ) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
-    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a
-    wrong ``fold``.
+    ``scores`` is (n_texts, n_images); ``owners`` (n_texts,) has the number of each sentence's
+    picture. BocError for a wrong ``fold``.
     """
     to_image = []
     to_text = []
@@ -128,8 +129,8 @@ def evaluate_ndcg(
     """Compute NDCG@25 of both directions, over the whole gallery or averaged over folds as
     ``evaluate_recall`` does.
 
-    ``relevance`` is as ``scores``; the ideal ranking is taken over the fold. BocError for a wrong
-    shape or ``fold``.
+    ``relevance`` has the shape of ``scores``; the ideal ranking is a ranking of the fold. BocError
+    for a wrong shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -143,8 +144,8 @@ def evaluate_ndcg(
 
 
 def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
-    """Average NDCG over queries; for pictures over the queries whose NDCG is not 0, as in the
-    authors' code."""
+    """Average NDCG over queries. For pictures the average is over the queries whose NDCG is not 0,
+    as in the authors' code."""
     counted = to_text[to_text > 0]
     mean = counted.sum() / max(1, len(counted))
     return Ndcg(float(to_image.mean()), float(mean))
@@ -162,13 +163,13 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
 
 def ndcg(scores: Floats, relevance: Floats) -> Doubles:
     """Compute NDCG@p (n_queries,), p = 25, of each query's ranking of all items by ``scores``; 0
-    where nothing is relevant.
+    for a query without relevant items.
 
-    DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and
-    TERAN; NDCG divides it by the gain of the p most relevant items (Jarvelin and Kekalainen, TOIS
-    2002; TERN, eq. 5-6). ir_measures has the gain rel of their papers, for runs. Both arrays are
-    (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal scores are ordered by
-    position."""
+    DCG is the sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), with the gain 2^rel - 1 of
+    the code of TERN and TERAN. NDCG divides the DCG by the DCG of the p most relevant items
+    (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). For runs, ir_measures has the gain rel of
+    their papers. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal
+    scores are ordered by position."""
     n, m = scores.shape
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
@@ -181,10 +182,10 @@ def ndcg(scores: Floats, relevance: Floats) -> Doubles:
 
 
 def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
-    """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
+    """Compute the NDCG of rankings that are lists of ``hits``, best first, as ``ndcg`` does.
 
-    ``hits`` (n_queries, n), of which 25 count, are columns of ``relevance`` (n_queries, n_items);
-    -1 is no hit and gains nothing.
+    ``hits`` (n_queries, n), of which the first 25 count, are columns of ``relevance`` (n_queries,
+    n_items); -1 means no hit and gains nothing.
     """
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(DEPTH, grades.shape[1])
@@ -208,8 +209,8 @@ def _dcg(grades: Floats) -> Doubles:
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 
-    BocError if a sentence has no picture or a picture has no sentence, since it would have no right
-    answer.
+    BocError if a sentence has no picture, or a picture has no sentence: such a query would have no
+    right answer.
     """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
@@ -233,8 +234,8 @@ def folds(
     n: int,
     fold: int | None,
 ) -> Iterator[tuple[slice, slice | Ints]]:
-    """Yield the pictures and sentences of each full fold (a shorter one is easier); without
-    ``fold``, of all."""
+    """Yield the pictures and sentences of each full fold (a shorter fold would be easier); without
+    ``fold``, all of them."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

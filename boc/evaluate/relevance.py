@@ -1,8 +1,8 @@
-"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or
-from a file.
+"""Relevance of pictures to sentences, also of pictures that a sentence was not written for: by
+ROUGE-L, or from a file.
 
-A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture.
-As published with TERN and TERAN it is a file without a header, row by row in the order of the
+A relevance matrix is float32 (n_texts, n_pictures): it compares a sentence with all sentences of a
+picture. The files published with TERN and TERAN have no header, and rows in the order of the
 sentences, with -1 in cells that are not computed.
 """
 
@@ -18,14 +18,14 @@ from boc.errors import BocError
 from boc.vectors import Doubles, Floats, Ints
 
 BETA = 1.2
-PICTURES = 256  # pictures compared with a sentence at a time, so that their masks stay in the cache
+PICTURES = 256  # pictures compared with a sentence at a time; their masks fit into the cache
 ROWS = 1024  # rows of a file checked at a time
 UNFILLED = -1
 
 
 def tokens(sentence: str) -> list[str]:
-    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L; between two spaces is a
-    token too."""
+    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L does: between two spaces
+    lies an empty token."""
     return sentence.lower().split(" ")
 
 
@@ -44,7 +44,7 @@ def rouge_l_matrix(
     common. Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; separate maxima: Chen et al., Microsoft
     COCO Captions, 2015.
 
-    ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the
+    ``owners`` (n_texts,) has the number of each sentence's picture; BocError if a number below the
     largest is missing. ``tick`` is called with the number of cells of each finished block.
     """
     if len(texts) != len(owners) or not len(texts):
@@ -92,8 +92,8 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         )
     if not size or size % (4 * n_texts):
         raise BocError(
-            f"{path}: {size} bytes are no float32 rows of {n_texts} captions; give the matrix of "
-            "these captions",
+            f"{path}: {size} bytes are not whole float32 rows of {n_texts} captions; give the "
+            "matrix of these captions",
         )
     shape = (n_texts, size // (4 * n_texts))
     relevance: Floats = np.memmap(path, "<f4", "r", shape=shape)
@@ -138,8 +138,8 @@ def _masks(
     references: Sequence[Ints],
     n_tokens: int,
 ) -> tuple[Ints, NDArray[np.uint64]]:
-    """Return the row of each token (-1: no row), and its positions: bit i of [w, row, r] if at 64
-    w + i of r."""
+    """Return the row of each token (-1: no row), and the positions of tokens: bit i of [w, row, r]
+    is set if the token of the row is at position 64 w + i of reference r."""
     lengths = [len(r) for r in references]
     owner = np.repeat(np.arange(len(references)), lengths)
     position = np.concatenate([np.arange(length) for length in lengths])
@@ -155,9 +155,9 @@ def _masks(
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> Ints:
     """Compute the lengths of the longest common subsequences of one candidate with all references.
 
-    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in
-    b makes V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source:
-    Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
+    Bit i of V is 0 where the row of the dynamic programme rises at b_i. A token with positions M in
+    b makes V = (V + (V & M)) | (V & ~M). In long references the sums carry over from word to word.
+    Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
     """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), np.uint64(2**64 - 1))

@@ -1,5 +1,5 @@
-"""How well the items of feature files find each other: by vectors, by concept sets, or through an
-index."""
+"""Evaluation of feature files: how well their items find each other by vectors, by concept sets, or
+through an index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from boc.topk import topk
 from boc.types import MODALITIES, Batch, Item, Modality, Ragged, SearchRequest
 from boc.vectors import Floats, Ints
 
-DEEPEST = 100  # hits looked at for a median rank
+DEEPEST = 100  # hits that count for a median rank
 QUERIES = 256  # queries searched at a time
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
@@ -45,8 +45,8 @@ PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well captions and pictures find each other: ``recalls``, and ``ndcg`` if it was asked
-    for."""
+    """The result of an evaluation of captions against pictures: ``recalls``, and ``ndcg`` if
+    requested."""
 
     recalls: Recalls
     ndcg: Ndcg | None = None
@@ -54,9 +54,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures and their captions, with embeddings in each file of ``paths``.
+    """A gallery of pictures and their captions, with embeddings in each file of ``paths``.
 
-    ``owners`` int64 (n_texts,) are the numbers of the captions' pictures, below ``images``.
+    ``owners`` int64 (n_texts,) has the number of each caption's picture, below ``images``.
     """
 
     paths: tuple[Path, ...]
@@ -74,7 +74,7 @@ class Gallery:
             with FeatureFile(path) as file:
                 file.check_embeddings()
                 items = {modality: file.items(modality) for modality in MODALITIES}
-            # Only the paths of pictures may differ.
+            # Files may differ in the paths of pictures only.
             facts = [
                 (item.id, item.group, item.content if item.modality == "text" else "")
                 for modality in MODALITIES
@@ -111,13 +111,12 @@ class Gallery:
         block: int = BLOCK,
         tick: Callable[[int], object] = lambda done: None,
     ) -> Floats:
-        """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several
-        files are averaged.
+        """Compute scores (n_texts, n_images) by ``metric``; scores of several files are averaged.
 
-        The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a
-        temporary file, mapped read-only, with 4 bytes per score on disk. ``block`` captions are
-        scored at a time. ``tick`` is called with the number of captions of each finished block.
-        FeatureFileError if an alignment needs concept sets that a file lacks.
+        TERAN and VSRN combine models by the mean of the score matrices. The matrix is a temporary
+        file, mapped read-only, with 4 bytes per score. ``block`` captions are scored at a time.
+        ``tick`` is called with the number of captions of each finished block. FeatureFileError if
+        an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
@@ -144,11 +143,11 @@ class Gallery:
         rm: float | None,
         score: Metric | None,
     ) -> None:
-        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other
-        direction.
+        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and the same files of the
+        other direction.
 
-        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or those
-        that ``evaluate_index`` measures, of the index ``name`` at ``at``.
+        A run has the first ``DEEPEST`` hits of each query: by ``score``, as in ``scores``, or as
+        ``evaluate_index`` searches the index ``name`` at ``at``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
@@ -179,8 +178,7 @@ class Gallery:
         *,
         tick: Callable[[int], object] = lambda done: None,
     ) -> Floats:
-        """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file
-        ``path``.
+        """Return the relevance (n_texts, n_images): by ROUGE-L, or from the file ``path``.
 
         ``tick`` is called with the number of finished cells. BocError if the file has another
         number of items.
@@ -241,11 +239,12 @@ def evaluate_index(
 ) -> Evaluation:
     """Compute the recalls through an index that holds the items of ``path``.
 
-    Without ``rm`` they are those of a user's searches, which may compare all vectors. With it they
-    are those of the code: of the candidates of 10 hits, ``rm`` * 10 items that share a term; of 1
-    they are not re-ranked. With ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25.
-    ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100
-    hits; 101 stands for all that lies deeper. ``tick`` is called with 1 after each query.
+    Without ``rm`` the searches are a user's searches, which may compare all vectors. With ``rm``
+    the candidates of 10 hits are ``rm`` * 10 items that share a term, which measures the code; with
+    an ``rm`` of 1 candidates are not re-ranked. With ``relevance``, a matrix as from
+    ``Gallery.relevance``, the evaluation has NDCG@25. ``rerank`` is the metric for re-ranking
+    (default: as the index). The median rank counts 100 hits; 101 stands for every deeper rank.
+    ``tick`` is called with 1 after each query.
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
@@ -287,7 +286,7 @@ def _scorer(
     size: int,
 ) -> Callable[[int, int], Floats]:
     """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size``
-    at a time."""
+    pictures at a time."""
     if metric == "dot":
         images = file.vectors("image")
         return lambda start, stop: (

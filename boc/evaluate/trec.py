@@ -1,7 +1,7 @@
-"""Runs and relevance judgements (qrels) in the forms of TREC, which ir_measures reads.
+"""Runs and relevance judgements (qrels) in the formats of TREC, which ir_measures reads.
 
 A run has a line ``query Q0 item rank score tag`` per hit, qrels ``query 0 item relevance``. Blanks
-and percent signs in ids are written as in URLs, because blanks separate the columns.
+and percent signs in ids are escaped as in URLs, because blanks separate the columns.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def write_run(
     path: Path,
     rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
 ) -> None:
-    """Write a run: of each query its id, the ids of its hits, best first, and their scores.
+    """Write a run: for each query its id, the ids of its hits, best first, and their scores.
 
-    Tools order hits by score, as float32, and equal scores in ways of their own; so a score that is
-    not below the one before it is written as the next smaller number. BocError if ``path`` is
-    another kind of file.
+    Tools order hits by score, as float32, and each orders equal scores in its own way. So a score
+    that is not below the score before it is written as the next smaller number. BocError if
+    ``path`` is another kind of file.
     """
     check_run(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -39,7 +39,7 @@ def write_run(
 
 
 def check_run(path: Path) -> None:
-    """Raise BocError unless a run can be written to ``path`` without a loss of another kind of
+    """Raise BocError unless a run can be written to ``path`` without replacing another kind of
     file."""
     check_output(path, lambda path: _is_like(path, "run"))
 
@@ -48,7 +48,7 @@ def write_qrels(
     path: Path,
     right: Iterable[tuple[str, Sequence[str]]],
 ) -> None:
-    """Write the ids of the right items of each query. BocError if ``path`` is another kind of
+    """Write the ids of the right items for each query. BocError if ``path`` is another kind of
     file."""
     check_output(path, lambda path: _is_like(path, "qrels"))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:

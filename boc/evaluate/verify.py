@@ -1,4 +1,4 @@
-"""Verification: checks the contents of an index against its manifest, and its scores against its
+"""Verification of an index: of its contents against its manifest, and of its scores against its
 code."""
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, Searc
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
 HITS = 1000  # hits per query
-QUERY_TERMS = 128  # largest terms kept of a query; every engine accepts so many
-LIGHT = 15  # largest frequency of a query made from a document, so that scores stay exact
+QUERY_TERMS = 128  # largest terms kept per query; every engine accepts this number
+LIGHT = 15  # largest frequency in a query made from a document, for exact scores
 BATCH = 1000  # items looked up at a time
-ROUNDED = 2  # terms per item that may differ by 1 between batches or processors
-SHAKES = 64  # vectors within the rounding of a stored one, whose terms are right for it too
+ROUNDED = 2  # terms per item that may differ by 1 between processors
+SHAKES = 64  # vectors within the rounding of a stored vector, whose terms are valid too
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A pair whose score is ``found`` (0 if the item is no hit) instead of ``expected``. ``query``
-    is the id of the item whose code is the query, ``item`` the id of the scored item."""
+    """A pair of a query and an item whose score is ``found`` (0 if the item is no hit) instead of
+    ``expected``. ``query`` is the id of the item whose code is the query, ``item`` the id of the
+    scored item."""
 
     query: str
     item: str
@@ -51,12 +52,12 @@ class Mismatch:
 class Verification:
     """The result of a verification.
 
-    ``against`` is the origin of the frequencies of the integer dot products: the codec over the
+    ``against`` is the origin of the frequencies in the integer dot products: the codec over the
     stored "vectors" or over a file of "features", the stored "terms", or "nothing". ``rounded`` are
-    ids of items whose stored frequencies differ from the codec by rounding; their scores
-    were compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items
-    by modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the
-    files whose bytes have changed.
+    ids of items whose stored frequencies differ from the codec by rounding; their scores were
+    compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items by
+    modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the files
+    whose bytes have changed.
     """
 
     pairs: int
@@ -70,7 +71,7 @@ class Verification:
 
     @property
     def right(self) -> bool:
-        """True if no error was found: items may lack terms, but not all of them."""
+        """True if no error was found. Some items may lack terms, but not all items."""
         wrong = self.damaged or self.mismatches or self.repeated or not self.counts["postings"][0]
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
@@ -85,11 +86,11 @@ def verify(
     """Compare the scores of about ``pairs`` random pairs with integer dot products, and count the
     items.
 
-    The codes of random items are the queries, over all modalities. Each query is paired with hits
-    of all ranks and with other items, hits or not. Frequencies are computed by the codec of the
-    index from its vectors, or from ``files``, the feature files that it was made from. Without
-    files, if the codec reads concept sets or the vectors are stored rounded, the stored frequencies
-    are used, so only the scores are checked. If files are damaged, nothing is compared.
+    The codes of random items of all modalities are the queries. Each query is paired with hits of
+    all ranks and with other items, hits or not. The codec of the index computes frequencies from
+    its vectors, or from ``files``, the feature files of the index. Without files, if the codec
+    reads concept sets or the vectors are stored rounded, the stored frequencies are used, so only
+    the scores are checked. If files are damaged, nothing is compared.
 
     BocError if ``files`` lack an item.
     """
@@ -129,8 +130,8 @@ def verify(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A query: the id of the item with its ``code`` (1, V), its ``hits``, and the ``items`` to
-    compare."""
+    """A query: the id of an item, its ``code`` (1, V), the ``hits`` of the code, and the ``items``
+    to compare."""
 
     id: str
     code: TermMatrix
@@ -142,8 +143,8 @@ class _Trial:
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Return whether an item has this score; an item that is no hit has score 0, or ranks after
-        the last hit."""
+        """Return whether an item has the ``expected`` score. An item that is no hit has score 0, or
+        ranks after the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
         behind = len(self.hits) == HITS and (-expected, item) > (
@@ -160,8 +161,8 @@ def _ask(
     pairs: int,
     chance: random.Random,
 ) -> list[_Trial]:
-    """Yield queries from the sample, each with items to compare, half of them hits if there are
-    enough."""
+    """Yield queries from the sample, each with items to compare. Half of the items are hits, if
+    there are enough hits."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
@@ -184,9 +185,9 @@ def _compare(
 ) -> tuple[list[Mismatch], list[str]]:
     """Return the pairs that disagree with ``source``, and the ids of items that differ by rounding.
 
-    These are compared with the stored frequencies. They are the codes of the vectors but for
-    ``ROUNDED`` frequencies, or those of vectors that are stored as the same numbers: where two
-    centroids are nearly as near, rounding decides which of them is a term.
+    Items that differ by rounding are compared with the stored frequencies. These are the codes of
+    the vectors except for ``ROUNDED`` frequencies, or the codes of vectors that are stored as the
+    same numbers: if two centroids are nearly as near, rounding decides which of them is a term.
     """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
@@ -208,8 +209,8 @@ def _compare(
 
 
 def _apart(codes: TermMatrix, stored: TermMatrix) -> NDArray[np.int64]:
-    """Return by how much frequencies of each row differ; 2 at least where more than ``ROUNDED``
-    do."""
+    """Return the largest difference of frequencies in each row; at least 2 if more than ``ROUNDED``
+    frequencies differ."""
     apart = abs(codes - stored)
     apart.eliminate_zeros()
     many = np.diff(apart.indptr) > ROUNDED
@@ -239,8 +240,8 @@ def _mismatches(
 
 
 class _FrequencySource:
-    """The origin of the frequencies that scores are compared with: the codec over the vectors of
-    the index, or over its feature ``files``; or stored terms."""
+    """The origin of the expected frequencies: the codec over the vectors of the index, or over its
+    feature ``files``; or stored terms."""
 
     def __init__(
         self,
@@ -273,8 +274,8 @@ class _FrequencySource:
         return self._rows(items, self._codec.encode_documents)
 
     def shaken(self, items: Sequence[Item], seed: int) -> TermMatrix:
-        """Return the codes of vectors that differ from the vectors of ``items`` by a unit of their
-        last place at most."""
+        """Return the codes of vectors that differ from the vectors of ``items`` by at most a unit
+        of their last place."""
         chance = np.random.default_rng(seed)
         dtype = self._index.manifest.vector_dtype
 
@@ -308,7 +309,8 @@ class _FrequencySource:
             for start in range(0, len(of), BATCH):
                 some = of[start : start + BATCH]
                 batch = [items[row] for row in some]
-                # One item is read twice, since a product with a single row is rounded differently.
+                # A single item is read twice, because a product with a single row is rounded
+                # differently.
                 if len(batch) == 1:
                     batch *= 2
                 parts.append(encode(self._read(batch, modality))[: len(some)])
@@ -350,7 +352,8 @@ def _census(
     chance: random.Random,
     size: int,
 ) -> tuple[dict[str, int], list[Item], list[str]]:
-    """Count the items by modality, and return a random sample of them and the repeated ids."""
+    """Return the number of items by modality, a random sample of the items, and the repeated
+    ids."""
     counts = Counter[str]()
     sample = list[Item]()
     repeated = list[str]()

@@ -1,1 +1,1 @@
-"""Explanations: the terms behind a score, and the region that each word is closest to."""
+"""Explanations: the terms behind a score, and the region closest to each word."""

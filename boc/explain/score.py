@@ -1,5 +1,5 @@
-"""Why an item has its score: the terms that it shares with the query, and the regions and words
-behind them."""
+"""Explanations of scores: the terms that an item shares with the query, and the regions and words
+behind these terms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LABELLED = 10
 
 @dataclass(frozen=True)
 class Match:
-    """A term that query and item share, with its frequency in each. ``label`` is None if it was not
+    """A term that query and item share, with both frequencies. ``label`` is None if no label was
     requested."""
 
     term: int
@@ -50,8 +50,8 @@ class ConceptParts:
     """The parts of a query or an item: the words of a sentence, or the regions of a picture.
 
     ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are
-    the concepts, ``of`` (n,) the index of the name of each concept, since several word-pieces make
-    a word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are given for pictures if the encoder provides
+    the concepts, ``of`` (n,) has the index of each concept's name, since several word-pieces form a
+    word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are given for pictures if the encoder provides
     them.
     """
 
@@ -89,8 +89,8 @@ class Explanation:
         return sum(match.product for match in self.matches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values for JSON: terms with words and examples; parts with names, boxes and
-        weights."""
+        """Return the explanation as values for JSON: terms with words and examples; parts with
+        names, boxes and weights."""
         terms = []
         for match, row in zip_longest(self.matches, self.part_shares):
             label = match.label or Label()
@@ -127,7 +127,7 @@ class Explanation:
 
     @cached_property
     def alignment(self) -> Floats | None:
-        """Cosines (query parts, item parts) of concept vectors; for a word the maximum over its
+        """The cosines (query parts, item parts) of concept vectors; a word has the maximum over its
         word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
@@ -136,15 +136,15 @@ class Explanation:
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
-        """The origin of ``weights``: the matched terms, if single parts of the item carry them,
-        else the alignment."""
+        """The origin of ``weights``: the matched terms, if the terms come from single parts of the
+        item, else the alignment."""
         return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
     def weights(self) -> Doubles | None:
-        """Weights (n,) of the parts of the item: their shares of the score, if single parts carry
-        terms (sums to 1); else the mean cosines with the content words of the query (or with all
-        words or regions, if there are none)."""
+        """The weights (n,) of the parts of the item. If terms come from single parts, the weights
+        are shares of the score, with sum 1. Otherwise they are mean cosines with the content words
+        of the query, or with all words or regions of a query without content words."""
         if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             sums = products @ self.part_shares
@@ -170,13 +170,13 @@ def explain(
 ) -> Explanation:
     """Explain the score of item ``id`` for a sentence or a picture.
 
-    The ``labelled`` matches of largest product get labels, from the codebook or else from the
-    index. An item that shares no term with the query has no matches. BocError for an unknown id. If
-    the picture of the item cannot be read, ``missing`` says so, and the terms are explained
-    nevertheless.
+    The first ``labelled`` matches, in the order of their products, get labels from the codebook, or
+    else from the index. An item that shares no term with the query has no matches. BocError for an
+    unknown id. If the picture of the item cannot be read, ``missing`` says so, and only the terms
+    are explained.
     """
     if (text is None) == (image is None):
-        raise BocError("give either a sentence or a picture that the item is to be explained for")
+        raise BocError("an explanation has one query; give either a sentence or a picture")
     query = Item("query", "image", str(image))
     if text is not None:
         check_sentence(text)
@@ -210,7 +210,8 @@ def explain_item(
 ) -> Explanation:
     """Explain the score of an item for an encoded query ``embeddings``.
 
-    ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
+    ``encode`` encodes the item again, for its regions or words; the text of its ImageError becomes
+    ``missing``.
     """
     code = searcher.codec.encode_queries(embeddings)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
@@ -220,7 +221,7 @@ def explain_item(
     by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
     explanation = replace(explanation, by_vectors=by_vectors)
     if searcher.index.manifest.identity.has_offsets:
-        # The component in which an item holds its own offset, and a query its weight.
+        # In this component an item has its own offset, and a query has the weight of offsets.
         place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
         offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
         explanation = replace(explanation, offset=offset)
@@ -238,7 +239,7 @@ def explain_item(
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
-    """Return the shared terms of two rows, largest product first, ties to the lower term."""
+    """Return the shared terms of two rows, largest product first; ties go to the lower term."""
     shared, a, b = np.intersect1d(
         query.indices,
         item.indices,
@@ -253,8 +254,8 @@ def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
 
 
 def _parts(embeddings: Embeddings) -> ConceptParts | None:
-    """Return the concepts of the only item of ``embeddings`` with their names; None if there are
-    none."""
+    """Return the concepts of the only item of ``embeddings`` with their names; None without
+    concepts."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -274,12 +275,12 @@ def _part_shares(
     parts: ConceptParts | None,
     terms: Sequence[int],
 ) -> Doubles:
-    """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded
-    alone."""
+    """Return the shares (terms, parts) of the parts in each term, by the frequencies of each part
+    encoded alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     part_shares = np.zeros((len(terms), len(parts.names)))
-    # Other codes have terms of the whole vector, not of single parts.
+    # In other codes the whole vector makes the terms, not single parts.
     if not codec.reads_concepts:
         return part_shares
     n = len(parts.vectors)
@@ -293,7 +294,7 @@ def _part_shares(
 
 
 class TermLabels:
-    """Labels of terms: ``term_labels_`` of a step of their chain, or else from the index.
+    """Labels of terms: from ``term_labels_`` of a step of the codec, or else from the index.
 
     A label is made on first use, and cached.
     """

@@ -8,10 +8,10 @@ et al., Fine-grained Visual Textual Alignment, TOMM 2021):
     symm    mrsw + mwsr (eq. 4)
     mravgw  mrsw / number of words (eq. 8)
 
-These are the paper's equations. The authors' code also lets the zeros of padded positions compete
-in a maximum, which in their evaluation bounds each region's maximum in mwsr, and in that part of
-symm, below by 0: scores differ if a region has a negative cosine with every word. Here nothing is
-padded. An alignment with an empty set is 0.
+These are the paper's equations. In the authors' code the zeros of padded positions also compete in
+a maximum. So in their evaluation no region's maximum in mwsr, and in the same part of symm, is
+below 0: scores differ if a region has a negative cosine with every word. Here nothing is padded. An
+alignment with an empty set is 0.
 """
 
 from boc.errors import BocError
@@ -19,7 +19,7 @@ from boc.names import METRICS, Metric
 
 
 def check_metric(metric: str) -> Metric:
-    """Return ``metric``; BocError listing the known metrics if it is unknown."""
+    """Return ``metric``. For an unknown metric, BocError lists the known metrics."""
     if metric not in METRICS:
         raise BocError(f"no re-rank metric {metric!r}; known: {', '.join(METRICS)}")
     return metric

@@ -5,7 +5,7 @@
 #include "rescore.h"
 #include <stdlib.h>
 
-/* Whether the chosen rows are among those held, and the queries as wide; else an error is set. */
+/* Whether the chosen rows exist, and the queries have the width of the rows; otherwise an error is set. */
 static int fit(int64_t width, const Array *rows, const Array *chosen)
 {
     const int64_t held = rows->view.shape[0], n = chosen ? chosen->view.shape[0] : 0;
@@ -59,7 +59,7 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
             same_length(arrays[2].view.shape[0], n, "codes for another number of rows") &&
             same_length(arrays[2].view.shape[1], compact_bytes(d), "codes of another width") &&
             same_length(arrays[3].view.shape[0], n, "scales for another number of rows") &&
-            /* For transforms of a row, then for its d numbers of 16 bits. */
+            /* Room for the transforms of a row, then for its d numbers of 16 bits. */
             !(space = PyMem_Malloc((size_t)(d + 1) * sizeof *space)))
             PyErr_NoMemory();
         if (space) {
@@ -77,7 +77,7 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
     return result;
 }
 
-/* Whether sets from ``begins`` to ``ends`` lie within n rows; ``longest`` becomes the length of the longest. */
+/* Whether sets from ``begins`` to ``ends`` lie within n rows; ``longest`` gets the length of the longest set. */
 static int lie_within(const int64_t *begins, const int64_t *ends, int64_t sets, int64_t n, int64_t *longest)
 {
     *longest = 1;
@@ -114,7 +114,7 @@ static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_
             same_length(arrays[4].view.shape[1], sets, "sums for another number of sets") &&
             (scales == NULL || same_length(arrays[5].view.shape[0], n, "scales for another number of rows")) &&
             lie_within(begins, ends, sets, n, &longest) &&
-            /* The query, then the products of a set, then its largest. */
+            /* Room for the query, then for the products of a set, then for its largest products. */
             !(padded = PyMem_Calloc((size_t)(fours * width + (fours + 1) * longest), sizeof *padded)))
             PyErr_NoMemory();
         if (padded) {

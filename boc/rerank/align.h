@@ -49,7 +49,7 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
         a3 = ADD_PRODUCT(x, q, a3), b3 = ADD_PRODUCT(y, q, b3); \
     }
 
-/* The last row of an odd number is multiplied twice. */
+/* With an odd number of rows, the last row is multiplied twice. */
 #define PRODUCTS(name, type, widen)                                                                                     \
     TARGET static void name(const Set *query, const void *all, int64_t n, int64_t d, float *out)                        \
     {                                                                                                                   \

@@ -11,7 +11,7 @@ from boc.vectors import Floats, Ints, unit_rows
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # not built here: numpy stands in
+except ImportError:  # without a compiled module, numpy stands in
     _rescore = None  # type: ignore[assignment]
 
 
@@ -23,11 +23,11 @@ def align(
     asks_by_words: bool,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones, the ``chosen``
-    int64 (n,) or all.
+    """Return the alignment scores (n,) of a concept set float32 (m, d) with n stored sets: the
+    ``chosen`` int64 (n,), or all.
 
-    ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise
-    the other way round. Native code reads the sets where they lie, also from a memory map.
+    With ``asks_by_words`` the query has the words and the candidates have the regions; otherwise
+    the query has the regions. Native code reads the sets in place, also in a memory map.
     """
     check_metric(metric)
     begins = candidates.offsets[:-1]
@@ -77,8 +77,8 @@ def alignment_scores(
     modality: Modality,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``: all, or
-    those ``chosen``.
+    """Return the alignment scores (n,) of query number ``i`` with n candidates of one ``modality``:
+    all, or the ``chosen`` candidates.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
@@ -100,9 +100,8 @@ def alignment_scores(
 
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
-    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
-    float32 (N, d).
-    """
+    """Return the alignment scores (n_texts, n_images) of all sets of words with all sets of
+    regions, each float32 (N, d)."""
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
 
     def score(i: int) -> Floats:

@@ -19,7 +19,7 @@
    lowest bits. */
 static inline int64_t compact_bytes(int64_t d) { return (d + PER_BYTE - 1) / PER_BYTE; }
 
-/* The Hadamard transform of p numbers, a power of 2, scaled to keep lengths; each pass is the same. */
+/* The Hadamard transform of p numbers, p a power of 2, scaled to keep lengths; all passes are equal. */
 DISPATCHED static void transform(float *values, float *space, int64_t p)
 {
     const int64_t half_p = p / 2;
@@ -53,7 +53,7 @@ DISPATCHED static void rotate(float *values, float *space, const float *signs, i
     }
 }
 
-/* The code of a rotated row, and the scale of its levels. ``whole`` has room for d. */
+/* The code of a rotated row, and the scale of its levels. ``whole`` has room for d numbers. */
 DISPATCHED MAYBE_UNUSED static float code_row(const float *row, int64_t d, int16_t *whole, uint8_t *code)
 {
     const int64_t bytes = compact_bytes(d);

@@ -7,8 +7,8 @@ RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). With the levels x of a rotate
 product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product of
 the vectors by a constant of query and modality, so estimates order the rows of one modality.
 
-Codes and estimates are the same on all machines, and for a row depend on row and code of the
-index only.
+Codes and estimates are the same on all machines. The code of a row depends only on the row and on
+the code of the index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError:  # installed without a C compiler
 
 PER_BYTE = 4  # components of two bits
 ROUNDS = 2  # of signs and Hadamard transforms
-BLOCK = 256  # rows coded at a time, which fit the cache
+BLOCK = 256  # rows coded at a time, which fit into the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +47,10 @@ class CompactRows:
 
 
 class CompactCode:
-    """Codes vectors (n, d), of which the vectors of modality i are less ``means`` float32 (2,
-    d)[i].
+    """A code for vectors (n, d). Vectors of modality i are coded less row i of ``means`` float32
+    (2, d).
 
-    Only native code reads and writes the codes.
+    Only native code writes and reads the codes.
     """
 
     def __init__(self, means: Floats) -> None:
@@ -65,23 +65,22 @@ class CompactCode:
         dim: int,
     ) -> CompactCode | None:
         """Return the code for vectors of width ``dim`` of an index whose codec has this
-        configuration and these arrays: with the means that it subtracts. None without means:
-        a common part would coarsen the codes; None without a compiler.
-        """
+        configuration and these arrays. The code subtracts the means of the codec. None without
+        means, because a common part would coarsen the codes, and None without a compiled module."""
         steps = [step["name"] for step in codec["steps"]]
         if _rescore is None or "Center" not in steps:
             return None
         i = steps.index("Center")
         labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
-        # Means of another width belong to concepts.
+        # Means of another width are means of concepts.
         if means.shape[1] != dim:
             return None
         return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))
 
     @property
     def width(self) -> int:
-        """Bytes of the code of a row."""
+        """The number of bytes in the code of a row."""
         return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(
@@ -89,7 +88,8 @@ class CompactCode:
         vectors: NDArray[Any],
         modality: NDArray[np.uint8],
     ) -> CompactRows:
-        """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects their mean."""
+        """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects the mean of each
+        vector."""
         codes = np.empty((len(vectors), self.width), np.uint8)
         scales = np.empty(len(vectors), np.float32)
         for i in range(0, len(vectors), BLOCK):
@@ -106,7 +106,7 @@ class CompactCode:
 
 
 def _signs(d: int) -> Floats:
-    """Return signs (ROUNDS, d), the same for ever: bits of a multiplicative hash (splitmix64)."""
+    """Return constant signs (ROUNDS, d): bits of a multiplicative hash (splitmix64)."""
     with np.errstate(over="ignore"):
         z = np.arange(1, ROUNDS * d + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

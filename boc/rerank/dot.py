@@ -12,7 +12,7 @@ from boc.vectors import Floats, Ints
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # not built here: ``products`` stands in
+except ImportError:  # without a compiled module, ``products`` stands in
     _rescore = None  # type: ignore[assignment]
 
 
@@ -21,8 +21,8 @@ def reorder(
     scores: Floats,
     k: int,
 ) -> list[Hit]:
-    """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to
-    the smaller id."""
+    """Return the k hits with the largest ``scores``, with these scores in place of their own; ties
+    go to the smaller id."""
     pairs = zip(hits, scores.tolist(), strict=True)
     scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
@@ -36,11 +36,11 @@ def dot(
     """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of
     ``vectors`` (n, d).
 
-    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as
-    ``storage.store_rows`` gives them of int8, for example a memory map; rows are not copied. The
-    score of a row does not depend on the other rows. Sums are in float32, with an error of at most
-    (d / 4 + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the
-    widths differ.
+    If ``chosen`` is None, all rows are taken. ``vectors`` are float16, float32, or uint8 rows that
+    ``storage.store_rows`` makes for int8. They may be a memory map; rows are not copied. The score
+    of a row does not depend on the other rows. Sums are in float32, with an error of at most (d / 4
+    + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the widths
+    differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         if chosen is not None:

@@ -10,7 +10,7 @@
 
 #include "../_kernels.h"
 
-/* Rows in bytes are d int8 components, then those of their scale; boc/rerank/storage.py makes them. */
+/* Rows in bytes are d int8 components, then the bytes of their scale; boc/rerank/storage.py makes them. */
 #define SCALE ((int64_t)sizeof(float)) /* bytes of the scale of a row */
 
 /* Items of a row of d components of ``size`` bytes. */

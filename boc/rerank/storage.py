@@ -1,4 +1,4 @@
-"""Concept sets and vectors as an index stores them."""
+"""Storage of concept sets and vectors in an index."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ SCALE = 4  # bytes of the scale of a row
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with
-    one scale per row.
+    """Return concept sets in the form that an index stores: rows of unit length, as float16, or as
+    int8 with one scale per row.
 
     ``round_rows`` makes the int8 rows.
     """
@@ -26,26 +26,27 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 
 def store_rows(rows: Floats, dtype: str) -> NDArray[Any]:
-    """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8
-    (n, d + SCALE) for int8: the bytes of the components and of the scale of each row, see
-    ``round_rows``."""
+    """Return ``rows`` float32 (n, d) in the form that an index stores: float16, float32 or float64
+    (n, d). For int8 the form is uint8 (n, d + SCALE): the bytes of the components and of the scale
+    of each row, see ``round_rows``."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
         ends = scales.astype("<f4", copy=False)[:, None]
         return np.hstack([whole.view(np.uint8), ends.view(np.uint8)])
-    # Numbers beyond the type become infinite.
+    # Numbers out of the range of the type become infinite.
     with np.errstate(over="ignore"):
         return rows.astype(dtype, copy=False)
 
 
 def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
-    """Return ``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
+    """Return ``rows`` float32 (n, d) with the rounding of an index that stores the type
+    ``dtype``."""
     return restore_rows(store_rows(rows, dtype))
 
 
 def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return the vectors (n, d) of ``store_rows``: float32 for vectors in bytes, others as they
-    are."""
+    """Return the vectors (n, d) from an array of ``store_rows``: float32 for bytes; other types
+    stay as they are."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
@@ -65,7 +66,7 @@ def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """
     most = np.abs(rows).max(axis=1, initial=0)
     scales = most.astype(np.float32) / LARGEST
-    # As from the rounded row: a few scales differ in the last bit.
+    # The scale is computed from the rounded row: a few scales differ in the last bit.
     with np.errstate(over="ignore"):
         scales = scales * LARGEST / LARGEST
     scales[scales < np.finfo(np.float32).tiny] = 0

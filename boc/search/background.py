@@ -1,5 +1,5 @@
-"""The background of an index: a sample of its items, whose scores say what score is usual for a
-query, and whose cosines say which items are near-duplicates."""
+"""The background of an index: a sample of its items. Scores of the sample show which score is usual
+for a query; cosines of its pairs show from where items are near-duplicates."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from boc.types import Embeddings, Rescore, StoredConcepts
 if TYPE_CHECKING:
     from boc.plugins import Engine
 
-# of the distance of random pairs, where near-duplicates begin; how it was chosen:
-# docs/howto/duplicates.md
+# Near-duplicates begin at this share of the distance of random pairs. docs/howto/duplicates.md
+# tells how it was chosen.
 NEAR = 0.2
 SIZE = 1000  # items of the sample
-SETS = 100  # of these, whose concept sets are read
-ALIKE = 1e-6  # standard deviation that rounding alone gives
+SETS = 100  # items of the sample whose concept sets are read
+ALIKE = 1e-6  # standard deviation from rounding alone
 
 
 class Background:
-    """A sample of the items of one modality, drawn at first use; the same each time for an
-    unchanged index."""
+    """A sample of the items of one modality, drawn on first use. An unchanged index always gives
+    the same sample."""
 
     def __init__(self, index: Engine, modality: Modality) -> None:
         self._index = index
@@ -48,7 +48,8 @@ class Background:
         """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of
         random pairs.
 
-        So it fits encoders whose vectors all lie close together, and collections of one subject.
+        So the threshold fits encoders whose vectors all lie close together, and collections of one
+        subject.
         """
         if len(self._ids) < 2:
             return 1.0
@@ -65,14 +66,14 @@ class Background:
         metric: Metric,
         parts: Sequence[tuple[Embeddings, float]] = (),
     ) -> NDArray[np.float32]:
-        """Return the scores (n,) of items of the sample for a ``query`` of one row; by an
-        alignment, of a hundred of them, as the sum over weighted ``parts`` if there are any."""
+        """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
+        scores a hundred of the items, and sums over weighted ``parts`` if there are any."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
         return alignment_scores(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
 
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
-        """Return the standard deviation of the scores; 1 if all are the same."""
+        """Return the standard deviation of the scores; 1 if all scores are equal."""
         scores = self.scores(query, metric)
         if len(scores) > 1 and (deviation := float(scores.std(dtype=np.float64))) > ALIKE:
             return deviation

@@ -13,13 +13,13 @@ from boc.inputs.images import thumbnail_uri
 from boc.types import Hit, HitList
 
 MOST = 60  # hits that a notebook shows
-SIDE = 180  # pixels of a thumbnail there
+SIDE = 180  # pixels of a thumbnail in a notebook
 GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180px,1fr))"
 
 
 class Hits(HitList):
-    """The hits of a query, best first: a sequence of ``Hit``, whose items are read when somebody
-    looks at one. A notebook shows them as thumbnails.
+    """The hits of a query, best first: a sequence of ``Hit``. Items are read when somebody looks at
+    a hit. A notebook shows hits as thumbnails.
 
     ``notes`` say how the sentence was read, which of its words the encoder hardly knows, and why
     there are no hits.
@@ -38,7 +38,7 @@ class Hits(HitList):
         """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata
         field.
 
-        BocError without pandas. Where a field has the name of another column, that stays.
+        BocError without pandas. A field with the name of another column is left out.
         """
         try:
             import pandas as pd
@@ -54,8 +54,8 @@ class Hits(HitList):
 
 
 def figures(hits: Sequence[Hit], side: int = 320, tag: str = "li") -> str:
-    """Return hits as HTML: each a sentence, or a thumbnail of at most ``side`` pixels, with its id
-    and score."""
+    """Return hits as HTML: each hit is a sentence, or a thumbnail of at most ``side`` pixels, with
+    its id and score."""
     return "\n".join(
         f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1)
     )

@@ -15,9 +15,10 @@ from boc.types import Hit
 if TYPE_CHECKING:
     from boc.plugins import Engine
 
-# hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
+# Candidates per hit from which distinct hits are chosen; more if near-duplicates leave too few
+# hits.
 POOL = 4
-# hits among which distinct ones are looked for, in a fifth of a second; or POOL per hit
+# Hits among which distinct hits are looked for, in a fifth of a second; or POOL per hit.
 DEEPEST = 5_120
 BLOCK = 128  # hits compared together
 
@@ -30,7 +31,7 @@ def select_distinct(
 ) -> list[Hit]:
     """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below
     ``near``."""
-    # A page is chosen from at least, so that the duplicates of a hit do not depend on k.
+    # Hits are chosen from at least a page, so that the duplicates of a hit do not depend on k.
     wanted = max(k, PAGE)
     depth = min(POOL * wanted, wanted + 1000)
     deepest = max(DEEPEST, POOL * wanted)
@@ -56,8 +57,8 @@ def collapse(
     """Put near-duplicates under their best hit; return the first ``most`` hits that remain, with
     the ids of the others.
 
-    Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the
-    best one.
+    Hits are near-duplicates if their ``vectors`` (n, d) have a cosine of at least ``threshold``;
+    each goes under the best hit near to it.
     """
     duplicates: dict[int, list[str]] = {}
     for begin in range(0, len(hits), BLOCK):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 """Conditions on metadata fields: texts such as "width>10", values, or several of them."""
 
-MOST = 2**31  # hits of a query
+MOST = 2**31  # largest number of hits of a query
 
 _KINDS: dict[str, tuple[type, str]] = {
     "k": (Integral, "a whole number, such as 10"),
@@ -35,11 +35,11 @@ _KINDS: dict[str, tuple[type, str]] = {
     "sort": (str, "the name of a field, such as -taken"),
     "collapse": (bool, "True or False"),
 }
-"""Of each option its type, and how to write it."""
+"""The type of each option, and how to write it."""
 
 
 class MoreKeywords(TypedDict, total=False):
-    """The fields of ``SearchOptions`` but ``k``, as keyword arguments."""
+    """The fields of ``SearchOptions`` except ``k``, as keyword arguments."""
 
     rm: float | None
     find: Modality | None
@@ -67,23 +67,22 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates that are re-ranked per hit, so ``rm`` * k of them. At least 1; default: as
-        the index.
+        Candidates to re-rank per hit: ``rm`` * k candidates. At least 1; default: as the index.
     find : "image" or "text", optional
-        Kind of item searched for; default: "image" if the index has pictures.
+        Kind of the hits; default: "image" if the index has pictures.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the index.
+        Metric for re-ranking, one of ``boc.names.METRICS``; default: as the index.
     filters : str, Filter, or sequence of these
         Conditions on metadata fields, such as "width>10"; all must hold.
     hybrid : "rrf", optional
         Fuse the re-ranked hits with the hits of BM25 over the words of a sentence, by reciprocal
-        rank.
+        ranks.
     query_z : int, optional
-        Number of terms of a query, at least 1: the terms of largest weight; default: all.
+        Number of terms to keep of a query, at least 1: the terms of largest weight; default: all.
     sort : str, optional
-        Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The
-        hits themselves are the same, the ``k`` of the best scores; hits without a value come last.
-        Default: by score.
+        Metadata field that orders the hits, ascending, or descending after a minus: "-taken". The
+        hits are still the ``k`` items of best score; hits without a value come last. Default: order
+        by score.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """
@@ -135,8 +134,8 @@ class SearchOptions:
         """Return ``options`` with the keyword arguments replaced."""
         if options is not None and not isinstance(options, cls):
             raise BocError(
-                f"options must be SearchOptions, got {type(options).__name__}; or give k=5 and "
-                "such",
+                f"options must be SearchOptions, got {type(options).__name__}; or give "
+                "options such as k=5",
             )
         if options is None:
             return cls(**keywords)
@@ -144,7 +143,7 @@ class SearchOptions:
 
     @property
     def of_vectors(self) -> list[str]:
-        """Names of the options in use that need the vector of a query."""
+        """The names of the options in use that need the vector of a query."""
         return self._active(
             "rm",
             "rerank",
@@ -155,7 +154,7 @@ class SearchOptions:
 
     @property
     def on_hits(self) -> list[str]:
-        """Names of the options in use that work on hits, and not on ids and scores."""
+        """The names of the options in use that need whole hits, and not only ids and scores."""
         return self._active("hybrid", "sort", "collapse")
 
     def _active(self, *names: str) -> list[str]:
@@ -163,8 +162,8 @@ class SearchOptions:
 
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
-    """Return filters as values, for an index that declares ``fields``. BocError says how to write
-    one."""
+    """Return filters as values, for an index that declares ``fields``. BocError says how to write a
+    filter."""
     if filters is None:
         return ()
     each = (filters,) if isinstance(filters, (str, Filter)) else filters

@@ -1,14 +1,14 @@
-"""Questions of several parts: sentences, pictures and items, wanted or unwanted.
+"""Queries of several parts: sentences, pictures and items, wanted or unwanted.
 
 Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval
 System, 1971) moves a query towards wanted and away from unwanted examples:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
-with unit vectors: s of the sentence, examples of pictures and items. The cosines of pictures with
-pictures spread several times as wide as scores of pictures with a sentence, and would decide alone.
-So each vector is divided by the standard deviation of its scores over the index ("spread"), and
-equal weights count equally.
+with unit vectors: s is the vector of the sentence, examples are vectors of pictures and items.
+Cosines between pictures spread several times as wide as scores of pictures for a sentence, and
+would decide alone. So each vector is divided by the standard deviation of its scores over the index
+("spread"), and equal weights count equally.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ GAMMA = 0.5
 """Default weights of the sentence, of the examples, and of unwanted parts."""
 
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
-"""An unwanted word or quoted phrase: a minus between a space and a letter or quotes. Not that of
-t-shirt or of -5."""
-SAME = 1e-6  # length of a sum, as a share of the weights, that rounding alone gives
+"""An unwanted word or quoted phrase, after a minus between a space and a letter or quotes. The
+minus in t-shirt or -5 does not count."""
+SAME = 1e-6  # length of a sum from rounding alone, as a share of the weights
 ESCAPED = re.compile(r"(?<!\S)\\-")
 
 
 @dataclass(frozen=True)
 class QueryPart:
-    """A part of a question: a sentence, a picture's path, or an item's id; ``weight`` is below 0 if
-    unwanted."""
+    """A part of a query: a sentence, a picture's path, or an item's id. The ``weight`` of an
+    unwanted part is below 0."""
 
     kind: Literal["text", "image", "item"]
     value: str | Path
@@ -72,8 +72,8 @@ class QueryPart:
 
 @dataclass(frozen=True)
 class Query:
-    """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights
-    matter. ``note`` says how its sentence was read, if not literally."""
+    """A query of weighted parts, at least one of them wanted. Only the ratios of the weights
+    matter. ``note`` says how the sentence was read, if not literally."""
 
     parts: tuple[QueryPart, ...]
     note: str = ""
@@ -102,12 +102,12 @@ class Query:
         weight: float = BETA,
         unlike_weight: float = GAMMA,
     ) -> Query:
-        """Make a question by Rocchio's formula.
+        """Make a query by Rocchio's formula.
 
         Parameters
         ----------
         text : str, optional
-            A sentence; what it denies ("no house", "without a hat") is unwanted.
+            A sentence. Words that it denies ("no house", "without a hat") are unwanted.
         minus : sequence of str
             Unwanted words or sentences.
         images : sequence of paths
@@ -117,12 +117,12 @@ class Query:
         weight : float, default=1
             Weight of all pictures and items together; the weight of the sentence is 1.
         unlike_weight : float, default=.5
-            Weight of all that is unwanted together.
+            Weight of all unwanted parts together.
         """
         if not all(isinstance(each, Real) and each > 0 for each in (weight, unlike_weight)):
             raise BocError(
-                f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out what "
-                "has none",
+                f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out "
+                "parts without a weight",
             )
         minus, images, like, unlike = map(_different, (minus, images, like, unlike))
         note = ""
@@ -161,16 +161,16 @@ class Query:
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """The items that it names, which are no hits."""
+        """The ids of the items in the query, which are not hits."""
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
 
     def with_metric(self, options: SearchOptions) -> SearchOptions:
-        """Re-rank by vectors: ``options`` for a picture or an item beside other parts, unless they
-        name a metric.
+        """Return ``options`` that re-rank by vectors if the query has a picture or an item beside
+        other parts, unless they name a metric.
 
-        Alignment would find each region of the picture again, whatever the other parts say: in an
-        index that re-ranks by it, a picture and a colour found the thing in that colour first in 16
-        % of queries, by vectors in 50 %.
+        An alignment would find each region of the picture again, whatever the other parts say. In
+        an index that re-ranks by alignment, a picture and a colour found the thing in that colour
+        first in 16 % of queries; re-ranked by vectors, in 50 %.
         """
         by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
         if not by_example or options.rerank is not None:
@@ -179,12 +179,12 @@ class Query:
 
 
 def _unwanted(words: str) -> str:
-    """Return words as an unwanted part is typed."""
+    """Return words in the form in which users type an unwanted part."""
     return f'-"{words}"' if " " in words else f"-{words}"
 
 
 def _different(values: Sequence[Path | str]) -> list[str]:
-    """Return the values of a list, each once: a value that occurs twice counts once."""
+    """Return the distinct values of a list: a repeated value counts once."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise BocError(
             f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]",
@@ -193,8 +193,7 @@ def _different(values: Sequence[Path | str]) -> list[str]:
 
 
 def parse_text(typed: str) -> tuple[str | None, list[str]]:
-    r"""Return the sentence and the unwanted words of what a user typed: ``a dog -snow -"two
-    cats"``.
+    r"""Return the sentence and the unwanted words in typed text: ``a dog -snow -"two cats"``.
 
     A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
     ``\-`` is a minus.
@@ -219,8 +218,8 @@ ARTICLES = {"a", "an", "the", "any", "his", "her", "their", "its"}
 
 
 def read_negations(sentence: str) -> tuple[str, list[str]]:
-    """Return a sentence without what it denies, and that: ``no``, ``not`` and ``without`` deny the
-    words up to the next comma, stop-word or end.
+    """Return a sentence without the words that it denies, and these words: ``no``, ``not`` and
+    ``without`` deny the words up to the next comma, stop-word or end.
 
     >>> read_negations("a kite, no house")
     ('a kite', ['house'])
@@ -241,7 +240,7 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
         until = match.end()
         for word in WORD.finditer(sentence, until):
             lower = word[0].lower()
-            # A participle begins what the rest does: "no shirt climbing a rock".
+            # A participle ends the denied words: "no shirt climbing a rock".
             acts = lower.endswith("ing") and WORD.match(sentence[word.end() :].lstrip())
             ends = words and (acts or lower in stops - ARTICLES)
             if ends or sentence[until : word.start()].strip():
@@ -260,12 +259,12 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """Return the one query of weighted ``parts``, each of one row: the unit vector of their
-    weighted sum.
+    """Return the query of weighted ``parts``, each of one row: the unit vector of their weighted
+    sum.
 
-    Its modality is taken from the first wanted part; its concept set joins the sets of the wanted
-    parts, or None if a part lacks one. A single part is the query itself. BocError if the parts
-    cancel each other."""
+    The query has the modality of the first wanted part. Its concept set joins the sets of the
+    wanted parts; it is None if a part lacks a set. A single part is the query itself. BocError if
+    the parts cancel each other."""
     positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
         return positive[0]

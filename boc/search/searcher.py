@@ -1,6 +1,6 @@
 """Searching an index by sentences, pictures or vectors.
 
-All searches end in ``Searcher._hits``, which makes one request of the terms of the queries and
+All searches end in ``Searcher._hits``, which makes one request from the terms of the queries and
 arranges the hits.
 """
 
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from boc.types import Filter
 
 
-KEPT = 64  # options of searches, for the next query with the same
-FUSED = 2_000  # hits of a ranking that are fused at most
+KEPT = 64  # sets of options kept for later queries
+FUSED = 2_000  # largest number of fused hits per ranking
 BLOCK = 256  # queries per request of a batch
 ZERO = "all scores are 0: the query is like nothing here"
 
 
 class _Queries(NamedTuple):
     """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of
-    several parts is one row, and an alignment with it is the sum over the weighted ``parts``."""
+    several parts is one row; its score by an alignment is the sum over the weighted ``parts``."""
 
     rows: Embeddings
     texts: Sequence[str] = ()
@@ -77,7 +77,7 @@ class _Queries(NamedTuple):
 
 @dataclass(eq=False)
 class _Way:
-    """How queries of one modality are searched with some options, the same for all of them."""
+    """The way of a search with some options, the same for all queries of one modality."""
 
     find: Modality
     filters: tuple[Filter, ...]
@@ -90,7 +90,7 @@ class _Way:
 class Searcher:
     """Search one index by sentences, pictures or vectors.
 
-    The encoder is loaded when the first query needs it; vectors never load torch.
+    The encoder is loaded when the first query needs it. Searches by vectors never load torch.
 
     >>> searcher = boc.Searcher.open("photos")
     >>> len(searcher.search_texts(["a red box", "a yellow box"], k=5)[1])
@@ -119,7 +119,8 @@ class Searcher:
         encoder: str | None = None,
         device: str = "auto",
     ) -> Searcher:
-        """Open index ``name`` at back end ``at``. ``encoder`` names its encoder if it has moved."""
+        """Open index ``name`` at back end ``at``. ``encoder`` names the encoder of the index if it
+        has moved."""
         backend = plugins.backend(at)
 
         def reopen() -> Engine:
@@ -127,7 +128,7 @@ class Searcher:
 
         searcher = cls(reopen(), None, reopen)
         first = searcher.index.manifest.identity.spec
-        # An index that replaces this one may be of another encoder, which its manifest names.
+        # A replacement of the index may have another encoder, which its manifest names.
         searcher._load = lambda spec: plugins.encoder(
             encoder if encoder and spec == first else spec,
             device,
@@ -135,12 +136,12 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher of the current index: itself if that has not changed. The encoder is
-        kept if it fits.
+        """Return a searcher of the current index: this searcher if the index has not changed. The
+        encoder is kept if it fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index
-        gives the same answers. ``force`` is for an index that could not be read, and may be
-        available again without a change.
+        gives the same answers. ``force`` opens the index again without a change: an index that
+        could not be read may be readable now.
         """
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
@@ -151,7 +152,7 @@ class Searcher:
             "encoder" in self.__dict__
             and index.manifest.identity.digest == self.encoder.identity.digest
         ):
-            searcher.encoder = self.encoder  # reused, so it is not loaded again
+            searcher.encoder = self.encoder  # reused, not loaded again
         return searcher
 
     def __repr__(self) -> str:
@@ -201,11 +202,11 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> Hits:
-        """Return the k best items for a sentence, a picture and items that hits should be ``like``
-        and ``unlike``, or for the vector of a sentence (d,), best first.
+        """Return the k best items, best first, for a sentence, a picture and items that hits should
+        be ``like`` or ``unlike``; or for the vector of a sentence (d,).
 
         The keyword arguments are the fields of ``SearchOptions``, and override the fields of
-        ``options``. ``stages`` gets how the search was done.
+        ``options``. ``stages`` gets facts about the search.
 
         BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable
         picture.
@@ -231,8 +232,7 @@ class Searcher:
             return self.search_query(query, options, stages=stages, **keywords)
 
     def warm(self) -> None:
-        """Load the encoder, if there is one, and search once, so that the first query waits for
-        nothing."""
+        """Load the encoder, if there is one, and search once, so that the first query is fast."""
         if not self.index.manifest.identity.spec.startswith("vectors:"):
             self.search("a picture", k=1)
 
@@ -245,11 +245,11 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> Hits:
-        """Return the k best items for a question of several parts, best first, without the items
-        that it names.
+        """Return the k best items for a query of several parts, best first, without the items in
+        the query.
 
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
-        one row, if they are encoded already. BocError for an unknown id, and as ``search``.
+        one row, if they are already encoded. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
@@ -281,7 +281,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by several sentences as one batch; one list of hits per sentence."""
+        """Search by several sentences as one batch. Return one list of hits per sentence."""
         texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoder = self.encoder
@@ -299,9 +299,9 @@ class Searcher:
         options: SearchOptions | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by the words of several texts, without an encoder: the full-text score (BM25) over
-        captions, text fields, and the words of pictures under the code ``words``. One list of hits
-        per text.
+        """Search by the words of several texts, without an encoder, by the full-text score (BM25)
+        over captions, text fields, and the words of pictures under the code ``words``. Return one
+        list of hits per text.
 
         BocError for options that need vectors: rm, rerank, hybrid, query_z and collapse.
         """
@@ -322,7 +322,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by queries that are encoded already; one list of hits per row.
+        """Search by queries that are already encoded. Return one list of hits per row.
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
@@ -348,9 +348,9 @@ class Searcher:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
-        Their content is not read, which takes most of the time of a batch. m is at most k; where a
-        query has fewer hits than others, None and -inf follow.
-        BocError for an option that works on hits: hybrid, sort and collapse.
+        The content of the hits, which takes most of the time of a batch, is not read. m is at most
+        k; None and -inf fill the rows of queries with fewer hits. BocError for an option that works
+        on hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
@@ -383,8 +383,8 @@ class Searcher:
         encoded: Sequence[Embeddings] | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> str:
-        """Return the JSON body of the HTTP request that has the hits of ``search_query`` as its
-        answer, for other programs: they send it to ``POST NAME/_search``.
+        """Return the JSON body of the HTTP request whose response contains the hits of
+        ``search_query``, for other programs, which send it to ``POST NAME/_search``.
 
         BocError for options that take more than one request: items of the index as parts, hybrid
         searches, and an order other than by score. BackendError if the index is not on a server.
@@ -405,8 +405,8 @@ class Searcher:
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits: ``find``, or pictures if there are any. BocError if it
-        has no such items."""
+        """Return the modality of the hits: ``find``, or by default pictures if there are any.
+        BocError if the index has no such items."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -423,8 +423,8 @@ class Searcher:
         options: SearchOptions | None,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return the options with keywords replaced, whose filters are values; BocError for a field
-        that is none."""
+        """Return the options with the keywords replaced and the filters as values. BocError for an
+        unknown field."""
         options = SearchOptions.of(options, **keywords)
         fields = self.index.manifest.fields
         if options.filters != ():
@@ -447,12 +447,12 @@ class Searcher:
 
     @cached_property
     def caption_counts(self) -> Mapping[str, int]:
-        """The number of captions, in the training of the encoder, with each word; empty if it does
-        not tell."""
+        """The number of training captions of the encoder with each word; empty for an encoder
+        without counts."""
         return read_counts(self.encoder.identity.spec)
 
     def note(self, text: str) -> str:
-        """Return which words of a sentence the encoder hardly knows; empty for most sentences."""
+        """Return a note on words that the encoder hardly knows; empty for most sentences."""
         rare = rare_words(self.caption_counts, text)
         if not rare:
             return ""
@@ -460,7 +460,8 @@ class Searcher:
         return f"the encoder hardly knows {words}; the nearest are shown"
 
     def _knows_none(self, query: Query) -> bool:
-        """Return whether the encoder counts words, and knows no word of the wanted sentences."""
+        """Return whether the encoder has counts of words, and knows no word of the wanted
+        sentences."""
         if not all(part.kind == "text" for part in query.positive):
             return False
         vocabulary = getattr(self.encoder, "vocabulary", ())
@@ -470,7 +471,7 @@ class Searcher:
         return options.rerank or self.index.manifest.rerank
 
     def _known(self, part: QueryPart) -> QueryPart:
-        """Return a part with the id of its item as the index has it."""
+        """Return a part with the id of its item in the Unicode form of the index."""
         if part.kind != "item":
             return part
         try:
@@ -493,8 +494,8 @@ class Searcher:
         return replace(self._encode(QueryPart(stored.modality, content)), vectors=stored.vectors)
 
     def _plain(self, queries: Embeddings) -> Embeddings:
-        """Return queries whose vectors and concepts are plain float32; BocError for values that are
-        no numbers."""
+        """Return queries whose vectors and concepts are plain float32. BocError for values that are
+        not numbers."""
         if not isinstance(queries, Embeddings):
             raise BocError(
                 f"queries must be Embeddings, got {type(queries).__name__}; write "
@@ -517,7 +518,7 @@ class Searcher:
         encoded: Sequence[Embeddings],
         options: SearchOptions,
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """Return the one query that the parts make, and the weighted parts that an alignment sums
+        """Return the query that the parts make, and the weighted parts that an alignment sums
         over."""
         encoded = [self._plain(each) for each in encoded]
         if [len(each) for each in encoded] != [1] * len(query.parts):
@@ -548,11 +549,11 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> SearchRequest:
-        """Return the request to the index: the terms of the queries, candidates, and how they are
-        ranked.
+        """Return the request to the index: the terms of the queries, the number of candidates, and
+        their ranking.
 
-        ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms
-        itself.
+        ``stages`` gets the terms. Without ``stages``, and under a dictionary, the index may make
+        the terms itself.
         """
         key = options, queries.rows.modality, self.codec.query_budget
         way = self._ways.get(key)
@@ -638,7 +639,7 @@ class Searcher:
         return self._ordered(queries, options, stages)
 
     def _goes_on(self, options: SearchOptions) -> bool:
-        """Return whether a list is longer than a page, and not exact at any length."""
+        """Return whether a list is longer than a page, and depends on its length."""
         given = options.rm is not None or options.query_z is not None
         if options.k <= PAGE or given:
             return False
@@ -654,13 +655,14 @@ class Searcher:
         stages: Stages | None,
     ) -> Sequence[Sequence[Hit]]:
         """Return the hits of each query in an order that does not depend on their number: a list
-        longer than a page goes on with what deeper searches find, and begins as a shorter one."""
+        longer than a page begins as a shorter list, and continues with the hits of deeper
+        searches."""
         if not self._goes_on(options):
             return self._one_request(queries, options, stages)
         lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
         sizes = pages(options.k)
         if options.hybrid is not None:
-            # Lists that are fused of as many hits begin alike.
+            # Fusions of equal numbers of hits begin alike.
             rm = self.index.manifest.rm
             sizes = [size for size in sizes if rm * size < FUSED] + sizes[-1:]
         for size in sizes:
@@ -680,7 +682,7 @@ class Searcher:
         """Return the hits of each query by one request to the index."""
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            # The candidates are fused before the last of them are dropped.
+            # Fusion takes all candidates, before the last are dropped.
             assert request.rescore is not None
             request.k = min(request.k, max(FUSED, options.k))
             request.rescore = replace(request.rescore, k=request.k)
@@ -701,7 +703,8 @@ class Searcher:
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:
-        """Return the hits of a query of this vector in the order wanted; no hits if it is zero."""
+        """Return the hits of a query with this vector in the requested order; no hits for a zero
+        vector."""
         if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)

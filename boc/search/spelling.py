@@ -1,5 +1,4 @@
-"""Words of a sentence that neither an index nor its encoder has, each with the word that may be
-meant."""
+"""Words of a sentence that neither an index nor its encoder has, each with a suggestion."""
 
 from __future__ import annotations
 
@@ -18,19 +17,21 @@ from boc.paths import nfc
 from boc.remarks import word_forms
 from boc.search.searcher import Searcher
 
-ITEMS = 20_000  # first items of an index, whose words are known
+ITEMS = 20_000  # first items of an index whose words are known
 WORD = re.compile(
     r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])",
-)  # where spaces part words
-# of 1: likeness of a word, and of one of few letters, to what may be meant
+)  # scripts with spaces between words
+# Least similarity, of 1, between a word and a suggestion, for long words and for words of few
+# letters.
 ALIKE = 0.75
 ALIKE_SHORT = 0.66
 SHORT = 4
-# letters by which the two may differ in length; words that are looked at
+# Largest difference in length between a word and a suggestion; largest number of words that are
+# compared.
 LONGER = 2
 NEAR = 9
-# What a question costs at most: words for which another is looked for, letters of such a word,
-# known words that it is compared with letter by letter, and known words altogether.
+# Limits to the cost of a query: words that get a suggestion, letters of such a word, known words
+# compared with it letter by letter, and known words altogether.
 SOUGHT = 16
 LONGEST = 30
 COMPARED = 48
@@ -38,15 +39,14 @@ MOST = 200_000
 
 
 class UnknownWord(NamedTuple):
-    """A word that is not known, and the known one most like it."""
+    """An unknown word, and the known word most similar to it."""
 
     word: str
     near: str | None
 
 
 class Spelling:
-    """The words that an index and its encoder have, by their lengths and how often they have which
-    letters. Thread-safe."""
+    """The words of an index and its encoder, by length and by counts of letters. Thread-safe."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -54,7 +54,7 @@ class Spelling:
     @cached_property
     def words(self) -> Collection[str]:
         """The words that the encoder reads whole, and the words of the first sentences of the
-        index; empty if the encoder does not tell."""
+        index; empty for an encoder without a vocabulary."""
         words: Collection[str] = getattr(self._searcher.encoder, "vocabulary", ())
         index = self._searcher.index
         if words and index.manifest.items["text"]:
@@ -65,7 +65,7 @@ class Spelling:
 
     @cached_property
     def by_length(self) -> dict[int, tuple[list[str], NDArray[np.uint8]]]:
-        """The words of each length, and their letters."""
+        """The words of each length, and the counts of their letters."""
         groups: dict[int, list[str]] = {}
         for word in islice(sorted(self.words), MOST):
             if 2 < len(word) <= LONGEST + LONGER:
@@ -73,8 +73,8 @@ class Spelling:
         return {length: (words, _letters(words)) for length, words in groups.items()}
 
     def unknown(self, text: str) -> list[UnknownWord]:
-        """Return the words of a sentence that neither has, in its order; for the first ``SOUGHT``
-        of at most ``LONGEST`` letters with the known ones that may be meant."""
+        """Return the words of a sentence that neither index nor encoder has, in its order. The
+        first ``SOUGHT`` words of at most ``LONGEST`` letters have suggestions."""
         unknown: list[UnknownWord] = []
         for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
             letters = unicodedata.normalize("NFD", word)
@@ -87,10 +87,10 @@ class Spelling:
         return unknown
 
     def nearest(self, word: str) -> str | None:
-        """Return the known word most like one; of similar ones one of the same letters, which were
-        swapped.
+        """Return the known word most similar to ``word``. Among similar words, a word of the same
+        letters in another order comes first.
 
-        Words that share the most letters, whatever their order, are compared.
+        Only the words that share the most letters, in any order, are compared.
         """
         mine = _letters([word])
         choices: list[tuple[float, str]] = []

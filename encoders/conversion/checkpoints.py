@@ -1,5 +1,5 @@
-"""Reads the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every tensor
-must be used."""
+"""Reading of the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every
+tensor must be used."""
 
 import argparse
 import re
@@ -25,7 +25,7 @@ from ..runtime.model_folder import make
 PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
-# Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of
+# These weights do not affect the output: heads of other aggregations, BERT's pooler, and a list of
 # positions.
 UNUSED = re.compile(
     r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
@@ -39,8 +39,8 @@ PLAIN: list[Any] = [
     (scalar, "numpy.core.multiarray.scalar"),
     (scalar, "numpy._core.multiarray.scalar"),
 ]
-"""Types in published files beside tensors and containers: options, and scores as numpy scalars, by
-their names before numpy 2 and since."""
+"""Types in published files beside tensors and containers: options, and scores as numpy scalars,
+under their names before and since numpy 2."""
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
     ("model", "image-aggregation"): ("first",),
@@ -55,8 +55,8 @@ def read_published(path: Path) -> dict[str, Any]:
     """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of
     names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN).
 
-    Nothing in it is executed: torch's restricted unpickler takes tensors and plain types.
-    EncoderError for others.
+    Nothing in the file is executed: torch's restricted unpickler accepts tensors and plain types.
+    EncoderError for any other type.
     """
     if not path.is_file():
         raise EncoderError(
@@ -72,7 +72,7 @@ def read_published(path: Path) -> dict[str, Any]:
         torch.serialization.safe_globals(PLAIN),
         warnings.catch_warnings(),
     ):
-        # Unusual files raise errors beside warnings.
+        # Unusual files give warnings and errors.
         warnings.simplefilter("ignore")
         content = torch.load(path, map_location="cpu", weights_only=True)
     states = isinstance(content, dict) and content.get("model")
@@ -92,7 +92,7 @@ def read_published(path: Path) -> dict[str, Any]:
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
     """Return ``tern``, ``teran`` or ``vsrn``. EncoderError for another checkpoint.
 
-    Only TERAN has two separate last layers. One that shares them has TERN's tensors: its
+    Only TERAN has two separate last layers. A TERAN with shared last layers has TERN's tensors; its
     configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
@@ -112,8 +112,8 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
-    """Return the TERN or TERAN in a checkpoint from ``read_published``; its sizes, and whether its
-    last layers are shared, are read from the tensors.
+    """Return the TERN or TERAN in a checkpoint from ``read_published``. The tensors show its sizes,
+    and whether its last layers are shared.
 
     EncoderError for unsupported settings, and for missing or unused tensors.
     """
@@ -164,7 +164,7 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
 
 
 def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
-    """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen ones."""
+    """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen tensors."""
     expected = network.state_dict()
     both = state.keys() & expected.keys()
     # The first torch versions did not write counters of batches, and evaluation does not read them.
@@ -172,15 +172,15 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
     faults = {
         "missing": expected.keys() - state.keys() - counters,
         "left over": state.keys() - expected.keys(),
-        "of another shape than the rest asks for": {
+        "of a shape that does not fit the network": {
             name for name in both if state[name].shape != expected[name].shape
         },
     }
     for what, names in faults.items():
         if names:
             raise EncoderError(
-                f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint "
-                "whole?",
+                f"{len(names)} tensors are {what}, for example {min(names)}; fetch the whole "
+                "checkpoint",
             )
     network.load_state_dict(state)
 
@@ -188,7 +188,7 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
 def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     """Return the rows and columns of a matrix. EncoderError if it is missing."""
     if name not in state or state[name].ndim != 2:
-        raise EncoderError(f"the matrix {name} is missing; is the checkpoint whole?")
+        raise EncoderError(f"the matrix {name} is missing; fetch the whole checkpoint")
     rows, columns = state[name].shape
     return rows, columns
 
@@ -198,7 +198,7 @@ def _rows(state: Mapping[str, Tensor], name: str) -> int:
 
 
 def _count(state: Mapping[str, Tensor], start: str) -> int:
-    """Return the number of layers: tensor names are ``start``, the number of the layer, and a
+    """Return the number of layers, from tensor names: ``start``, the number of the layer, and a
     suffix."""
     suffixes = [name.removeprefix(start) for name in state if name.startswith(start)]
     return len({suffix.partition(".")[0] for suffix in suffixes})
@@ -208,7 +208,7 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     config = checkpoint.get("config")
     if not isinstance(config, dict):
         raise EncoderError(
-            "its entry 'config' is missing, without which a TERN is not told from a TERAN",
+            "its entry 'config' is missing, which distinguishes a TERN from a TERAN",
         )
     section = config.get(name)
     return section if isinstance(section, dict) else {}

@@ -41,9 +41,9 @@ def convert(
     ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or
-    JSON) for a VSRN. ``stop_list`` has the stop-words, one a line, of a TERAN that leaves them out,
-    which does not hold them. EncoderError, and nothing written, for files of the wrong kind or of
-    different models, and if the folder holds one.
+    JSON) for a VSRN. ``stop_list`` is a file of stop-words, one per line, for a TERAN that leaves
+    stop-words out: its checkpoint does not contain them. EncoderError, with nothing written, for
+    files of the wrong kind or of different models, and if the folder holds a model.
     """
     if (folder / "config.json").exists():
         raise EncoderError(
@@ -86,7 +86,7 @@ def convert(
             )
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))
     with sole_writer(folder):
-        # These files show that a folder holds a model, and how it was made.
+        # These files show that a folder holds a model, and how the model was made.
         for note in ("config.json", "training.json", "history.json"):
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
@@ -96,8 +96,8 @@ def convert(
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
-    """Kind and network of a checkpoint from ``read_published``. EncoderError says what does not
-    fit."""
+    """Return the kind and the network of a checkpoint from ``read_published``. EncoderError names
+    the part that does not fit."""
     kind = checkpoints.kind_of(checkpoint)
     if kind == "vsrn":
         return kind, vsrn_from_published(checkpoint)
@@ -105,8 +105,8 @@ def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
 
 
 def _word_pieces(path: Path, network: Network) -> WordPieces:
-    """Return the tokenizer of an uncased BERT, whose word-pieces and their ids, 0, 1, 2 ..., are in
-    a vocab.txt (one per line) or a tokenizer.json."""
+    """Return the tokenizer of an uncased BERT from a vocab.txt, with one word-piece per line, or a
+    tokenizer.json. The ids must be 0, 1, 2 ..."""
     config = network.txt_enc.bert_model.config
     with reading_model(
         lambda reason: (

@@ -19,7 +19,7 @@ from .checkpoints import load_whole, shape_of
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """Return the network of a published VSRN; sizes and variant are read from the tensors.
+    """Return the network of a published VSRN. The tensors show sizes and variant.
 
     EncoderError names a missing or unused tensor.
     """
@@ -46,7 +46,8 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     layers = [int(number) for name in state for number in re.findall(r"Rs_GCN_(\d+)", name)]
     config = VsrnConfig(region_dim, width, max(layers, default=0))
-    # The name of the data set does not decide: checkpoints older than the variant have it too.
+    # The name of the data set does not decide: checkpoints older than the variant have the same
+    # name.
     if any(name.startswith("img_enc.bn.") for name in state):
         config = replace(config, variant="f30k")
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
@@ -58,9 +59,9 @@ def read_vocabulary(path: Path) -> list[str]:
     """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary,
     or JSON.
 
-    JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is
-    executed: it may name only that class, which is replaced by an empty one. EncoderError names
-    anything else that a file requires.
+    JSON is a list of words, or an object with the entries of the class. Nothing in a pickle is
+    executed: it may name only the class Vocabulary, which an empty class replaces. EncoderError
+    names anything else that a file requires.
     """
     advice = (
         "fetch it again, or name the one that the checkpoint came with, for example "
@@ -87,7 +88,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None:
-    """EncoderError unless there is one word per row of the embedding of the network."""
+    """Raise EncoderError unless there is one word per row of the network's embedding."""
     rows = len(network.txt_enc.embed.weight)
     if len(words) != rows:
         raise EncoderError(
@@ -97,7 +98,7 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
 
 
 class _PickledVocabulary:
-    """The class of the authors, without its methods."""
+    """A stand-in for the authors' class, without methods."""
 
 
 class _VocabularyUnpickler(Unpickler):

@@ -1,1 +1,1 @@
-"""The networks of the encoders as torch modules; loading and running them is elsewhere."""
+"""The networks of the encoders as torch modules. Other folders load and run them."""

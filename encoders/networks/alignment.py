@@ -1,7 +1,7 @@
 """Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
 
-The scores pool A, the cosines of regions and words, with the cosines of special and padding rows
-set to 0:
+Each score pools A, the cosines of regions and words, in which special and padding rows have cosine
+0:
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)
@@ -29,15 +29,15 @@ def pool_cosines(
     word_mask: Tensor,
     pooling: str,
 ) -> Tensor:
-    """Alignment scores (images, sentences).
+    """Return alignment scores (images, sentences).
 
     ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true
-    for valid ones.
+    for valid rows.
     """
-    # Sums are taken in full precision.
+    # Sums have full precision.
     precise = torch.promote_types(regions.dtype, torch.float32)
     if pooling in ("mrsw", "mravgw"):
-        # There are no cells for masked words: they are most of the memory of training.
+        # Masked words get no cells, which would take most of the memory of training.
         real = regions * region_mask[..., None]
         cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
         best = cosines.max(dim=1).values.to(precise)

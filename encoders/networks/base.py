@@ -16,21 +16,21 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Outputs: ``vectors`` (B, dim) of unit rows; ``sets`` (B, rows, dim), undefined beyond the
-    length of an item."""
+    """Outputs of a network: ``vectors`` (B, dim) with unit rows; ``sets`` (B, rows, dim), undefined
+    beyond the length of an item."""
 
     vectors: Tensor
     sets: Tensor
 
 
 class Network(nn.Module):
-    """Base of the networks, made from a configuration of sizes and of the text tower (see
-    ``text_towers.build``).
+    """The base of the networks. A network is made from a configuration of its sizes and of its text
+    tower (see ``text_towers.build``).
 
     A derived class names its configuration class and the special rows of its sets:
-    ``region_margins`` and ``word_margins`` are their numbers before and after the regions and
-    words. ``reads_boxes`` says whether its vectors depend on where regions are. ``dim`` is the
-    width of the common space.
+    ``region_margins`` and ``word_margins`` are the numbers of special rows before and after the
+    regions and words. ``reads_boxes`` says whether its vectors depend on where regions are. ``dim``
+    is the width of the common space.
     """
 
     Config: ClassVar[type]
@@ -63,27 +63,27 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
-        """hidden (B, L, h), the output of the text tower, lengths (B,)."""
+        """Encode hidden (B, L, h), the output of the text tower, with lengths (B,)."""
         raise NotImplementedError
 
     def texts(self, ids: Tensor, lengths: Tensor) -> Encodings:
-        """Encode ids (B, L), special ones included, lengths (B,)."""
+        """Encode ids (B, L), including special ids, with lengths (B,)."""
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
-        """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are
-        regions."""
+        """Return a mask (B, rows) of the regions among the rows of sets, for pictures with
+        ``lengths`` regions."""
         before, _ = self.region_margins
         return row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return boolean (B, L): which rows of the sets of texts are words."""
+        """Return a mask (B, L) of the words among the rows of the sets of texts."""
         before, behind = self.word_margins
         return row_mask(before, lengths - behind, ids.shape[1])
 
 
 def row_mask(start: int, stop: Tensor, size: int) -> Tensor:
-    """Return boolean (B, size), true from ``start`` up to ``stop`` (B,) of each row."""
+    """Return a mask (B, size), true from ``start`` up to ``stop`` (B,) in each row."""
     places = torch.arange(size, device=stop.device)[None, :]
     return (places >= start) & (places < stop[:, None])
 
@@ -93,20 +93,21 @@ def one_of(
     value: str,
     known: Collection[str],
 ) -> None:
-    """EncoderError unless ``value`` is one of ``known``."""
+    """Raise EncoderError unless ``value`` is one of ``known``."""
     if value not in known:
         raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def signed_power(features: Tensor, power: float) -> Tensor:
-    """|x| ** power with the sign of x."""
+    """Return |x| ** power with the sign of x."""
     if power == 1:
         return features
     return features.sign() * features.abs().pow(power)
 
 
 def pad_regions(regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return features (B, n, d), boxes (B, n, 4), lengths (B,), zero-padded to the longest."""
+    """Return features (B, n, d), boxes (B, n, 4) and lengths (B,), zero-padded to the longest
+    set."""
     features = [torch.from_numpy(np.asarray(each.features)) for each in regions]
     boxes = [torch.from_numpy(np.asarray(each.boxes)) for each in regions]
     return (

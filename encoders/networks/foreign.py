@@ -1,4 +1,4 @@
-"""Models that others made: what their libraries raise for damaged or forged files."""
+"""Untrusted models: errors of their libraries for damaged or forged files."""
 
 import logging
 import re
@@ -12,10 +12,11 @@ from boc.errors import BocError, EncoderError, check_system
 
 @contextmanager
 def reading_model(message: Callable[[str], str]) -> Iterator[None]:
-    """Turn any error of a library into an EncoderError with the ``message`` for one line of it.
+    """Turn any error of a library into an EncoderError, with the ``message`` for one line of the
+    error.
 
-    Their own checks are many, and no class is common to what they raise: tokenizers raises
-    Exception itself. The line names what a hostile file tries to call.
+    Libraries make many checks, and their errors have no common class: tokenizers raises Exception
+    itself. For a hostile file, the line names the function that the file tries to call.
     """
     try:
         yield
@@ -31,7 +32,7 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
                 "was run"
             )
         elif "weights_only" in line:
-            # Torch gives the advice to read the file unsafely.
+            # Torch's own message advises to read the file unsafely.
             line = "no file of torch's tensors"
         elif line.endswith(":"):
             line = " ".join([line, *more[:1]])[:200]
@@ -40,8 +41,8 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Read tensors by name, on the CPU, from safetensors or a file of torch; no code of it is
-    run."""
+    """Read tensors by name, on the CPU, from a file of safetensors or of torch. No code in the file
+    is run."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -58,8 +59,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the library of transformers, whose warnings are about values that are checked here,
-    or intended."""
+    """Silence the transformers library, whose warnings concern values that boc checks or
+    intends."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

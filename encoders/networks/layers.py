@@ -1,4 +1,4 @@
-"""Layers that several networks use."""
+"""Layers shared by several networks."""
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,11 @@ def transformer(
     layers: int,
     dropout: float,
 ) -> nn.Module:
-    """Stack of post-norm transformer layers with ReLU, batch first, no final norm. 0 layers leave
-    rows as they are.
+    """Return a stack of post-norm transformer layers with ReLU, batch first, without a final norm.
+    0 layers do not change rows.
 
-    Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend
-    on the mode.
+    Nested tensors are disabled, because their fast path writes zeros on padding, and the output
+    would depend on the mode.
     """
     if not layers:
         return _NoLayers()
@@ -35,5 +35,5 @@ class _NoLayers(nn.Module):
 
 
 def padding_mask(lengths: Tensor, size: int) -> Tensor:
-    """Return boolean (B, size), true beyond the length of each row."""
+    """Return a mask (B, size), true beyond the length of each row."""
     return torch.arange(size, device=lengths.device)[None, :] >= lengths[:, None]

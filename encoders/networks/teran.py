@@ -16,18 +16,22 @@ from .tern import Tern, TernConfig
 
 @dataclass(frozen=True)
 class TeranConfig(TernConfig):
-    """Sizes as of TERN, and what TERAN may differ in.
+    """The sizes of TERN, and the options of TERAN.
 
     Attributes
     ----------
-    shared : whether pictures and sentences have the same last layers (section 8.1; the published
-    default is no) last_word : whether the last word-piece before [SEP], most often the full stop,
-    is a word of the alignment; the
-        published network drops it
-    stop_words : whether frequent words without a meaning of their own take part in the alignment
-    (section 8.3) vector : what the global vector is: ``mean``, the mean over the regions or words
-    that take part in the alignment;
-        or ``first``, the special row as in the authors' code, which alignment alone does not train
+    shared : bool
+        Whether pictures and sentences have the same last layers (section 8.1). The published
+        default is no.
+    last_word : bool
+        Whether the last word-piece before [SEP], most often the full stop, takes part in the
+        alignment. The published network drops it.
+    stop_words : bool
+        Whether frequent words without content take part in the alignment (section 8.3).
+    vector : {"mean", "gathered", "first"}
+        The global vector: ``mean``, the mean over the regions or words in the alignment;
+        ``gathered``, their mean with learned weights; or ``first``, the special row as in the
+        authors' code, which alignment alone does not train.
     """
 
     shared: bool = False
@@ -41,7 +45,7 @@ class TeranConfig(TernConfig):
 
 
 class Teran(Tern):
-    """TERN with last layers of its own for each side, and sets of unit rows that are aligned with
+    """A TERN with separate last layers for each side, and sets of unit rows that are aligned with
     each other.
 
     When not shared, ``transformer_encoder_1`` reads sentences and ``transformer_encoder_2``
@@ -88,13 +92,13 @@ class Teran(Tern):
         return self._pool(encoded, mask, "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Mark words as networks do; without stop-words the last piece that remains goes, as in the
-        authors' code."""
+        """Return a mask of the words. Without stop-words, the last remaining piece is left out, as
+        in the authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
         mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
-        # The number of words from a place to the end, (B, L).
+        # This is the number of words from each place to the end, (B, L).
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
 
@@ -108,8 +112,8 @@ class Teran(Tern):
         mask: Tensor,
         gather: str,
     ) -> Encodings:
-        """Return the mean over masked rows instead of the first row, if so configured and there are
-        any."""
+        """Return the mean over masked rows instead of the first row, if the configuration says so
+        and an item has such rows."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

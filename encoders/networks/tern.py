@@ -20,18 +20,18 @@ BOX_CODE = 5  # x1, y1, x2, y2, area
 
 @dataclass(frozen=True)
 class TernConfig:
-    """Sizes of the network; the defaults are the published ones.
+    """The sizes of the network; the defaults are the published sizes.
 
     ``region_dim`` is the width of a region's feature, ``visual_width`` the width of the visual
-    transformer, ``joint_width`` the width of the common space. The text tower has sizes of its own.
-    Features are raised to ``region_power`` before all else, their signs kept: 1 is the published
-    network, 0.5 evens out the activations of rectified convolutions. If ``scaled``, they are then
-    centred and scaled, each by its mean and deviation over the training pictures, so that numbers
-    of several sources, such as shapes and colours, have equal weight. ``box_weight`` is the factor
-    of a region's box code beside its features, of which there are hundreds: 1 is the published
-    network, 8 makes scaled features tell where they are. ``residual`` is the weight of a concept's
-    own row, before the last layers, beside the row that these make of it in its context, both
-    scaled to one length: 0 is the published network, whose rows may become equal.
+    transformer, ``joint_width`` the width of the common space. The text tower has its own sizes.
+    First, features are raised to ``region_power`` with their signs kept: 1 is the published
+    network, 0.5 evens out the activations of rectified convolutions. If ``scaled``, each feature is
+    then centred and scaled by its mean and deviation over the training pictures, so that features
+    of different sources, such as shapes and colours, have equal weight. ``box_weight`` is the
+    factor of a region's box code beside its hundreds of features: 1 is the published network, 8
+    lets scaled features tell where they are. ``residual`` is the weight of a concept's row before
+    the last layers, beside its row after them, both scaled to one length: 0 is the published
+    network, whose rows may become equal.
     """
 
     region_dim: int = 2048
@@ -59,8 +59,8 @@ class _BoxFusion(nn.Module):
     """Concatenate a region's feature and its box code, and process both (TERN, eq. 2 and
     "concat-and-process").
 
-    The code is x1/W, y1/H, x2/W, y2/H and the area; the paper's eq. 2 divides otherwise, its code
-    and this one do so.
+    The code is x1/W, y1/H, x2/W, y2/H and the area, as in the authors' code; the paper's eq. 2
+    divides otherwise.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _TernImageTower(nn.Module):
 
 
 class Tern(Network):
-    """Transformer encoders over regions and over words, the last layers shared by both.
+    """Transformer encoders over regions and over words, with shared last layers.
 
     Sets are not normalised. Row 0 is I-CLS or [CLS], whose direction is the global vector.
     """
@@ -142,7 +142,7 @@ class Tern(Network):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Put an all-zero row before the regions: I-CLS, which gathers the picture."""
+        """Encode pictures, with a zero row before the regions: I-CLS, which gathers the picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation

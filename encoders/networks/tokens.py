@@ -18,7 +18,7 @@ from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-# Ids per text, where the network itself has no limit.
+# The limit of ids per text, if the network has no limit.
 LIMIT = 512
 
 # Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ?
@@ -30,8 +30,8 @@ _SENTENCE_END = re.compile(
 
 
 def tokenize(text: str) -> list[str]:
-    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, except at rare
-    sentence ends.
+    """Return the Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` does except at
+    rare sentence ends.
 
     EncoderError without nltk.
     """
@@ -44,8 +44,8 @@ def tokenize(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and
-    <unk>.
+    """A vocabulary: ``words[i]`` is the word of id i. The first four words are <pad>, <start>,
+    <end> and <unk>.
 
     EncoderError for a vocabulary that begins differently or names a word twice.
     """
@@ -73,8 +73,8 @@ class Vocabulary:
         captions: Iterable[str],
         min_count: int = 4,
     ) -> Vocabulary:
-        """Learn the words that occur ``min_count`` times in captions, most frequent first, ties
-        alphabetical."""
+        """Learn the words that occur at least ``min_count`` times in captions, most frequent first,
+        ties alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
@@ -88,7 +88,7 @@ class Vocabulary:
         return frozenset(self.words[len(SPECIALS) :])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
+        """Return <start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
         start, end, unknown = range(1, 4)
         rows = []
         for text in texts:
@@ -101,17 +101,17 @@ class Vocabulary:
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
-        """JSON for ``read_tokens``."""
+        """Return JSON for ``read_tokens``."""
         content = {"kind": "words", "words": self.words, "limit": self.limit}
         return json.dumps(content, ensure_ascii=False)
 
 
 class Tokens(Protocol):
-    """A tokenizer: texts as ids, special ids first and last, 0 for padding."""
+    """A tokenizer of texts: ids with special ids first and last, and 0 for padding."""
 
     @property
     def size(self) -> int:
-        """Number of different ids."""
+        """The number of different ids."""
 
     @property
     def vocabulary(self) -> frozenset[str]:
@@ -124,11 +124,11 @@ class Tokens(Protocol):
         """Return the tokens of the ids as readable strings."""
 
     def dump(self) -> str:
-        """JSON from which ``read_tokens`` restores the tokenizer."""
+        """Return JSON from which ``read_tokens`` restores the tokenizer."""
 
 
 class WordPieces:
-    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
+    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit`` ids."""
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
         self._tokenizer = tokenizer
@@ -165,7 +165,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         if not is_words(tokens["words"]):
             raise ValueError(f"{path} holds no vocabulary")
         return Vocabulary(tokens["words"], int(tokens["limit"]))
-    # The library's own error would have no class.
+    # The library's own error has no class.
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
         raise ValueError(f"{path} holds no tokenizer")
     limit = text.get("max_position_embeddings", LIMIT)
@@ -173,11 +173,11 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
 
 
 def whole_words(tokenizer: Tokenizer) -> frozenset[str]:
-    """Return the words that are one token of a tokenizer, in lower case, without the marks of its
-    kind."""
+    """Return the words that are one token of a tokenizer, in lower case, without its marks of word
+    ends or starts."""
     tokens = tokenizer.get_vocab()
     mark = ""
-    # The first mark is at the end of a word, the others are at the beginning.
+    # The first mark stands at the end of a word, the other marks stand at the beginning.
     for known in ("</w>", "\u2581", "\u0120"):
         if sum(known in token for token in tokens) > len(tokens) / 20:
             mark = known
@@ -193,8 +193,8 @@ def is_words(value: Any) -> bool:
 
 @cache
 def _treebank() -> Any:
-    # Importing a part of nltk imports all of it, which takes seconds, so it is imported with the
-    # first text.
+    # Importing a part of nltk imports all of nltk, which takes seconds, so the first text triggers
+    # the import.
     with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
     return NLTKWordTokenizer()

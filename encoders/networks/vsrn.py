@@ -1,4 +1,4 @@
-"""VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019): the network.
+"""The network of VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019).
 
 Module names follow the published checkpoints, so that their tensors load by name.
 """
@@ -23,21 +23,22 @@ AXES = {"regions": 1, "row": 2}
 
 @dataclass(frozen=True)
 class VsrnConfig:
-    """Sizes and choices of the network; the defaults are the published ones.
+    """The sizes and choices of the network; the defaults are the published values.
 
     ``region_dim`` is the width of a region's feature, ``width`` the width of the regions inside the
     network and of the common space. ``variant`` is ``coco``, or ``f30k``: without the norm before
-    reasoning, with a batch normalisation of the picture's state. ``norm_axis`` is the axis along
-    which region features are normalised: ``regions``, each channel over the regions of a picture,
-    as in the published models; or ``row``, each region, which its authors call more sensible.
-    Features are first raised to ``region_power``, keeping their signs.
+    reasoning, with a batch normalisation of the picture's state. ``norm_axis`` is the axis of the
+    normalisation of region features: ``regions`` normalises each channel over the regions of a
+    picture, as in the published models; ``row`` normalises each region, which the authors call more
+    sensible. Features are first raised to ``region_power``, keeping their signs.
 
-    The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the
-    regions: ``gru``, the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same
-    of the words; with ``mean`` a linear map stands in the place of the GRU. ``region_order`` is the
-    order in which the GRU reads the regions: the order of the ``source``, which is by confidence in
-    detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn for each picture
-    and step in training, and always the same for pictures of as many regions afterwards.
+    The other options are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one
+    vector of the regions: ``gru``, the last state of the GRU over the regions, or ``mean``.
+    ``text_pooling`` does the same for the words; with ``mean`` a linear map replaces the GRU.
+    ``region_order`` is the order in which the GRU reads the regions: the order of the ``source``,
+    which is by confidence in detectors; ``reversed``; ``size``, the largest box first; or
+    ``random``, drawn for each picture and step in training, and after training fixed for each
+    number of regions.
     """
 
     region_dim: int = 2048
@@ -85,12 +86,12 @@ class Residual(nn.Sequential):
 
 
 class Reasoning(nn.Module):
-    """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3;
-    VSRN++, eq. 2, 3, 9).
+    """Relationship reasoning: the other rows are added to each row, weighted by affinity (VSRN, eq.
+    2-3; VSRN++, eq. 2, 3, 9).
 
-    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps
-    have no bias, there is no batch normalisation, and R is "row-wise normalised"; the authors' code
-    and this one do as above.
+    The output is v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows, as in the
+    authors' code. In the papers the maps have no bias, there is no batch normalisation, and R is
+    "row-wise normalised".
     """
 
     def __init__(self, width: int) -> None:
@@ -103,7 +104,7 @@ class Reasoning(nn.Module):
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
         """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n,
         width)."""
-        # R (B, n, n): the weight in row i of what row j gives.
+        # R (B, n, n) has the weights of rows j in rows i.
         affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
         affinity = affinity / real.sum(dim=1)[:, None, None]
         gathered = affinity @ (self.g(rows) * real[..., None])
@@ -112,9 +113,10 @@ class Reasoning(nn.Module):
 
 
 class _VsrnImageTower(nn.Module):
-    """Maps regions to the state of the picture and the relationship-enhanced regions V*.
+    """A tower that maps regions to the state of the picture and the relationship-enhanced regions
+    V*.
 
-    ``location``, if not None, is a module of (rows, boxes, real) whose result is combined into V*.
+    ``location`` is None, or a module of (rows, boxes, real) whose result is combined into V*.
     """
 
     def __init__(self, config: VsrnConfig) -> None:
@@ -178,7 +180,7 @@ class _VsrnImageTower(nn.Module):
                 device=boxes.device,
             )
         else:
-            # The first numbers that numpy draws do not depend on how many are drawn.
+            # The first numbers that numpy draws do not depend on the number of draws.
             drawn = np.random.default_rng(0).random(count)
             keys = torch.from_numpy(drawn).to(boxes)
         keys = keys.expand(real.shape)
@@ -191,13 +193,13 @@ class _VsrnImageTower(nn.Module):
 
 
 class Vsrn(Network):
-    """Maps pictures and sentences into one space: reasoning over regions, and a GRU over regions
-    and over words.
+    """A network that maps pictures and sentences into one space, by reasoning over regions, and a
+    GRU over regions and over words.
 
     Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU
     after each word, <start> and <end> included. Pictures may have any number of regions:
-    computations along the regions of a picture or a batch use the real ones only. With equal
-    numbers they are those of the published models.
+    computations along the regions of a picture or a batch use real regions only. With equal numbers
+    of regions they equal the computations of the published models.
     """
 
     Config = VsrnConfig
@@ -225,7 +227,7 @@ class Vsrn(Network):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Treat a picture without regions as one region with a zero feature."""
+        """Encode pictures; a picture without regions counts as one region with a zero feature."""
         if not features.shape[1]:
             features = nn.functional.pad(features, (0, 0, 0, 1))
             boxes = nn.functional.pad(boxes, (0, 0, 0, 1))
@@ -266,7 +268,7 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a
-    forward GRU."""
+    """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward
+    GRU never reads."""
     items = torch.arange(len(states), device=states.device)
     return states[items, lengths - 1]

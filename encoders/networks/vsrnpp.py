@@ -1,8 +1,7 @@
-"""VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words, over a frozen
-BERT; the network.
+"""The network of VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words,
+over a frozen BERT.
 
-There is no published code. Of what the paper leaves open, ``VsrnPlusPlusConfig`` says what was
-chosen.
+There is no published code. ``VsrnPlusPlusConfig`` describes the choices that the paper leaves open.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 
 @dataclass(frozen=True)
 class VsrnPlusPlusConfig(VsrnConfig):
-    """VsrnConfig with the choices of location and word reasoning. Sizes follow the paper.
+    """The configuration of VSRN with the choices of location and word reasoning. Sizes follow the
+    paper.
 
-    ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no
-    axis. ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the
-    distance and angle between the centres of regions, as fractions of the picture, with diagonal
+    ``norm_axis`` is ``row``: the paper prints "L2 normalization" of region features without an
+    axis. ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the distance
+    and angle between the centres of regions, as fractions of the picture, with diagonal
     covariances, as in MoNet, which the paper follows. It reads the regions before reasoning; a
     region is its own neighbour, and the weights of its neighbours sum to one. Location and word
     reasoning have a batch normalisation, as region reasoning has. [CLS] and [SEP] take part in word
-    reasoning and in the GRU. Without ``word_reasoning`` the GRU reads the words as the text tower
-    gives them.
+    reasoning and in the GRU. Without ``word_reasoning`` the GRU reads the output of the text tower.
     """
 
     norm_axis: str = "row"
@@ -57,9 +56,10 @@ class Kernels(nn.Module):
         """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last
         axis) for region i.
 
-        They are zero if j is padding.
+        The weights are zero if j is padding.
         """
-        # Differences of the polar coordinates from the means, (B, i, j, M), the angle in [-pi, pi].
+        # These are the differences of the polar coordinates from the means, (B, i, j, M), with the
+        # angle in [-pi, pi].
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
@@ -71,8 +71,8 @@ class Kernels(nn.Module):
 
 
 class LocationReasoning(nn.Module):
-    """v_i + W_r [W_m sum_j kappa_m(p(i, j)) v_j], concatenated over the kernels m (VSRN++, eq. 4),
-    with W_r followed by a batch normalisation as in ``Reasoning``."""
+    """Location reasoning (VSRN++, eq. 4): v_i + W_r [W_m sum_j kappa_m(p(i, j)) v_j], concatenated
+    over the kernels m. A batch normalisation follows W_r, as in ``Reasoning``."""
 
     def __init__(self, config: VsrnPlusPlusConfig) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class LocationReasoning(nn.Module):
         boxes: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more
-        -> (B, n, width)."""
+        """Reason about rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, at least one true
+        per row -> (B, n, width)."""
         weights = self.kernels(boxes, real)
         # W_m before the sum over j is one product for all kernels; the sum is linear.
         mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1))
@@ -102,8 +102,8 @@ class LocationReasoning(nn.Module):
 
 
 class VsrnPlusPlus(Vsrn):
-    """VSRN with location reasoning over regions, and reasoning over words (hidden states of a BERT)
-    before the GRU.
+    """A VSRN with location reasoning over regions, and reasoning over words (hidden states of a
+    BERT) before the GRU.
 
     Sets are as in ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
     """

@@ -14,14 +14,14 @@ KINDS = {
     "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
     "scan": ("precomputed", "ScanRegions", "DIR", "encoders"),
 }
-"""Kind -> its module, its function or class ``(argument) -> RegionSource``, its argument, and the
-extra with its packages."""
+"""The sources by kind: the module, its function or class ``(argument) -> RegionSource``, its
+argument, and the extra with its packages."""
 
 
 def load(spec: str, network: Path | None = None) -> RegionSource:
-    """Load the region source ``KIND`` or ``KIND:ARGUMENT``; ``network`` is the file that its
-    ``save_onnx`` has written, from which it is loaded without torch. EncoderError for an unknown
-    kind or a missing package."""
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``. ``network`` is a file written by its
+    ``save_onnx``, from which the source is loaded without torch. EncoderError for an unknown kind
+    or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")

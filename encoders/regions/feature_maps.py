@@ -21,15 +21,14 @@ from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
 from ._shared import Floats, cell_boxes, parse_spec, write_spec
 
-# Metadata of a network that was exported: the SHA-256 of the weights that it was made from.
+# The metadata of an exported network has the SHA-256 of its weights.
 WEIGHTS = "weights"
 FORM = (
     "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and "
     "gives one map float32 "
     "(B, C, rows, columns)"
 )
-# A JPEG is decoded at no fewer pixels than this many times what the network reads, in width and
-# height.
+# A JPEG is decoded to at least this multiple of the width and height that the network reads.
 SPARE = 2
 
 
@@ -42,8 +41,8 @@ class FeatureMapOptions:
     cells : int
         Side of the grid of regions, to which the map is averaged; 0 for the size of the map.
     crops : int
-        k for k x k more regions: overlapping parts of 2 / (k + 1) of width and height, each encoded
-        separately at the full side and averaged.
+        k, for k x k further regions: overlapping parts of 2 / (k + 1) of width and height, each
+        encoded separately at the full side and averaged.
     """
 
     cells: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -52,15 +51,15 @@ class FeatureMapOptions:
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
     """Return the source ``FILE?...`` of a network that reads float32 pixels (B, 3, S, S) in [0,
-    255], S fixed, and gives a map (B, C, rows, columns). ``network`` is its file where it was
-    moved. EncoderError for another network."""
+    255], S fixed, and gives a map (B, C, rows, columns). ``network`` is the file of the network if
+    it has moved. EncoderError for another network."""
     name, options = parse_spec(argument, FeatureMapOptions)
     path = (network or Path(name)).resolve()
     return MapRegions(read_network(path), "onnx", str(path), options)
 
 
 def read_network(path: Path) -> bytes:
-    """Return the bytes of a network. EncoderError if there is no such file."""
+    """Return the bytes of a network. EncoderError if the file is missing."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -71,10 +70,10 @@ def read_network(path: Path) -> bytes:
 
 
 class MapRegions:
-    """The cells of a feature map, row by row, and behind them the crops.
+    """A source of the cells of a feature map, row by row, followed by the crops.
 
-    The picture is resized to a square without keeping its aspect. A copy in another process runs on
-    one thread.
+    The picture is resized to a square without keeping its aspect. A copy of the source in another
+    process runs on one thread.
     """
 
     def __init__(
@@ -100,8 +99,8 @@ class MapRegions:
         else:
             weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
             source = f"{name} {weights}"
-        # The version of the features, and all options that there were once, so that old models find
-        # their source again.
+        # The text names the version of the features, and all former options, so that old models
+        # find their source again.
         decides = (
             f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
             f"crops={options.crops}, whole=0, colours=0)"
@@ -131,7 +130,7 @@ class MapRegions:
         return MapRegions, (*self._made_of, 1)
 
     def save_onnx(self, path: Path) -> None:
-        """Write the network, so that ``encoders.regions.load`` with it finds this source without
+        """Write the network, from which ``encoders.regions.load`` makes this source without
         torch."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])

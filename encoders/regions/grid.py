@@ -15,7 +15,7 @@ from boc.types import Identity, ImageRef, Regions
 
 from ._shared import Floats, cell_boxes
 
-# Cells per side, parts per side of a cell, pixels per side of a part.
+# These are cells per side, parts per side of a cell, and pixels per side of a part.
 LEVELS = (6, 3, 1)
 PARTS = 3
 PIXELS = 8
@@ -37,10 +37,11 @@ def load(argument: str) -> GridRegions:
 
 
 class GridRegions:
-    """46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each scaled to 24 x
-    24 pixels.
+    """A source of 46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each
+    scaled to 24 x 24 pixels.
 
-    A cell gives a histogram of oriented gradients and the mean Lab colour of its 3 x 3 parts.
+    The features of a cell are histograms of oriented gradients and the mean Lab colours of its 3 x
+    3 parts.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ def _describe(picture: Image.Image, side: int) -> Floats:
     size = parts * PIXELS
     resized = picture.resize((size, size), Image.Resampling.BOX)
     pixels = np.asarray(resized, np.float32) / np.float32(255)
-    # Of unit length, clipped, and of unit length again: "L2-Hys".
+    # Histograms are scaled to unit length, clipped, and scaled again: "L2-Hys".
     edges = _unit(_of_cells(_histograms(pixels), side))
     edges = _unit(np.minimum(edges, 0.2))
     colours = rgb_to_lab(pixels).reshape(parts, PIXELS, parts, PIXELS, 3)
@@ -78,10 +79,10 @@ def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
 
 
 def _histograms(pixels: Floats) -> NDArray[np.float64]:
-    """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel,
-    by orientation.
+    """Return the oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes,
+    per pixel, by orientation.
 
-    As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is taken from the channel where it is
+    As in Dalal and Triggs, CVPR 2005, the gradient of a pixel comes from the channel where it is
     largest.
     """
     rows = np.zeros_like(pixels)
@@ -89,7 +90,7 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
-    # The strongest channel of each pixel, (height, width).
+    # This is the strongest channel of each pixel, (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
         np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)

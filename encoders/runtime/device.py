@@ -1,5 +1,5 @@
-"""The device that networks run on. Torch, which takes seconds to import, is imported where it is
-asked."""
+"""The device of networks. Torch takes seconds to import, so only functions that need it import
+it."""
 
 import ctypes
 from importlib import import_module
@@ -11,13 +11,13 @@ from boc.types import Runtime
 
 
 def runs_onnx(runtime: Runtime) -> bool:
-    """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
+    """Return whether networks in ONNX, where they exist, meet the requests in ``runtime``."""
     return runtime.device in ("auto", "cpu") and runtime.precision == "float32"
 
 
 def import_for_torch(name: str) -> ModuleType:
-    """Import a module of this folder that needs torch. EncoderError says how to get
-    missing packages."""
+    """Import a module of the folder that needs torch. EncoderError says how to get missing
+    packages."""
     with needing(
         "this model has no networks in ONNX that are usable here, and torch",
         "encoders",
@@ -39,8 +39,8 @@ def has_cuda() -> bool:
 
 
 def pick(device: str) -> str:
-    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a
-    missing device."""
+    """Return ``cpu`` or ``cuda``; ``auto`` means CUDA if CUDA works. EncoderError for another name
+    or a missing device."""
     import torch
 
     if device == "auto":
@@ -53,8 +53,8 @@ def pick(device: str) -> str:
 
 
 def fast_bfloat16(device: str) -> bool:
-    """Return whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and
-    CPUs with AMX."""
+    """Return whether matrix products in bfloat16 are much faster than in float32, as on CUDA cards
+    and on CPUs with AMX."""
     import torch
 
     if device == "cuda":

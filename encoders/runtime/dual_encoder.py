@@ -14,10 +14,10 @@ Encoded = tuple[NDArray[np.float32], Ragged]
 
 
 class DualEncoder:
-    """What encoders with two networks have in common.
+    """The common part of encoders with two networks.
 
-    ``open_preparer`` is called with the first picture. ``tokens`` has the ``vocabulary``: the words
-    that have an id of their own.
+    The first picture triggers ``open_preparer``. ``tokens`` has the ``vocabulary``: the words with
+    their own id.
     """
 
     def __init__(

@@ -17,7 +17,8 @@ from boc.types import ImageRef
 
 from ..networks.tokens import whole_words
 
-# The largest ratio of the long to the short side: resizing the short side enlarges the long one.
+# The largest ratio of the long to the short side: resizing the short side also enlarges the long
+# side.
 THINNEST = 100
 
 Inputs = Mapping[str, NDArray[Any]]
@@ -25,7 +26,8 @@ Inputs = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares pictures with an image processor of transformers, or a ``PixelForm``."""
+    """A function that prepares pictures with an image processor of transformers, or a
+    ``PixelForm``."""
 
     processor: Any
 
@@ -40,8 +42,8 @@ class Preparer:
         return self.inputs(picture)
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        """Return the arrays that a network reads of a picture, by name."""
-        # The rows of a picture with one or three rows could be mistaken for channels.
+        """Return the input arrays of a network for a picture, by name."""
+        # A processor could mistake one or three rows of a picture for channels.
         arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
 
@@ -49,7 +51,7 @@ class Preparer:
 @dataclass(frozen=True)
 class PixelForm:
     """Resizing, cropping and scaling of pictures with Pillow, by the settings of the image
-    processors of CLIP and SigLIP, which it stands for where transformers is not imported.
+    processors of CLIP and SigLIP. It replaces these processors where transformers is not imported.
 
     ``size`` is the shorter side, or height and width; ``resample`` a filter of Pillow.
     """
@@ -64,7 +66,8 @@ class PixelForm:
     image_std: Sequence[float]
 
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
-        """Return the pixels (3, height, width) of a picture in RGB, as processors do."""
+        """Return the pixels (3, height, width) of a picture in RGB, in the form of a processor's
+        result."""
         if self.do_resize:
             if shortest := self.size.get("shortest_edge"):
                 width, height = (int(shortest * side / min(picture.size)) for side in picture.size)
@@ -86,7 +89,8 @@ class PixelForm:
 
 @dataclass(frozen=True)
 class TextForm:
-    """How sentences become ids: at most ``limit`` of a tokenizer, ``pad`` beyond the end of a text.
+    """The conversion of sentences to ids: at most ``limit`` ids of a tokenizer, with ``pad`` beyond
+    the end of a text.
 
     With ``full`` each text has ``limit`` ids, padding before it if ``left``.
     """
@@ -102,14 +106,14 @@ class TextForm:
         return whole_words(self.tokenizer)
 
     def encode(self, texts: Sequence[str]) -> list[Encoding]:
-        """Return the ids of each text, special ones included, with their positions in the text."""
+        """Return the ids of each text, including special ids, with their positions in the text."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.limit)
         encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
         return encodings
 
     def arrays(self, batch: Sequence[Encoding]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return padded ids (B, L), and which of them are not padding."""
+        """Return padded ids (B, L), and a mask of the ids that are not padding."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
         ids = np.full(
             (len(batch), width),

@@ -31,7 +31,7 @@ WORKS = (
 class DualNetwork:
     """The two towers of a model, on a device, with the forms of their inputs.
 
-    ``form`` says how sentences become ids, ``preparer`` how pictures become pixels, ``dim`` is the
+    ``form`` converts sentences to ids, ``preparer`` converts pictures to pixels, ``dim`` is the
     width of the joint space. ValueError if the towers do not belong together.
     """
 
@@ -106,7 +106,7 @@ class DualNetwork:
 
     def _form(self, tokenizer: Any) -> TextForm:
         backend = tokenizer.backend_tokenizer
-        # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
+        # SigLIP was trained with lower-case texts of full length, and reads the padding.
         config = self.model.config.text_config
         full = config.model_type.startswith("siglip")
         if full:
@@ -129,7 +129,7 @@ def read_model(
     folder: Path,
     runtime: Runtime,
 ) -> DualNetwork:
-    """Read the model in a folder. EncoderError for one that cannot be used."""
+    """Read the model in a folder. EncoderError for an unusable model."""
     again = f"get it again, or take one of {WORKS}"
     unusable = f"{name}: no dual encoder that can be used"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
@@ -161,7 +161,7 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
         local_files_only=True,
         trust_remote_code=False,
     )
-    # Pillow resizes as the models' authors did; torchvision, the default where it is installed,
-    # differs a little.
+    # Pillow resizes as the models' authors did. An installed torchvision would be the default, but
+    # resizes a little differently.
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     return model, tokenizer, processor

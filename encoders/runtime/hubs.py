@@ -1,20 +1,20 @@
-"""Correction of hubs: items that are near to every query.
+"""Correction of hubs, which are items near to every query.
 
-The offset of an item is the mean of the highest scores that a bank of queries gives it, queries of
-training that are not its own: captions for a picture, pictures for a sentence. A share of it, the
-strength, is subtracted from each score of the item (querybank normalisation: Bogolin et al., Cross
-Modal Retrieval with Querybank Normalisation, CVPR 2022).
+The offset of an item is the mean of the highest scores that it gets from a bank of queries, which
+are training queries of other items: captions for a picture, pictures for a sentence. A share of it,
+the strength, is subtracted from each score of the item (querybank normalisation: Bogolin et al.,
+Cross Modal Retrieval with Querybank Normalisation, CVPR 2022).
 
-Nothing that compares vectors needs to know: four components behind the components of the encoder
-make it a part of the dot product. With offsets o less their mean, strengths included, and s * s the
-largest,
+Code that compares vectors needs no change: four additional components after the components of the
+encoder make the offset a part of the dot product. With offsets o less their mean, strengths
+included, and s * s the largest,
 
     sentence  [t, s, -o / s, p, 0] / n        picture  [x, -o / s, s, 0, p] / n
 
 have the product (t.x - o of the picture - o of the sentence) / (n * n). The offset of the query is
-the same for all items. p makes all vectors as long, so that two pictures compare as before. A
-sentence of one or two words has 0 in the place of s: it is nearer to names of things than to
-captions, and a hub may well be what it means.
+the same for all items. p gives all vectors the same length, so that two pictures compare as before.
+A sentence of one or two words has 0 in place of s: it is nearer to names of things than to
+captions, and may well mean a hub.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
 from boc.vectors import Floats
 
 MORE = len(OFFSET_PARTS)  # components
-SHARE = 0.02  # of the bank, whose scores make an offset
-FEW = 3  # words of a sentence from which offsets count
+SHARE = 0.02  # share of the bank whose scores make an offset
+FEW = 3  # offsets count for sentences of at least this many words
 
 
 @dataclass(frozen=True)
 class HubBank:
-    """Vectors of ``texts`` and ``images`` as ``store_rows`` gives them of int8, uint8 (n, d + 4).
+    """A bank of queries: vectors of ``texts`` and ``images`` in the form of ``store_rows`` for
+    int8, uint8 (n, d + 4).
 
-    ``strengths`` and ``means`` float64 (2,) belong to the offsets of pictures and of sentences,
-    ``limit`` float64 (1,) is the largest offset less the mean, strengths included: three standard
+    ``strengths`` and ``means`` float64 (2,) belong to the offsets of pictures and of sentences.
+    ``limit`` float64 (1,) is the largest offset less the mean, times its strength: three standard
     deviations.
     """
 
@@ -72,7 +73,7 @@ class HubBank:
 
     @classmethod
     def read(cls, path: Path) -> HubBank:
-        """Read a file of ``write``. ValueError for one that fits no encoder."""
+        """Read a file of ``write``. ValueError for a file that fits no encoder."""
         bank = cls(**read_archive(path))
         numbers = np.concatenate([bank.strengths, bank.means, bank.limit])
         if numbers.shape != (5,) or not np.isfinite(numbers).all() or bank.limit[0] <= 0:
@@ -96,7 +97,7 @@ class HubBank:
         texts: Sequence[str] = (),
     ) -> tuple[Floats, Ragged]:
         """Return vectors (n, d + 4) with the components of the offsets, and concepts with zeros in
-        their place. ``texts`` are the sentences."""
+        place of these components. ``texts`` are the sentences."""
         side = MODALITIES.index(modality)
         limit = float(self.limit[0])
         root = limit**0.5
@@ -116,7 +117,7 @@ class HubBank:
 
 
 def _widened(rows: Floats) -> Floats:
-    """Return rows with zeros in the components of offsets."""
+    """Return the rows with zeros appended for the components of offsets."""
     n, d = rows.shape
     widened = np.zeros((n, d + MORE), np.float32)
     widened[:, :d] = rows
@@ -127,7 +128,7 @@ def hub_offsets(vectors: Floats, bank: Floats) -> NDArray[np.float64]:
     """Return for each of ``vectors`` (n, d) the mean of the highest scores of ``bank`` (m, d)."""
     count = max(1, round(SHARE * len(bank)))
     offsets = np.empty(len(vectors))
-    # One row at a time gives the same whatever the batch.
+    # One row at a time gives the same result for any batch.
     for place, vector in enumerate(vectors):
         scores = bank @ vector
         offsets[place] = np.partition(scores, -count)[-count:].mean(dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Description of a model folder: its configuration and its digest, without torch."""
+"""The description of a model folder: its configuration and its digest, without torch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TRAIN = "train the model again with <boc train>"
 PARTS = {"network", "text", "regions"}
 SETTINGS = ("config.json", "tokenizer.json")
 WEIGHTS = "model.safetensors"
-HUBS = "hubs.npz"  # the bank of queries that corrects hubs, if they profit
-REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX
+HUBS = "hubs.npz"  # the bank of queries that corrects hubs, if it helps
+REGIONS = "regions.onnx"  # the region source's network in ONNX, if it has one
 
 
 def reading_damaged(folder: Path) -> AbstractContextManager[None]:
-    """Turn any error into one that names a damaged model in ``folder``."""
+    """Turn any error into an EncoderError that names a damaged model in ``folder``."""
     return reading_model(
         lambda reason: f"{folder}: damaged model ({reason}); train or convert it again",
     )
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 over the files that determine the output: configuration, weights,
+    """Return the SHA-256 of the files that determine the output: configuration, weights,
     tokenizer."""
     return sha256(folder / "config.json", folder / WEIGHTS, folder / "tokenizer.json")
 
@@ -46,7 +46,7 @@ def hub_digest(digest: str, folder: Path) -> str:
 
 
 def parts(folder: Path) -> ModelFiles:
-    """Return what the networks in ONNX of a model folder depend on."""
+    """Return the files on which a model folder's networks in ONNX depend."""
     return ModelFiles(SETTINGS, (WEIGHTS,), lambda: folder_digest(folder))
 
 

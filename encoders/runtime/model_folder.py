@@ -45,7 +45,7 @@ NAMES = (
     "history.json",
     "training",
 )
-"""The contents of a model folder, also while it is trained."""
+"""The names of files in a model folder, including files during training."""
 
 
 def make(
@@ -53,7 +53,7 @@ def make(
     config: Mapping[str, Any],
     text: Mapping[str, Any],
 ) -> Network:
-    """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a
+    """Make a network of ``kind`` with random weights. EncoderError for an unknown setting or a
     wrong value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
@@ -66,7 +66,7 @@ def make(
 
 
 def check_model_folder(folder: Path) -> None:
-    """BocError if a model in ``folder`` would replace files of something else."""
+    """Raise BocError if a model in ``folder`` would replace other files."""
     check_folder(folder, NAMES, is_model)
 
 
@@ -79,7 +79,7 @@ def is_model(folder: Path) -> bool:
 
 
 def check_boxes(kind: str, source: RegionSource) -> None:
-    """EncoderError if networks of ``kind`` read boxes, and the source gives no boxes."""
+    """Raise EncoderError if networks of ``kind`` read boxes, and the source gives no boxes."""
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
             f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use "
@@ -101,7 +101,7 @@ def create_folder(
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    # The folder may be moved.
+    # Relative paths allow the folder to be moved.
     spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)
     config = {
         "format": FORMAT,
@@ -115,8 +115,8 @@ def create_folder(
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically; networks in ONNX and a bank of queries of
-    the old ones are no longer used."""
+    """Replace the weights in a model folder atomically. Networks in ONNX and a bank of queries made
+    from the old weights are no longer used."""
     for old in (RECORD, HUBS):
         (folder / old).unlink(missing_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -128,7 +128,7 @@ def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
     """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
     with reading_damaged(folder):
         network = make(config["kind"], config["network"], config["text"])
-        # The library of safetensors takes any error for a missing file.
+        # The safetensors library reports any error as a missing file.
         (folder / WEIGHTS).open("rb").close()
         network.load_state_dict(load_file(folder / WEIGHTS))
     return network

@@ -1,4 +1,4 @@
-"""Export of networks to ONNX, so that sentences and pictures are encoded without torch."""
+"""Export of networks to ONNX, which encode sentences and pictures without torch."""
 
 import logging
 import warnings
@@ -23,12 +23,12 @@ from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
 LENGTHS = (0, 1, 3, 9)
-"""Numbers of regions and words of the random inputs that are compared."""
+"""The numbers of regions and words in the random inputs for the comparison."""
 
 
 class _TowerExport(NamedTuple):
     """A network to export, an example of its inputs, and a function that gives vectors and rows by
-    either runtime, for comparison."""
+    either runtime for the comparison."""
 
     module: nn.Module
     example: dict[str, NDArray[Any]]
@@ -36,10 +36,11 @@ class _TowerExport(NamedTuple):
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write the networks of a model folder in ONNX beside its weights, unless they are there.
+    """Write the networks of a model folder in ONNX beside its weights, unless they exist.
 
-    Yields a line before each. A network with an operation that ONNX lacks is left to torch, with a
-    line that says so. EncoderError if ONNX Runtime computes something else than torch.
+    The function yields a line before each network. A network with an operation that ONNX lacks
+    stays with torch, and a line says so. EncoderError if ONNX Runtime computes another result than
+    torch.
     """
     config = model_config.read_config(folder)
     parts = model_config.parts(folder)
@@ -100,7 +101,7 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
         name: dict.fromkeys(range(min(2, rows.ndim)), torch.export.Dim.DYNAMIC)
         for name, rows in inputs.items()
     }
-    # The exporter reports each step; its result is compared afterwards.
+    # The exporter reports each step, which is silenced; its result is compared afterwards.
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -120,7 +121,7 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
 
 
 class _ExportedTower(nn.Module):
-    """A tower of a network, with the parameters of all of it."""
+    """A tower of a network, with the parameters of the whole network."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -141,7 +142,7 @@ class _Images(_ExportedTower):
 
 class _Texts(_ExportedTower):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # There is no padding.
+        # Batches have no padding.
         lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]
         encoded = self.network.texts(ids, lengths)
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
@@ -149,7 +150,7 @@ class _Texts(_ExportedTower):
 
 def _are_close(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     """Return whether each row differs by at most a hundredth of its length, so that the cosine is
-    above .9999: the runtimes add in another order."""
+    above .9999. The runtimes add in different orders."""
     if one.shape != other.shape:
         return False
     differences = np.linalg.norm(one - other, axis=1)

@@ -1,9 +1,8 @@
-"""Two networks in ONNX as others publish them for CLIP, SigLIP and similar models: on a CPU,
-without torch.
+"""Pairs of published networks in ONNX, for CLIP, SigLIP and similar models, on a CPU without torch.
 
-What is not in a network is in settings beside it: how pictures become pixels, in the manner of
-transformers or of open_clip, and how sentences become ids. A network says by itself which inputs it
-has, of which type and shape, and its vectors by their names.
+Settings beside a network describe how pictures become pixels, in the manner of transformers or of
+open_clip, and how sentences become ids. The network itself declares the names, types and shapes of
+its inputs, and the names of its outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .onnx_towers import OnnxSessions
 from .sessions import open_session
 
 VECTORS = ("text_embeds", "image_embeds", "embedding", "sentence_embedding", "pooler_output")
-"""Names of outputs that are vectors, the projected ones first."""
+"""The names of outputs that are vectors, projected vectors first."""
 TYPES = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
@@ -39,7 +38,7 @@ TYPES = {
     "tensor(float16)": np.float16,
 }
 INPUTS = {"text": "input_ids", "image": "pixel_values"}
-"""What open_clip calls the inputs of networks."""
+"""The names of inputs in networks of open_clip."""
 
 
 class PairOnnx(OnnxSessions):
@@ -59,7 +58,7 @@ class PairOnnx(OnnxSessions):
             tokenizer = Tokenizer.from_file(str(record.check(folder, pair.tokenizer)))
         steps = [tokenizer.normalizer] if tokenizer.normalizer else []
         if details["plain"]:
-            # As open_clip does for networks that were trained so.
+            # open_clip does so for networks with this training.
             marks = Regex(r"[!-/:-@\[-`{-~]")
             steps.insert(0, normalizers.Replace(marks, ""))
         if details["lower"]:
@@ -85,7 +84,8 @@ class PairOnnx(OnnxSessions):
         name: str,
         inputs: Sequence[Inputs],
     ) -> Floats:
-        """Return the vectors of inputs, whose length is that of ``name``."""
+        """Return the vectors of inputs. The length of an input is the length of its array
+        ``name``."""
 
         def stack(batch: list[int]) -> dict[str, NDArray[Any]]:
             return {key: np.stack([inputs[i][key] for i in batch]) for key in inputs[0]}
@@ -100,7 +100,7 @@ class PairOnnx(OnnxSessions):
         session: Any,
         inputs: Mapping[str, NDArray[Any]],
     ) -> list[NDArray[Any]]:
-        """Return vectors of unit length."""
+        """Run a network, and return vectors of unit length."""
         feed = {}
         for each in session.get_inputs():
             name = INPUTS.get(each.name, each.name)
@@ -124,8 +124,8 @@ def describe(
     pair: Pair,
     parts: ModelFiles,
 ) -> OnnxRecord:
-    """Return the record of a pair: that in ``folder``, or a new one, which is written there if it
-    can be. EncoderError for networks or settings that boc cannot use."""
+    """Return the record of a pair: the record in ``folder``, or a new record, which is written
+    there if possible. EncoderError for networks or settings that boc cannot use."""
     record = read_record(folder, parts)
     if record is not None:
         return record
@@ -137,7 +137,7 @@ def describe(
     files = [name for name in (*pair.weights, pair.tokenizer) if (folder / name).is_file()]
     record = OnnxRecord.of(folder, parts, 1, files, **details)
     towers = PairOnnx(folder, record, 1, pair)
-    # The first run tells the width of vectors, the second one has to give the same.
+    # The first run shows the width of vectors; the second run must give the same width.
     towers.dim = 0
     ids, attended = towers.form.arrays(towers.form.encode(["a photo"]))
     (vectors,) = towers._run(towers.text, {"input_ids": ids, "attention_mask": attended})
@@ -151,10 +151,10 @@ def describe(
 
 
 def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
-    """Return how the settings of a processor make pixels of a picture: one of CLIP or SigLIP of
-    transformers, or of open_clip. ValueError for another kind."""
+    """Return the conversion of pictures to pixels by the settings of a processor: a processor of
+    transformers for CLIP or SigLIP, or a processor of open_clip. ValueError for another kind."""
     if "interpolation" in settings:
-        # Of open_clip: a size and two names.
+        # Settings of open_clip have a size and two names.
         side = settings["size"]
         height, width = side if isinstance(side, list) else (side, side)
         whole = {"squash": True, "shortest": False}[settings.get("resize_mode", "shortest")]
@@ -191,7 +191,8 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
 
 
 def _text_details(folder: Path, pair: Pair) -> dict[str, Any]:
-    """Return how sentences become ids, by the settings beside the tokenizer and the network."""
+    """Return the details of the conversion of sentences to ids, from the settings beside the
+    tokenizer and from the network."""
     beside = folder / pair.tokenizer
     own = beside.with_name("config.json")
     config = read_json(own if own.is_file() else folder / "config.json")

@@ -23,9 +23,9 @@ RECORD = "onnx.json"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model that its networks in ONNX were made of: small ``settings``, which are
-    hashed with every use, and ``weights``, which are hashed again only where they are newer than
-    the record. ``digest`` is the digest of the identity of the model."""
+    """The files from which a model's networks in ONNX were made: small ``settings``, which are
+    hashed on every use, and ``weights``, which are hashed again only if they are newer than the
+    record. ``digest`` is the digest in the identity of the model."""
 
     settings: Sequence[str]
     weights: Sequence[str]
@@ -40,9 +40,9 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class OnnxRecord:
-    """What networks in ONNX were made of: ``digest`` and ``dim`` of the identity of the model, the
-    SHA-256 of its ``settings``, the bytes of its ``weights``. ``files`` has the SHA-256 of each
-    network by its file name; ``details`` is what its runtime needs besides."""
+    """The record of networks in ONNX and their sources: ``digest`` and ``dim`` of the model's
+    identity, the SHA-256 of its ``settings``, the number of bytes of its ``weights``. ``files`` has
+    the SHA-256 of each network by file name; ``details`` has further data for the runtime."""
 
     digest: str
     dim: Annotated[int, Meta(gt=0, lt=WIDEST)]
@@ -60,7 +60,7 @@ class OnnxRecord:
         names: Iterable[str],
         **details: Any,
     ) -> OnnxRecord:
-        """Describe the files ``names`` that were just written into ``folder``."""
+        """Make the record of the files ``names``, just written into ``folder``."""
         files = {name: sha256(folder / name) for name in names}
         return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
 
@@ -75,8 +75,8 @@ class OnnxRecord:
         )
 
     def check(self, folder: Path, name: str) -> Path:
-        """Return the path of a file. EncoderError if it was touched since and is not the one that
-        was written."""
+        """Return the path of a file. EncoderError if the file was touched later and has other
+        contents."""
         path = folder / name
         record = folder / RECORD
         untouched = (
@@ -93,7 +93,7 @@ class OnnxRecord:
 
 
 def read_record(folder: Path, parts: ModelFiles) -> OnnxRecord | None:
-    """Return the record in ``folder``, None without one or if the model was changed since."""
+    """Return the record in ``folder``; None without a record, or if the model has changed since."""
     path = folder / RECORD
     try:
         record = typed(read_json(path), OnnxRecord)

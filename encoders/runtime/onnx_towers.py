@@ -1,4 +1,4 @@
-"""The two towers of a model folder on ONNX Runtime: on a CPU, without torch."""
+"""The two towers of a model folder on ONNX Runtime, on a CPU without torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -17,12 +17,12 @@ from .onnx_record import IMAGE, TEXT, OnnxRecord
 from .sessions import open_session
 
 Places = Sequence[Sequence[int]]
-"""Rows of the set of each text, in ascending order."""
+"""The rows to keep of each text's set, in ascending order."""
 
 
 class OnnxSessions:
-    """The two networks of a model in ONNX, files ``names`` of a folder, each opened with its first
-    input."""
+    """The two networks of a model in ONNX, files ``names`` of a folder. The first input of a
+    network opens it."""
 
     names = (IMAGE, TEXT)
 
@@ -48,7 +48,7 @@ class OnnxSessions:
     def _open(self, name: str) -> Any:
         session = open_session(self.record.check(self.folder, name))
         count = session.get_inputs()[0].shape[0]
-        # Some networks of others read batches of one size.
+        # Some published networks read batches of one fixed size.
         if isinstance(count, int):
             self.batch = count
         return session
@@ -63,8 +63,8 @@ class OnnxSessions:
         """Run a network on inputs with these ``lengths``. A batch has inputs of one length, so that
         there is no padding.
 
-        ``inputs`` gives the inputs at some places; ``rows`` the set at a place, from what the
-        network gives beside vectors.
+        ``inputs`` returns the inputs at some places; ``rows`` returns the set at a place, from the
+        outputs of the network beside vectors.
         """
         vectors = np.empty((len(lengths), self.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(lengths)
@@ -84,8 +84,7 @@ class OnnxSessions:
         session: Any,
         inputs: Mapping[str, NDArray[Any]],
     ) -> list[NDArray[Any]]:
-        """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left
-        out."""
+        """Run a network, without the inputs that it does not read, such as boxes for a VSRN."""
         read = {each.name: inputs[each.name] for each in session.get_inputs()}
         with reading_model(
             lambda reason: (
@@ -117,7 +116,8 @@ class OnnxTowers(OnnxSessions):
         ids: Sequence[list[int]],
         places: Places | None = None,
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        """Encode ids, with the rows ``places`` of each set, by default the words."""
+        """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
+        these places."""
         chosen = list(places or [[]] * len(ids))
 
         def rows(
@@ -139,8 +139,8 @@ class OnnxTowers(OnnxSessions):
 
 
 def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
-    """Return the inputs of the network for pictures with equally many regions; without any, it
-    reads a row of zeros that does not count."""
+    """Return the inputs of the network for pictures with equal numbers of regions. Without regions,
+    the network reads a row of zeros that does not count."""
     count = len(regions[0])
     features = np.stack([np.asarray(each.features, np.float32) for each in regions])
     boxes = np.stack([np.asarray(each.boxes, np.float32) for each in regions])

@@ -1,5 +1,5 @@
-"""Loads encoders of model folders, with their region source and tokenizer; torch is imported only
-if it is used."""
+"""Encoders of model folders, with their region source and tokenizer. Torch is imported only if it
+is used."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -32,7 +32,7 @@ from .onnx_towers import OnnxTowers
 
 
 class SetEncoder(DualEncoder):
-    """The networks of a model folder as an Encoder: ``texts`` encodes ids, and ``pictures`` opens
+    """An encoder over the networks of a model folder: ``texts`` encodes ids, and ``pictures`` opens
     the tower of the pictures. A ``bank`` of queries adds the components of offsets."""
 
     def __init__(
@@ -63,7 +63,7 @@ class SetEncoder(DualEncoder):
         return Embeddings("text", vectors, sets, words=self.tokens.strings(words))
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
-        """Return vectors, and the sets of the regions."""
+        """Encode pictures; return vectors, and the sets of the regions."""
         vectors, sets = self._pictures().images(prepared)
         return vectors, sets
 
@@ -71,7 +71,7 @@ class SetEncoder(DualEncoder):
         self,
         texts: Sequence[str],
     ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
-        """Return vectors, the sets of the words, and the ids of the words."""
+        """Encode texts; return vectors, the sets of the words, and the ids of the words."""
         ids = self.tokens.ids(texts)
         vectors, sets, places = self.encode_ids(ids)
         words = [[row[i] for i in own] for row, own in zip(ids, places, strict=True)]
@@ -80,11 +80,10 @@ class SetEncoder(DualEncoder):
 
 class AloneEncoder(SetEncoder):
     """An encoder whose concepts have no context: each region and each word goes through the network
-    alone (BoC, section IV). Global vectors are as for whole pictures and sentences."""
+    alone (BoC, section IV). Global vectors are the vectors of whole pictures and sentences."""
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
-        """Each region is encoded as the only region of a picture, which costs as much as a
-        picture."""
+        """Encode each region as the only region of a picture, at the cost of a picture."""
         vectors, whole = super().image_sets(prepared)
         single = [
             Regions(each.features[i : i + 1], each.boxes[i : i + 1])
@@ -98,7 +97,7 @@ class AloneEncoder(SetEncoder):
         self,
         texts: Sequence[str],
     ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
-        """Each word is encoded as the only word of a text; equal words are encoded once."""
+        """Encode each word as the only word of a text, and equal words once."""
         vectors, whole, words = super().text_sets(texts)
         flat = np.array([word for row in words for word in row], np.int64)
         each, place = np.unique(flat, return_inverse=True)
@@ -109,10 +108,10 @@ class AloneEncoder(SetEncoder):
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
-    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which
-    has the same global vectors, and another digest.
+    """Return the encoder of a model folder, ``FOLDER``, or its variant without context,
+    ``FOLDER?alone``, which has the same global vectors and another digest.
 
-    Raises EncoderError if the folder holds no network, or the variant is unknown.
+    EncoderError if the folder has no network, or if the variant is unknown.
     """
     name, mark, variant = argument.partition("?")
     if mark and variant != "alone":
@@ -151,8 +150,8 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
 
     @cache
     def pictures() -> Any:
-        # Sentences go through ONNX Runtime wherever a folder has their network, pictures only
-        # where there is no GPU.
+        # ONNX Runtime encodes sentences wherever a folder has their network, but pictures only on a
+        # machine without a GPU.
         on_card = runtime.device != "cpu" and has_cuda()
         if record is not None and (on_card or IMAGE not in record.files):
             return on_torch()

@@ -1,4 +1,4 @@
-"""The two towers of a model folder on torch: the reference, on a GPU where there is one."""
+"""The two towers of a model folder on torch, the reference; they run on a GPU if there is one."""
 
 from collections.abc import Sequence
 
@@ -49,10 +49,11 @@ class TorchTowers:
         ids: Sequence[list[int]],
         places: Places | None = None,
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        """Encode ids, with the rows ``places`` of each set, by default the words."""
+        """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
+        these places."""
         chosen = places
         if chosen is None and ids:
-            # On the host this needs no synchronisation of the device.
+            # On the host the loop needs no synchronisation with the device.
             masks = self.network.word_mask(*text_towers.pad(ids))
             chosen = [torch.nonzero(mask).flatten().tolist() for mask in masks]
         inputs = list(zip(ids, chosen or [], strict=True))
@@ -85,7 +86,7 @@ class TorchTowers:
         sets = []
         for rows, own in zip(encoded.sets, places, strict=True):
             if len(own) and own[-1] - own[0] + 1 == len(own):
-                # A slice needs no synchronisation of the device.
+                # A slice needs no synchronisation with the device.
                 sets.append(rows[own[0] : own[-1] + 1])
             else:
                 sets.append(rows[list(own)])

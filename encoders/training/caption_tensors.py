@@ -39,7 +39,7 @@ def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
 
 
 class CaptionTensors:
-    """Captions by number, through a text tower."""
+    """The captions of a training run, by number, as inputs of a text tower."""
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens) -> None:
         self.texts = [caption.content for caption in captions]
@@ -55,9 +55,9 @@ class CaptionTensors:
         device: str,
         rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
-        """Encode the captions ``numbers``, or instead the ids ``rows``.
+        """Encode the captions with these ``numbers``, or the ids ``rows`` in their place.
 
-        Captions of similar length are batched, so there is little padding.
+        Captions of similar length form batches, so padding is small.
         """
         if rows is None:
             rows = [self.ids[i] for i in numbers]

@@ -1,7 +1,7 @@
 """The caption branch of VSRN: regions must also suffice to generate the caption (VSRN, section 3.4,
 eq. 8).
 
-It is used in training only.
+Only training uses the branch.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tenso
     """Pad the ids of whole captions, start to end, by zeros to targets (B, T) int64, T at most
     ``max_length``.
 
-    A longer caption is cut and keeps its end. A shorter one is followed by a pad at least, to be
-    predicted too.
+    A longer caption is cut and keeps its end. At least one pad follows a shorter caption, and the
+    branch must predict it.
     """
     cut = [[*row[:-1][: max_length - 1], row[-1]] for row in ids]
     longest = max(len(row) for row in cut)
@@ -32,8 +32,8 @@ class CaptionBranch(nn.Module):
     """A GRU encodes the regions V* of a picture; another generates the caption with attention to
     the first.
 
-    It follows the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the
-    width of the regions, ``vocabulary`` the number of ids.
+    The branch follows the authors' code, with additive attention; the paper has LSTMs. ``dim`` is
+    the width of the regions, ``vocabulary`` the number of ids.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class CaptionBranch(nn.Module):
         targets: Tensor,
         owners: Tensor,
     ) -> Tensor:
-        """Compute the negative log-likelihood of the captions, each word given the words before,
-        summed, over their number.
+        """Compute the negative log-likelihood of the captions, each word given the words before it:
+        the sum divided by the number of captions.
 
         regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from
         ``caption_targets``, which count from the second to the first pad. ``owners`` (C,) are the
@@ -76,7 +76,7 @@ class CaptionBranch(nn.Module):
         read = read[owners]
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
-            # Attention (C, n) to the regions, and their weighted mean (C, hidden).
+            # This computes attention (C, n) to the regions, and their weighted mean (C, hidden).
             queries = self.attend_state(state)[:, None]
             energies = self.attention(torch.tanh(keys + queries))[..., 0]
             weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)

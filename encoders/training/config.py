@@ -15,7 +15,7 @@ CHOICES: dict[str, Callable[[Recalls, Ndcg | None], float]] = {
     "ndcg": lambda recalls, ndcg: 0.0 if ndcg is None else ndcg.text_to_image + ndcg.image_to_text,
     "ndcg-image": lambda recalls, ndcg: 0.0 if ndcg is None else ndcg.text_to_image,
 }
-"""Scores of a validation by name."""
+"""The scores of a validation by name."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,21 @@ class TrainConfig:
     objective: str = (
         "matching"  # matching, alignment and generation, joined by + (see objectives.py)
     )
-    # score of an alignment from the cosines of regions and words (see networks/alignment.py)
+    # The alignment score, from the cosines of regions and words (see networks/alignment.py).
     pooling: str = "mrsw"
     # Weight the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
     # paper of TERAN does for "TERN w. Align"; otherwise they are added.
     uncertainty: bool = False
-    # hinge, the triplet loss, or contrast, cross entropy against all negatives of the batch
+    # The loss: hinge, a triplet loss, or contrast, cross entropy against all negatives of the
+    # batch.
     loss: str = "hinge"
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
     fragments: float = (
         0.0  # probability that a run of words replaces its caption (see fragments.py)
     )
-    # Weight of telling a caption from the same one with left and right, above and below exchanged,
-    # by the alignment.
+    # Weight of the loss that tells a caption from itself with left and right, above and below
+    # exchanged, by the alignment.
     opposites: float = 0.0
     margin: float = 0.2  # of the triplet loss of dot products, which are cosines
     alignment_margin: float = (
@@ -52,8 +53,8 @@ class TrainConfig:
     # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that
     # ``clip`` does not depend on the batch size.
     summed: bool = False
-    # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0: no
-    # normalisation
+    # Iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 means no
+    # normalisation.
     sinkhorn: int = 0
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
@@ -76,17 +77,17 @@ class TrainConfig:
     # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values
     # keep the concepts of an item apart, which alignment needs.
     averaging: float = 8.0
-    # Decay of the running average of the weights, which is validated and kept; 0: no average.
+    # Decay of the running average of the weights, which is validated and kept; 0 means no average.
     average: float = 0.99
     held_out: int = 500  # random pictures held out for validation, if no pictures are named
     # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
     # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, the NDCG of
     # sentence to picture, as TERN's.
     choose: str = "recall"
-    # the best weights at validation, or the last, where captions held out are found too soon
+    # Weights to keep: the best at validation, or the last, for held-out captions that are too easy.
     keep: str = "best"
     patience: int = 5  # epochs without a better validation before training stops
-    # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
+    # Compute in bfloat16 where it is faster; weights, averages and the loss stay float32.
     mixed: bool = True
     seed: int = 0  # of every random choice
 

@@ -20,7 +20,7 @@ from ..networks.base import pad_regions
 
 @dataclass(frozen=True)
 class CaptionPairs:
-    """Pictures, and the numbers of the captions of each: ``captions[i]`` belong to picture
+    """Pictures, and the numbers of their captions: ``captions[i]`` belong to picture
     ``pictures[i]``."""
 
     pictures: NDArray[np.int64]
@@ -39,13 +39,13 @@ class CaptionPairs:
         held_out: int,
         seed: int,
     ) -> tuple[CaptionPairs, CaptionPairs]:
-        """Hold out at most ``held_out`` random pictures with their captions; return (rest, held
+        """Hold out at most ``held_out`` random pictures with their captions. Return (rest, held
         out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(order[held_out:]), self._take(order[:held_out])
 
     def apart(self, pictures: Collection[int]) -> tuple[CaptionPairs, CaptionPairs]:
-        """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in
+        """Take out ``pictures``, numbers as in ``self.pictures``. Return (rest, taken out), both in
         order."""
         chosen = np.isin(self.pictures, list(pictures))
         return self._take(np.flatnonzero(~chosen)), self._take(np.flatnonzero(chosen))
@@ -56,8 +56,8 @@ class CaptionPairs:
         per_picture: int,
         rng: np.random.Generator,
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """Yield one pass in random order: numbers of pictures, of some captions of each, and their
-        owners."""
+        """Yield the batches of one pass in random order: numbers of pictures, numbers of some
+        captions of each picture, and the owners of the captions."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -73,7 +73,7 @@ class CaptionPairs:
 
 
 class RegionReader:
-    """Regions of any pictures of a regions file, from a memory map."""
+    """A reader of the regions of any pictures in a regions file, from a memory map."""
 
     def __init__(self, path: Path) -> None:
         with FeatureFile(path) as file:
@@ -94,8 +94,8 @@ class RegionReader:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).
 
-        Each region is kept with probability ``keep`` (by torch's generator), at least one per
-        picture.
+        Each region is kept with probability ``keep``, by torch's generator, and at least one region
+        per picture.
         """
         regions = []
         for picture in pictures:
@@ -109,22 +109,22 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """Return the numbers of the pictures with these ids in a regions file. EncoderError if there is
-    none."""
+    """Return the numbers of the pictures with these ids in a regions file. EncoderError if the file
+    has no such picture."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:
         raise EncoderError(
-            f"{path}: holds none of the {len(ids)} pictures to validate on; extract them too",
+            f"{path}: holds none of the {len(ids)} pictures to validate on; extract these pictures",
         )
     return numbers
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Item]]:
-    """Read the pictures with captions of a regions file (only the pictures of ``ids``, if given),
-    and those captions.
+    """Read the pictures with captions in a regions file, and their captions; with ``ids`` only
+    these pictures.
 
-    Raises EncoderError if no picture has a caption.
+    EncoderError if no picture has a caption.
     """
     with FeatureFile(path) as file:
         pictures = file.items("image")

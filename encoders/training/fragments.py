@@ -1,14 +1,14 @@
-"""Texts that training reads instead of captions: fragments of them, and captions turned round.
+"""Texts that training reads instead of captions: fragments of captions, and captions turned round.
 
 Queries are shorter than captions. A fragment is a run of words. It describes the picture of its
-caption, and perhaps others: a picture whose captions have all of its words is no negative of it. So
-"red rocket" has to be told apart from pictures of blue rockets and of red boats; whole captions
-hardly require this, since their other words suffice.
+caption, and perhaps other pictures: a picture whose captions have all words of a fragment is not a
+negative of the fragment. So the model must tell "red rocket" from pictures of blue rockets and of
+red boats. Whole captions hardly require this, since their other words suffice.
 
-A caption is turned round by exchanging left and right, above and below. It then is false for its
-picture, while all else that it says is true. Without it, nothing requires that "a cat to the left
-of a car" differs from "a cat to the right of a car", since two pictures of a batch hardly ever have
-the same things.
+A caption is turned round by exchanging left and right, above and below. The result is false for its
+picture, but all other words are true. Without such captions, nothing requires that "a cat to the
+left of a car" differs from "a cat to the right of a car", since two pictures in a batch hardly ever
+have the same things.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,10 +22,10 @@ from .data import CaptionPairs
 
 
 class Fragments:
-    """Fragments of captions, and the pictures that are negatives of a fragment.
+    """A source of fragments of captions, and of the pictures that are negatives of a fragment.
 
-    ``ids`` are the token ids of the captions, the first and the last of each special; ``stops`` are
-    ids of words without content; a caption is cut with probability ``share``.
+    ``ids`` are the token ids of the captions, with a special id first and last; ``stops`` are the
+    ids of words without content; ``share`` is the probability that a caption is cut.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Fragments:
         numbers: Sequence[int],
         rng: np.random.Generator,
     ) -> list[list[int]]:
-        """Return the ids of the captions ``numbers``, or of fragments of them."""
+        """Return the ids of the captions ``numbers``, or of their fragments."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(
@@ -56,8 +56,8 @@ class Fragments:
         pictures: NDArray[np.int64],
         rows: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it
-        is a negative."""
+        """Return a mask (pictures, rows) of negatives: pictures whose captions lack a word of the
+        row."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         lacking = [[not words <= known for words in contents] for known in vocabularies]
@@ -68,7 +68,8 @@ class Fragments:
         row: list[int],
         rng: np.random.Generator,
     ) -> list[int]:
-        """Return a run of at least one word that is no stop word, if there is such a word."""
+        """Return a run of words with at least one word that is not a stop-word, if the row has such
+        a word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
             return row
@@ -83,10 +84,10 @@ def exchange_opposites(
     opposites: Mapping[int, int],
     stops: Collection[int],
 ) -> tuple[list[int], list[list[int]]]:
-    """Exchange words of ``opposites`` in ``rows`` that say where something is; return places and
+    """Exchange the words for places in ``rows`` with their ``opposites``. Return the places and the
     new rows.
 
-    A row needs a word with content beside them: "to the left" alone is as true as "to the right".
+    A row needs another word with content: "to the left" alone is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
     places = []

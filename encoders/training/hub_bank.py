@@ -1,7 +1,7 @@
-"""The bank of queries of a trained model (``encoders/runtime/hubs.py``), chosen when it is trained.
+"""The bank of queries of a trained model (``encoders/runtime/hubs.py``), chosen in training.
 
-Its captions and pictures come from training; its strengths have the best recall on the
-pictures held out. A model whose pictures held out do not profit has no bank.
+The captions and pictures of a bank come from training; its strengths give the best recall on the
+held-out pictures. A model has no bank if the recall does not rise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from boc.vectors import Floats
 
 from ..runtime.hubs import HubBank, hub_offsets
 
-SIZE = 500  # captions, and as many pictures
-LEAST = 100  # pictures held out that can choose
+SIZE = 500  # number of captions, and of pictures
+LEAST = 100  # fewest held-out pictures that can choose strengths
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -26,9 +26,9 @@ def choose_bank(
     images: Floats,
     owners: NDArray[np.int64],
 ) -> HubBank | None:
-    """Return a bank of vectors of captions and pictures, with the strengths that are the best for
-    ``texts`` (n, d), of which ``owners`` (n,) are the ``images`` (m, d). None if offsets help
-    neither."""
+    """Return a bank of vectors of captions and pictures, with the best strengths for ``texts`` (n,
+    d) and ``images`` (m, d); ``owners`` (n,) has the number of each text's picture. None if offsets
+    help in neither direction."""
     scores = texts @ images.T
     of_images = hub_offsets(images, bank_texts).astype(np.float32)
     of_texts = hub_offsets(texts, bank_images).astype(np.float32)
@@ -36,7 +36,7 @@ def choose_bank(
     for strength in STRENGTHS:
         factor = np.float32(strength)
         recalls = evaluate_recall(scores - factor * of_images - factor * of_texts[:, None], owners)
-        # The offsets of queries change no order of items.
+        # The offsets of queries do not change the order of items.
         for side, recall in enumerate((recalls.text_to_image, recalls.image_to_text)):
             if recall.total > best[side][0]:
                 best[side] = (recall.total, strength)

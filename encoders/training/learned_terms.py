@@ -1,11 +1,12 @@
-"""Training of terms from pictures and their captions: a codebook in the loop of the training.
+"""Training of terms from pictures and their captions, with a codebook inside the training loop.
 
-The head (``boc.codecs.learned``) begins as a codebook, spherical k-means over the rows of both
-modalities, and is then trained like an encoder: an item has its ``z`` largest activations, of unit
-length, and each caption is to be nearer to its own picture than to the others of a batch, and the
-other way round (InfoNCE; van den Oord et al., 2018). A penalty on the squares of the mean
-activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to the expected postings,
-and keeps terms in use by both. The encoder stays as it is, so that a feature file is enough.
+The head (``boc.codecs.learned``) begins as a codebook, by spherical k-means over the rows of both
+modalities. Then it is trained like an encoder: an item keeps its ``z`` largest activations, scaled
+to unit length, and each caption should be nearer to its own picture than to the other pictures of a
+batch, and each picture to its captions (InfoNCE; van den Oord et al., 2018). A penalty on the
+squares of the mean activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to
+the expected postings, and keeps terms in use by both modalities. The encoder does not change, so a
+feature file is enough.
 """
 
 from collections import Counter
@@ -30,8 +31,9 @@ from boc.vectors import Floats
 
 from .losses import contrast
 
-# Budgets and the weight of the penalty were chosen among few on training photographs held out, the
-# budgets for as many postings as a dictionary reads; the others are usual values, hardly compared.
+# Budgets and the weight of the penalty were chosen among a few values on held-out training
+# photographs; the budgets read as many postings as a dictionary. The other values are usual values,
+# hardly compared.
 Z = 8
 QUERY_Z = 16
 SEED = 0
@@ -40,15 +42,15 @@ EPOCHS = 6
 
 @dataclass(frozen=True)
 class ItemPairs:
-    """Rows of the items of both modalities, and the captions of each picture that has some."""
+    """The rows of the items of both modalities, and the captions of each picture with captions."""
 
     rows: dict[Modality, Ragged]
     captions: dict[int, NDArray[np.int64]]
 
 
 class Head(nn.Module):
-    """The parameters: ``directions`` float32 (p, d), ``thresholds`` float32 (2, 2, p) by modality
-    and kind of row."""
+    """The parameters of learned terms: ``directions`` float32 (p, d), and ``thresholds`` float32
+    (2, 2, p) by modality and kind of row."""
 
     def __init__(self, directions: Floats, thresholds: Floats) -> None:
         super().__init__()
@@ -63,10 +65,11 @@ class Head(nn.Module):
     ) -> Tensor:
         """Return the ``z`` largest activations of each item, of unit length: (n, p).
 
-        The largest rows are found without gradients, and only their products computed with them.
+        The search for the largest rows has no gradients; only the products of these rows are
+        computed with gradients.
         """
         side = MODALITIES.index(modality)
-        # The rows of each item, (n, longest): short sets repeat their last row.
+        # These are the rows of each item, (n, longest); short sets repeat their last row.
         starts = rows.offsets[:-1, None]
         lengths = np.diff(rows.offsets)[:, None]
         steps = np.minimum(np.arange(lengths.max()), lengths - 1)
@@ -143,8 +146,8 @@ def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
 
 
 def first_head(pairs: ItemPairs, terms: int) -> Head:
-    """Begin with centroids of the centred rows of both modalities, and thresholds that one item in
-    twenty exceeds."""
+    """Make the initial head: centroids of the centred rows of both modalities, and thresholds that
+    one item in twenty exceeds."""
     rng = np.random.default_rng(SEED)
     drawn = []
     means = np.zeros((2, 2, pairs.rows["image"].values.shape[1]), np.float32)
@@ -182,7 +185,7 @@ def train(
     epochs: int = EPOCHS,
     rate: float = 1e-3,
 ) -> Iterator[float]:
-    """Change the head in place, and yield the mean loss of each epoch.
+    """Train the head in place, and yield the mean loss of each epoch.
 
     A batch has 64 pictures with two captions each; the rate rises for 40 steps.
     """
@@ -233,7 +236,8 @@ def _labels(
     captions: Ragged,
     files: Sequence[FeatureFile],
 ) -> Iterator[Label]:
-    """Label terms by the captions that have most of them, among 20,000 at most."""
+    """Yield a label for each term, from the captions with the largest values of the term among at
+    most 20,000."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])

@@ -1,8 +1,8 @@
 """The losses of image-sentence matching.
 
-Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``,
-which sentences describe which picture, and ``apart``, which do not; other pairs are ignored.
-Without ``apart``, all others are negative.
+The losses of a batch take ``scores`` (images, sentences) and masks of the same shape: ``positive``
+marks pairs of a picture and a sentence that describes it, ``apart`` marks negative pairs; other
+pairs are ignored. Without ``apart``, all other pairs are negative.
 """
 
 import torch
@@ -20,8 +20,9 @@ def hinge(
     the batch.
 
     Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives``
-    hardest negative sentences s in row i, and the same over pictures in column j. With one, as
-    published, only the hardest counts; with more, training from random weights does not collapse.
+    hardest negative sentences s in row i, and the same over pictures in column j. With one
+    negative, as published, only the hardest counts; with more negatives, training from random
+    weights does not collapse.
     """
     others = _others(scores, positive, apart)
     images, sentences = positive.nonzero(as_tuple=True)
@@ -59,7 +60,7 @@ def _others(
     positive: Tensor,
     apart: Tensor | None,
 ) -> Tensor:
-    """Return the scores of negative pairs, and -inf elsewhere."""
+    """Return the scores of negative pairs, and -inf for all other pairs."""
     ignored = positive
     if apart is not None:
         ignored = positive | ~apart

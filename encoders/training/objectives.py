@@ -1,5 +1,5 @@
 """Training objectives: matching of global vectors, alignment of concepts, generation of captions,
-or several."""
+or a combination."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Objective(nn.Module):
-    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights for
-    training only.
+    """The loss of a batch, and the scores that rank pictures and sentences. An objective may have
+    weights for training only.
 
     ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global
     vectors (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, the loss of
@@ -70,13 +70,14 @@ class Objective(nn.Module):
         turned: Sequence[int] = (),
     ) -> Tensor:
         """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``;
-        ``positive`` (pictures, captions) says which captions describe which picture, ``apart``
-        which do not (see losses.py), ``negatives`` how many count (see ``hinge``). The chunks hold
-        the captions, then the captions at ``turned`` once more, turned round."""
+        ``positive`` (pictures, captions) marks captions that describe a picture, ``apart`` marks
+        negatives (see losses.py), and ``negatives`` is the number of negatives that count (see
+        ``hinge``). The chunks contain the captions, followed by the captions at ``turned`` again,
+        turned round."""
         losses = []
         for part in self.parts:
             if part == "generation":
-                # The sets without their special rows.
+                # The special rows of the sets are left out.
                 before, behind = self._margins
                 regions = images.sets[:, before : images.sets.shape[1] - behind]
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
@@ -123,7 +124,8 @@ class Objective(nn.Module):
         positive: Tensor,
         turned: Sequence[int],
     ) -> Tensor:
-        """Compute the loss of captions beside themselves turned round, for their own pictures."""
+        """Compute the loss of captions against the same captions turned round, for their own
+        pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
         captions = positive.shape[1]
@@ -156,7 +158,7 @@ class Objective(nn.Module):
 
     @property
     def ranking(self) -> str:
-        """The part that ranks at validation: the dot product if global vectors are trained."""
+        """The part that ranks at validation: ``matching`` if global vectors are trained."""
         if "matching" in self.parts:
             return "matching"
         return "alignment"
@@ -172,7 +174,7 @@ class _CaptionGeneration(nn.Module):
         captions: CaptionTensors,
     ) -> None:
         super().__init__()
-        # 0, the padding, stays 0.
+        # The padding, 0, stays 0.
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(used)}

@@ -1,10 +1,10 @@
 """Training recipes: settings by name. Values are strings, as for ``--set``.
 
-``small`` and names that begin with ``photos`` learn from thousands of pictures in minutes on two
-cores; they were chosen on pictures held out of training. The others are the published settings,
-which need a GPU and a hundred thousand pictures; they follow the authors' code where it
-differs from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not 90). An epoch is one
-pass over the pictures with one caption of each: five are one of theirs.
+``small`` and recipes whose names begin with ``photos`` learn from thousands of pictures in minutes
+on two cores; they were chosen on held-out pictures. The other recipes are the published settings,
+which need a GPU and a hundred thousand pictures; they follow the authors' code where it differs
+from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not 90). An epoch is one pass
+over the pictures with one caption of each; five such epochs are one epoch of the authors.
 """
 
 SMALL = {
@@ -28,9 +28,9 @@ SMALL = {
     "held_out": "200",
 }
 
-# Words and regions meet one by one, so that "red" and "rocket" are found in one place; I-CLS learns
-# beside them for the first stage of a search. Small enough to learn from scratch in four minutes of
-# one core.
+# Words and regions meet one by one, so that "red" and "rocket" are found in one place. I-CLS also
+# learns, for the first stage of a search. The network is small enough to learn from scratch in four
+# minutes on one core.
 SCENES = {
     "kind": "teran",
     "text": "small-gru",
@@ -88,8 +88,8 @@ PHOTOS = {
     "held_out": "500",
 }
 
-# Scores by mrsw are sums over the words, so the temperature is higher; rows keep apart, so the
-# start averages less.
+# Scores by mrsw are sums over the words, so the temperature is higher. Rows must stay different, so
+# the start averages less.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
@@ -170,7 +170,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # A mean over the words: among sums, long captions win whatever a picture shows
+    # The score is a mean over the words: with sums, long captions win for any picture
     # (docs/results/encoders.md).
     "photos-teran": {
         **ALIGNED,

@@ -32,7 +32,7 @@ from .trainer import RunState, Trainer, TrainingProgress
 
 @dataclass(frozen=True)
 class TowerChoice:
-    """The text tower of a recipe, see ``load_tower``."""
+    """The choice of a recipe's text tower, see ``load_tower``."""
 
     text: str
     text_layers: int
@@ -55,8 +55,8 @@ class Recipe:
         name: str,
         settings: Mapping[str, str],
     ) -> Recipe:
-        """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig,
-        and of this class.
+        """Make a recipe from RECIPES with other ``settings``: fields of the network, of
+        TrainConfig, and of Recipe.
 
         EncoderError for an unknown name or an invalid value.
         """
@@ -78,7 +78,7 @@ class Recipe:
         train = TrainConfig(**_parse(values, TrainConfig))
         tower = _parse(values, TowerChoice)
         vector = sizes.get("vector", getattr(network, "vector", None))
-        # Something must train the vectors that an index holds.
+        # Some part of the objective must train the vectors of an index.
         if "matching" not in train.objective.split("+") and vector != "mean":
             raise EncoderError(
                 f"objective={train.objective} trains the concepts of a {kind} and "
@@ -108,12 +108,12 @@ def describe(
     source: RegionSource,
     validate: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Describe everything that determines the result of a run: the recipe, the digest of the items,
-    the digest of the region source, the digest of the ids of the pictures to ``validate`` on, if
-    they are named.
+    """Return everything that determines the result of a run: the recipe, the digests of the items
+    and of the region source, and the digest of the ids of the pictures to ``validate`` on, if a
+    user names them.
 
-    EncoderError, before regions are extracted, for a missing text tower, or a source without the
-    boxes it reads.
+    EncoderError, before regions are extracted, for a missing text tower, or for a source that lacks
+    boxes for the network.
     """
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
@@ -128,8 +128,8 @@ def check_size(
     pictures: int,
     validated: int | None = None,
 ) -> None:
-    """Raise EncoderError, before regions are cut, for too few pictures to train or to validate
-    on."""
+    """Raise EncoderError, before regions are extracted, for too few pictures to train or to
+    validate on."""
     held_out = validated
     fewer = "fewer ids in <--validate>"
     if held_out is None:
@@ -145,7 +145,7 @@ def check_size(
 
 
 def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Return whether ``folder`` holds the result of ``run``. EncoderError if it holds another run,
+    """Return whether ``folder`` has the result of ``run``. EncoderError if it has another run,
     finished or not."""
     note = folder / "training.json"
     if not note.exists():
@@ -162,18 +162,18 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
 
 
 def best(folder: Path) -> Recalls:
-    """Return the recalls, on the held-out pictures, of the weights that a finished run kept."""
+    """Return the recalls of the kept weights of a finished run, on the held-out pictures."""
     state = RunState(**parse_json((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(*(Recall(**entry[side]) for side in ("text_to_image", "image_to_text")))
 
 
 class Training:
-    """The run from ``describe``, on a regions file, into ``folder``; with the same arguments it
-    continues.
+    """The training run that ``describe`` describes, on a regions file, into ``folder``. A run with
+    the same arguments continues.
 
-    ``ids`` restricts it to these pictures; the pictures of ``validate`` are held out. EncoderError
-    if the data do not fit."""
+    ``ids`` restricts the run to these pictures; the pictures of ``validate`` are held out.
+    EncoderError if the data do not fit."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Training:
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     def run(self) -> Iterator[TrainingProgress]:
-        """Train; at the end only the model and its history remain."""
+        """Train, and yield progress. At the end only the model and its history remain."""
         yield from self._trainer.run()
         bank = self._trainer.bank()
         if bank is not None:

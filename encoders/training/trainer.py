@@ -1,7 +1,7 @@
-"""The training loop of all networks: resumable at any step; it keeps the best weights.
+"""The training loop of all networks. It can resume at any step, and keeps the best weights.
 
-Every random choice depends on the seed and the step or epoch alone, so a continued run ends with
-the same weights.
+Every random choice depends only on the seed and the step or epoch, so a continued run ends with the
+same weights.
 """
 
 import json
@@ -46,7 +46,7 @@ EVAL_BATCH = 128
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a run; ``recalls`` is set after a validation."""
+    """The progress of a run; after a validation it has ``recalls``."""
 
     step: int
     steps: int
@@ -65,17 +65,17 @@ class RunState:
     history: list[dict[str, Any]] | tuple[()] = ()
 
     def over(self, config: TrainConfig, steps: int) -> bool:
-        """Return whether the last step is done, or ``patience`` validations brought no
-        improvement."""
+        """Return whether the run is over: after the last step, or after ``patience`` validations
+        without improvement."""
         since = sum(entry["step"] > self.best_step for entry in self.history)
         return self.step >= steps or since >= config.patience
 
 
 class Trainer:
-    """One run in one model folder. ``run`` continues where the last one stopped.
+    """A trainer of one run in one model folder. ``run`` continues where the last call stopped.
 
     It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random
-    ones of ``pairs``.
+    pictures of ``pairs``.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Trainer:
             texts = [captions.texts[number] for number in numbers]
             self._relevance = rouge_l_matrix(texts, held_out.owners)
         self.state = RunState()
-        # The loss of the last batch.
+        # This is the loss of the last batch.
         self._loss = 0.0
 
     @property
@@ -155,8 +155,7 @@ class Trainer:
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                # On a CPU the gradients of fused attention take several times as long for small
-                # sets.
+                # On a CPU the gradients of fused attention are several times slower for small sets.
                 with sdpa_kernel(SDPBackend.MATH) if self.device == "cpu" else nullcontext():
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
@@ -180,7 +179,7 @@ class Trainer:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
-        """Save everything that a run needs to continue in one safetensors file, replaced
+        """Save the state that a run needs to continue in one safetensors file, replaced
         atomically."""
         flat = {
             f"{kind}.{name}": tensor.detach().cpu().contiguous()
@@ -275,8 +274,7 @@ class Trainer:
             each.to(self.device) for each in self.regions(pictures, config.region_keep)
         )
         features = torch.nn.functional.dropout(features, 1 - config.feature_keep)
-        # The texts to read instead of captions, and the captions that are turned round at their
-        # end.
+        # These are the texts to read instead of captions; the captions turned round come last.
         rows = [self.captions.ids[number] for number in numbers]
         apart: Tensor | None = None
         turned: list[int] = []
@@ -316,7 +314,8 @@ class Trainer:
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
-        # From 2, as in the published warm-up, whose counter advances once before the first step.
+        # Steps count from 2, as in the published warm-up, whose counter advances once before the
+        # first step.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:
@@ -325,7 +324,7 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """Scale features, and start from the closed form, where the settings say so."""
+        """Scale features, and start from the closed form, if the settings say so."""
         config = self.config
         power = self.network.config.region_power
 
@@ -353,8 +352,8 @@ class Trainer:
         return {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _validate(self) -> Recalls:
-        """Evaluate the averaged weights on the held-out pictures, and write the best weights to the
-        folder."""
+        """Evaluate the averaged weights on the held-out pictures, and write the weights to the
+        folder if they are the best so far, or if ``config.keep`` is "last"."""
         weights = self._copy()
         self._set(self.average)
         owners = self.held_out.owners
@@ -405,8 +404,8 @@ class Trainer:
             yield images, network.region_mask(lengths, images.sets.shape[1])
 
     def bank(self) -> HubBank | None:
-        """Return the bank of queries of the best weights, None where pictures held out do not
-        profit, or are too few to say."""
+        """Return the bank of queries of the best weights; None if it does not help the held-out
+        pictures, or if these are too few."""
         held_out = self.held_out
         if len(self.train) < SIZE or len(held_out) < LEAST:
             return None

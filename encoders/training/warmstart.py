@@ -1,10 +1,10 @@
-"""A closed-form start: a TERN whose initial output is canonical correlation analysis (CCA).
+"""A closed-form start: networks whose initial output is canonical correlation analysis (CCA).
 
 From random weights, the two pipelines learn little from a few thousand pictures before they
 overfit. So their linear maps start as the regularised CCA (Hardoon et al., Canonical Correlation
 Analysis, Neural Computation 2004) of the mean region of a picture and the mean word vector of its
-captions, and their attention starts as plain averaging. The architecture of TERN does not change;
-training continues from there.
+captions, and their attention starts as plain averaging. The architecture of the network does not
+change, and training continues from this start.
 """
 
 import math
@@ -21,7 +21,7 @@ from ..networks.base import Network
 from ..networks.tern import Tern
 from ..networks.vsrn import Vsrn
 
-# Ridges in units of the mean variance.
+# These ridges are in units of the mean variance.
 IMAGE_RIDGE = 2.0
 TEXT_RIDGE = 0.2
 # The factor of random weights that would disturb the start.
@@ -30,7 +30,7 @@ QUIET = 0.3
 
 @dataclass(frozen=True)
 class Projection:
-    """x -> (x - mean) @ matrix; ``mean`` (d,), ``matrix`` (d, r)."""
+    """A projection x -> (x - mean) @ matrix; ``mean`` (d,), ``matrix`` (d, r)."""
 
     mean: Tensor
     matrix: Tensor
@@ -41,7 +41,8 @@ def cca(
     Y: Tensor,
     rank: int,
 ) -> tuple[Projection, Projection]:
-    """Return the ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
+    """Return projections to the ``rank`` most correlated directions of X (n, d) and Y (n, e), whose
+    rows are pairs.
 
     Directions are weighted by their correlation, and scaled so that projections have unit variance
     on the whole.
@@ -67,9 +68,9 @@ def cca(
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     """Set word vectors so that a caption's mean is its latent semantic analysis: the leading
     singular directions of tf-idf. Pretrained vectors are kept if the columns after them are zero;
-    then only these are filled.
+    then only these columns are filled.
 
-    ``bags`` (n, V) has the relative frequency of each word in each caption. Words that all have
+    ``bags`` (n, V) has the relative frequency of each word in each caption. Words in all captions
     become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
@@ -95,7 +96,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 @torch.no_grad()
 def scale(network: Network, regions: Tensor) -> None:
     """Set ``network`` to centre and scale features by the statistics of ``regions`` (n,
-    region_dim), raised to its power. Nearly constant features are not amplified."""
+    region_dim), raised to its power. Nearly constant features are not amplified by the scaling."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
     network.region_deviation.copy_(deviation + 0.01 * deviation.mean())
@@ -126,12 +127,13 @@ def _start_tern(
     words: Tensor,
     averaging: float,
 ) -> None:
-    """Start TERN; the box and its area are unused at first."""
+    """Start a TERN or TERAN. The box and its area are unused at first."""
     config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    # Linear, ReLU, Linear pass the projection as its positive and its negative part, recombined.
+    # The layers Linear, ReLU, Linear pass the positive and the negative part of the projection, and
+    # recombine them.
     fusion: Any = network.img_enc.pos_encoding_image.map
     first, _, last = fusion
     width = len(images.mean)
@@ -168,8 +170,8 @@ def _start_tern(
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
-    """Start VSRN: reasoning as the identity, also for locations and words; the GRUs as moving
-    averages."""
+    """Start a VSRN or VSRN++: reasoning as the identity, also for locations and words; the GRUs as
+    moving averages."""
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)

@@ -197,7 +197,7 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
     (tmp_path / "mine.image.jsonl").write_text("dear diary")
     with pytest.raises(
         BocError,
-        match="not of the kind",
+        match="another kind of file",
     ):
         write_terms(
             Searcher.open("mine", at).index,
@@ -214,7 +214,7 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
     (tmp_path / "mine.text.ciff").write_text("dear diary")
     with pytest.raises(
         BocError,
-        match="not of the kind",
+        match="another kind of file",
     ):
         write_terms(
             Searcher.open("mine", at).index,

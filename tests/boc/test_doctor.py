@@ -40,7 +40,7 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = list(doctor.packages())
     core = one(findings, "packages")
     assert core.state == "problem"
-    assert core.what == "all that boc always needs: lacks nothing-like-it"
+    assert core.what == "all required packages: lacks nothing-like-it"
     assert core.todo == "pip install boc"
     assert one(findings, "extra web").state == "ok"
     encoders = one(findings, "extra encoders")

@@ -32,7 +32,7 @@ def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
 )
 def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "out").write_bytes(data)
-    with pytest.raises(BocError, match="not of the kind"):
+    with pytest.raises(BocError, match="another kind of file"):
         check_output(tmp_path / "out", OURS)
 
 

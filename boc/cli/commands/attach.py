@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 @click.option(
     "--id-field",
     "key",
-    help="Field of the documents that holds the id of an item [default: their _id].",
+    help="Field of a document with the id of its item [default: _id].",
 )
 @options.code
 @click.option(
     "--detach",
     is_flag=True,
-    help="Remove what was added from all documents again; takes no FEATURES.",
+    help="Remove the added object from all documents; takes no FEATURES.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before the mapping or documents are changed.")
+@click.option("--yes", is_flag=True, help="Change the mapping and the documents without asking.")
 @options.as_json
 @options.at
 def command(
@@ -45,10 +45,10 @@ def command(
     """Add codes to the documents of another program. NAME is its index; the codes come from
     feature files.
 
-    Each item goes to the document with its id, as one object, boc; no other field changes. It first
-    shows the addition to the mapping, and asks. Other programs may keep writing. After a kill, the
-    same command continues; repeated later, it adds new and changed items. boc search NAME then
-    finds these documents, and --filter accepts their fields.
+    The document with the id of an item gets one object, boc; no other field changes. The command
+    first shows the addition to the mapping, and asks. Other programs may keep writing. After a
+    kill, the same command continues; repeated later, it adds new and changed items. boc search NAME
+    then finds these documents, and --filter accepts their fields.
 
     --detach removes the object boc from the documents, and nothing else. Its empty fields stay in
     the mapping, since these servers cannot remove fields.
@@ -75,7 +75,7 @@ def command(
     def confirm(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
         return yes or click.confirm(
-            f"Add this to the mapping of {name}? It stays there for good.",
+            f"Add this to the mapping of {name}? It stays in the mapping.",
             err=True,
         )
 

@@ -21,12 +21,12 @@ from boc.names import CODEBOOKS
 @click.option(
     "--clusters",
     type=click.IntRange(1),
-    help="How many [default: 1000; of centroids at most the root of the concepts].",
+    help="Number of terms [default: 1000; for centroids at most sqrt(concepts)].",
 )
 @click.option(
     "--kind",
     type=click.Choice(CODEBOOKS),
-    help="What is learned; see below [default: plain or centered, by a trial].",
+    help="Kind of terms, see below [default: plain, or centered if a trial needs it].",
 )
 def command(
     features: tuple[Path, ...],
@@ -34,8 +34,8 @@ def command(
     clusters: int | None,
     kind: str | None,
 ) -> None:
-    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, best of
-    training photographs.
+    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, preferably
+    of training photographs.
 
     \b
     Kinds:

@@ -9,10 +9,10 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Make the index NAME smallest and fastest. It becomes one segment, without deleted and
-    replaced rows.
+    """Compact the index NAME. It becomes one segment without deleted and replaced rows, its
+    smallest and fastest form.
 
-    Searches continue meanwhile and give the same results.
+    Meanwhile searches continue, with the same results.
 
     \b
     Examples: boc compact photos

@@ -18,12 +18,12 @@ from boc.cli import options
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Region source that the network was trained on, for example files:DIR.",
+    help="Region source of the network's training, for example files:DIR.",
 )
 @click.option(
     "--stop-list",
     type=options.PATH,
-    help="File of the stop-words that a TERAN leaves out, one per line.",
+    help="File with the stop-words that a TERAN leaves out, one per line.",
 )
 def command(
     checkpoint: Path,
@@ -32,13 +32,14 @@ def command(
     regions: str | None,
     stop_list: Path | None,
 ) -> None:
-    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN of its
-    authors.
+    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN from
+    its authors.
 
-    Or write the networks of a model folder in ONNX beside its weights, as boc train does.
+    If CHECKPOINT is a model folder, write its networks in ONNX beside its weights, as boc train
+    does.
 
-    Nothing in the file is executed. Kind and sizes are read from the tensors, every one of which
-    must be used.
+    Nothing in the file is executed. The tensors determine kind and sizes, and every tensor must be
+    used.
 
     \b
     Examples: boc convert model_best.pth -o tern --tokens vocab.txt --regions files:features_36

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     help="Replace an existing index of that name, or a file.",
 )
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
-    """Copy the index NAME to another name, place, file or code. These are NEW, --to and --code.
+    """Copy the index NAME to another name, place, file or code. NEW is the name, --to the place or
+    file, --code the code.
 
-    Everything comes from the index: no encoder and no pictures are needed. Without --code the copy
-    has the same hits with the same scores. Of a FILE.zip boc index makes the same index again,
-    anywhere; a FILE.h5 has the items and their vectors, for commands that read features. After a
-    kill, the same command continues where it stopped. The copy is published as a whole at the end;
-    boc verify checks it. With the name and place of NAME and --replace, it takes the place of NAME.
+    The copy needs no encoder and no pictures, only the index. Without --code the copy has the same
+    hits with the same scores. From a FILE.zip, boc index makes the same index again, anywhere; a
+    FILE.h5 has the items and their vectors, for commands that read features. After a kill, the same
+    command continues where it stopped. The copy is published as a whole at the end; boc verify
+    checks it. A copy with the name and place of NAME replaces NAME, and needs --replace.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
@@ -63,6 +64,6 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
 
 def sentence(name: str, report: CopyReport | LoadReport) -> str:
-    """Return what a copy or a load did, in one line."""
+    """Return a line about a finished copy or load."""
     state = " is up to date" if report.up_to_date else ""
     return f"{name}{state}: {report.images} pictures and {report.texts} captions"

@@ -15,8 +15,8 @@ from boc.cli import options
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
-    Captions are items with ids of their own. For the ID - ids are read from the standard input, one
-    per line.
+    Captions are items with ids of their own. If ID is -, the standard input has the ids, one per
+    line.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
@@ -24,7 +24,7 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
               boc delete photos --all
     """
     if bool(ids) == everything:
-        raise click.UsageError("give one of ID... or --all")
+        raise click.UsageError("give ids, or --all")
     from boc.manage.build import delete_items
     from boc.manage.whole_index import delete_index
 

@@ -20,11 +20,11 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 @click.command("doctor")
 def command() -> None:
-    """Check the installation, and name missing parts.
+    """Check the installation, and list missing parts.
 
-    Checks packages, modules in C, models, boc.toml and the environment. Each line is ok, a note, or
-    a problem, with what to do. The exit status is 1 if there is a problem that would stop a search.
-    boc info checks a server, boc verify an index.
+    The command checks packages, C modules, models, boc.toml and the environment. Each line is ok, a
+    note, or a problem, with the next step. The exit status is 1 if a problem would prevent
+    searches. boc info checks a server, boc verify an index.
 
     \b
     Example: boc doctor
@@ -45,7 +45,7 @@ def command() -> None:
 
 
 def check_settings(group: click.Group) -> Iterator[Finding]:
-    """Yield findings on the file of settings and on the variables that are set."""
+    """Yield findings on the settings file and on the variables of boc that are set."""
     from boc.doctor import Finding
 
     try:

@@ -14,7 +14,7 @@ from boc.cli import options
 @click.option(
     "--threshold",
     type=float,
-    help="Smallest cosine of near duplicates [default: by the cosines of random pairs].",
+    help="Smallest cosine of near-duplicates [default: by the cosines of random pairs].",
 )
 @options.as_json
 @options.at

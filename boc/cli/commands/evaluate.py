@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @click.option(
     "--score",
     type=click.Choice(METRICS),
-    help="Score of a pair; with --name, of re-ranking [default: dot, as the index].",
+    help="Score of a pair; with --name, score for re-ranking [default: dot, or as the index].",
 )
-@click.option("--name", help="Rank through this index of the same items instead.")
+@click.option("--name", help="Index of the same items, whose searches are measured instead.")
 @click.option(
     "--rm",
     type=float,
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     "--fold",
     type=click.IntRange(1),
     default=1000,
-    help="Pictures per fold, of galleries that are larger.",
+    help="Pictures per fold, for galleries with more pictures.",
 )
 @click.option(
     "--ndcg",
     metavar="RELEVANCE",
-    help="Print NDCG@25, too, by rouge-l or by a file of relevances.",
+    help="Relevance for NDCG@25, which is then also printed: rouge-l, or a file of relevances.",
 )
 @click.option(
     "--run",
     "runs",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write runs of TREC and qrels to this folder.",
+    help="Folder for TREC runs and qrels of the measured rankings.",
 )
 @options.at
 @options.as_json
@@ -64,15 +64,14 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure how well captions find their pictures. FEATURES has both; the other direction is
-    measured, too.
+    """Measure how well captions and pictures find each other. FEATURES has both.
 
-    Prints Recall@1, 5, 10 and the median rank over all items, and without --name also the mean over
-    folds of --fold pictures, if there are more.
+    The command prints Recall@1, 5, 10 and the median rank over all items. Without --name, and with
+    more than --fold pictures, it also prints the mean over folds.
 
-    Several FEATURES of the same items by different encoders are measured as an ensemble: their
-    scores are averaged. mwsr and symm follow TERAN's paper; the code of its authors bounds
-    each maximum in mwsr below by 0.
+    Several FEATURES of the same items by different encoders are an ensemble: their scores are
+    averaged. mwsr and symm follow TERAN's paper; in its authors' code no maximum in mwsr is below
+    0.
 
     NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A file of
     relevances is a matrix of float32 without a header, captions by pictures in the order of
@@ -135,7 +134,7 @@ def measure_features(
     fold: int,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the label, the line above and the figures of each protocol; NDCG is None without a
+    """Yield the label, the heading and the figures of each protocol; NDCG is None without a
     relevance."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
 
@@ -156,8 +155,9 @@ def measure_index(
     rerank: Metric | None,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the same through an index; unless ``rm`` is given, also by its code where a search
-    would compare all vectors, at the budgets of the index and without re-ranking."""
+    """Yield the same for searches of an index. If ``rm`` is not given, and a search would compare
+    all vectors, yield also the figures of the code: at the budgets of the index, and without
+    re-ranking."""
     from boc.evaluate.runs import evaluate_index
     from boc.plan import ALL_COMPARED, usual_way
     from boc.search.searcher import Searcher

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--image",
     type=options.PATH,
-    help="Explain the score for this picture instead of a sentence.",
+    help="Picture that is the query, instead of a sentence.",
 )
 @options.as_json
 @options.at
@@ -36,11 +36,11 @@ def command(
 ) -> None:
     """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
 
-    Prints the ten terms of largest product that query and item share. Each has its share of the
-    score, its frequency in the query times that in the item, and its typical words. The products
-    add up to the score of the index before re-ranking. --json adds regions and words, and the
-    cosines between them; the page of boc serve draws these. The plan of a search says whether terms
-    find its candidates, or all vectors are compared.
+    The command prints the ten shared terms of query and item with the largest products: the share
+    of the score, the frequency in the query times the frequency in the item, and typical words. The
+    products add up to the score of the index before re-ranking. --json adds regions and words, and
+    the cosines between regions and words; the page of boc serve draws them. The plan of a search
+    says whether terms find the candidates, or all vectors are compared.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
@@ -75,7 +75,7 @@ def command(
 
 
 def print_terms(explanation: Explanation) -> None:
-    """Print the terms that query and item share, and the words that the item is written in."""
+    """Print the terms that query and item share, and the words of the item."""
     from boc.codecs.surrogate_text import FIELD
     from boc.explain.score import LABELLED
 

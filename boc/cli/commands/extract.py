@@ -32,12 +32,12 @@ SETTINGS = {
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Write the regions of this source, such as grid, instead of vectors.",
+    help="Region source, such as grid, whose regions are written instead of vectors.",
 )
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Only part I of N parts of similar size: one command per machine.",
+    help="Part I of N parts of SOURCE, of similar size, for one command per machine.",
 )
 @options.settings(SETTINGS)
 @options.device
@@ -76,7 +76,7 @@ def command(
               boc extract captions.csv -o regions.h5 --regions grid
               boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:mine --set precision=bfloat16
     """
-    # An option of the command line counts, whatever the settings say of the other.
+    # An option on the command line has priority over the other option in the settings.
     if options.on_command_line("regions") != options.on_command_line("encoder"):
         if options.on_command_line("regions"):
             encoder = None

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 @click.option(
     "--rerank",
     type=click.Choice(METRICS),
-    help="How they are re-ranked: by vectors, or concept sets [default: dot].",
+    help="Score for re-ranking, of vectors or of concept sets [default: dot].",
 )
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Type of stored vectors [default: as the feature file, else float16].",
+    help="Type of stored vectors [default: as in the feature file, else float16].",
 )
 @click.option(
     "--concepts",
     type=click.Choice(CONCEPT_DTYPES),
-    help="Store concept sets so [default: float16, if --rerank needs it].",
+    help="Type of stored concept sets [default: float16 if --rerank needs sets, else no sets].",
 )
 @options.metadata
 @options.ocr
@@ -52,34 +52,35 @@ if TYPE_CHECKING:
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Load part I of N of the items; the last of N processes publishes.",
+    help="Part I of N of the items; the last of N processes publishes the index.",
 )
 def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords: Any) -> None:
     """Make the index NAME from everything in SOURCE.
 
     SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a
     folder or .tar of pictures (WebDataset, img2dataset) or several, a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. The ids
-    of several folders begin with the names of these. After a kill, the same command continues where
-    it stopped. The index is published as a whole at the end.
+    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. With
+    several folders, ids begin with the name of the folder. After a kill, the same command continues
+    where it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors in files of others: .npy, .fvecs, .fbin, .u8bin, HDF5 of
-    ann-benchmarks, with X.txt and X.ids.txt beside X.npy.
+    SOURCE can also be vectors from other programs: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
+    ann-benchmarks. X.txt and X.ids.txt beside X.npy have sentences and ids.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 
-    From a file of boc copy the same index is made again, with its code and the same scores; --code
-    makes another one.
+    From a file of boc copy, the command makes the same index again, with the same scores; --code
+    chooses another code.
 
-    With --shard several processes or machines load one index on a server at once, each its part of
-    the same feature files. The last one to finish publishes. Repeat the command of a process that
-    died, anywhere.
+    With --shard, several processes or machines load one index on a server at the same time, each
+    its part of the same feature files. The last process publishes the index. If a process dies,
+    repeat its command on any machine.
 
     Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width,
-    height, orientation, folder, name, size, modified; with --ocr also ocr, the words inside them.
-    The table of --metadata has one line per item; its values replace these. A caption has the
-    values of its picture, unless it has its own line. The header gives types: keyword, integer,
-    float, boolean, date, text. A vertical bar separates several values.
+    height, orientation, folder, name, size, modified; with --ocr also ocr, the words inside the
+    picture. The table of --metadata has one line per item; its values replace metadata of the
+    picture. A caption has the values of its picture, unless the table has a line for it. The header
+    gives types: keyword, integer, float, boolean, date, text. A vertical bar separates several
+    values.
 
     \b
     Examples: boc index photos photos.h5

@@ -16,10 +16,10 @@ from boc.cli import options
 @options.at
 @options.as_json
 def command(name: str | None, at: str, as_json: bool) -> None:
-    """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what
-    the backend supports.
+    """Show the contents of the index NAME and how it was made. Without NAME, list the indexes and
+    the features of the backend.
 
-    The bytes per item are for one copy; each replica of a server takes as many again.
+    The bytes per item are for one copy; each replica on a server takes as many again.
 
     \b
     Examples: boc info photos
@@ -49,18 +49,18 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
     candidates = f"{facts['rm']:g} candidates for each hit; {way}"
-    hubs = "as they are: the encoder has no bank of queries"
+    hubs = "not corrected: the encoder has no bank of queries"
     if facts["offsets"]:
         hubs = "corrected by offsets from the bank of the encoder"
-    # A user who lacks the right "monitor" of a server gets no sizes.
-    stored = "not told to this user, who lacks the right monitor"
+    # A server tells sizes only to users with the right "monitor".
+    stored = "unknown: this user lacks the right monitor"
     if facts["bytes"]:
         parts = [f"{part} {n / total:.0f}" for part, n in facts["bytes"].items() if n]
         stored = f"{sum(facts['bytes'].values()) / total:.0f} per item ({', '.join(parts)})"
     print_rows(
         {
             "items": f"{counts['image']} pictures, {counts['text']} captions",
-            "code": facts["code"] or "none that has a name",
+            "code": facts["code"] or "a chain without a name",
             "steps": ", ".join(facts["steps"]),
             "terms": facts["terms"],
             "postings": f"{facts['postings']} ({facts['postings'] / total:.1f} per item)",
@@ -79,13 +79,13 @@ def command(name: str | None, at: str, as_json: bool) -> None:
 
 
 def print_rows(rows: Mapping[str, object]) -> None:
-    """Print labels with their values."""
+    """Print labels with their values, one pair per line."""
     for label, value in rows.items():
         click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
-    """Say what recall the budgets were chosen for, and what they reached."""
+    """Return the recall that the budgets were chosen for, and the recall that they reached."""
     if not recall:
         return "not promised; the code has default budgets"
     if plan == "all" or "measured" not in recall:

@@ -38,18 +38,18 @@ def command() -> None:
 @click.option(
     "--precision",
     type=click.Choice([*models.PRECISIONS]),
-    help="Networks in ONNX with numbers of 32 (full), 16 (half) or 8 bits; half finds nearly "
-    "the same hits, 8bit other and worse ones [default: the most exact].",
+    help="Precision of networks in ONNX: 32 (full), 16 (half) or 8 bits; half finds nearly the "
+    "same hits, 8bit different and worse hits [default: the most exact].",
 )
-@click.option("--yes", is_flag=True, help="Download without asking.")
+@click.option("--yes", is_flag=True, help="Download without asking for confirmation.")
 def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
-    """Download MODEL, after showing its size and licence, and the packages that are missing to use
-    it.
+    """Download MODEL, after showing its size and licence, and the missing packages that it needs.
 
-    Networks in ONNX, as Xenova, onnx-community, Immich and Qdrant publish them, need no torch.
-    Files are compared with the digests of the server, networks of short names with pinned digests,
-    or with those of their first download. After a failure, repeat the command: complete files are
-    not downloaded again. Another server: set HF_ENDPOINT to its address.
+    Networks in ONNX, as published by Xenova, onnx-community, Immich and Qdrant, need no torch.
+    Files are checked against the digests of the server; networks with short names are checked
+    against pinned digests, or against the digests of their first download. After a failure, repeat
+    the command: complete files are not downloaded again. To use another server, set HF_ENDPOINT to
+    its address.
 
     \b
     Examples: boc model get clip
@@ -96,7 +96,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
             raise BocError(
-                "there is no terminal to accept the licence at; add --yes if you accept it",
+                "no terminal to accept the licence in; if you accept it, add --yes",
             )
         if not click.confirm("Download it?", err=True):
             raise BocError("nothing was downloaded")
@@ -108,7 +108,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
 @command.command("list")
 @options.as_json
 def show(as_json: bool) -> None:
-    """Show the models that were downloaded, and the short names of models to download.
+    """List the downloaded models, and the short names of models to download.
 
     \b
     Examples: boc model list

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boc.types import Hit
 
     Answers = Sequence[tuple[str, str, Hits]]
-    """The id of a query, the query as text, and its hits."""
+    """An answer: the id of a query, the query as text, and its hits."""
 
 
 @click.command("search", cls=options.TextCommand)
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
     "images",
     type=options.PATH,
     multiple=True,
-    help="Search by this picture; can be repeated.",
+    help="Picture to search by; can be repeated.",
 )
 @click.option(
     "--like",
     type=options.ID,
     multiple=True,
     metavar="[-]ID",
-    help="More like these items; after a minus, less like them.",
+    help="Id of an item that hits should be like, or, after a minus, unlike; can be repeated.",
 )
 @click.option(
     "--queries",
     type=options.PATH,
-    help="Search by each line of this file, - for stdin, or by each vector of it.",
+    help="File of queries, - for stdin: one sentence per line, or vectors.",
 )
 @click.option(
     "--run",
     type=options.PATH,
-    help="With --queries: write the hits to this file, a run of TREC.",
+    help="TREC run to write, with the hits of --queries.",
 )
 @click.option(
     "--find",
     type=click.Choice(MODALITIES),
-    help="What to find [default: image, if it has pictures].",
+    help="Kind of hits [default: image, if the index has pictures].",
 )
 @click.option(
     "--filter",
@@ -68,28 +68,30 @@ if TYPE_CHECKING:
     type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to "
-    "combine conditions by AND.",
+    help="Condition on the metadata of hits, with = != < <= > or >=. Repeated conditions are "
+    "combined by AND.",
 )
 @click.option(
     "--sort",
     metavar="[-]FIELD",
-    help="Order by this field; after a minus, the largest value first.",
+    help="Field that orders the hits, smallest value first; after a minus, largest value first.",
 )
 @click.option("-k", default=10, help="Number of hits per query.")
-@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: as the index].")
+@click.option("--rm", type=float, help="Candidates to re-rank per hit [default: as the index].")
 @click.option(
     "--hybrid",
     type=click.Choice([*HYBRIDS, "words"]),
     help="Use the words of the sentence (BM25): fuse both rankings (rrf), or search by words "
     "alone, without the encoder (words).",
 )
-@click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
-@click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
+@click.option("--collapse", is_flag=True, help="Group near-duplicates under their best hit.")
+@click.option(
+    "--html", type=options.PATH, help="HTML page to write, with the pictures of the hits."
+)
 @click.option(
     "--paths",
     is_flag=True,
-    help="Print paths alone, a line each.",
+    help="Print only the paths of the hits, one per line.",
 )
 @options.as_json
 @click.option(
@@ -120,11 +122,11 @@ def command(
     """Search the index NAME by a sentence, pictures, or items.
 
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words"
-    says what should not be seen; \\-word is a word that begins with a minus.
+    is unwanted; \\-word is a word that begins with a minus.
 
-    With --request, nothing is searched: the server answers the request with the hits of this
-    search, in their order. Secrets are not printed, only their variables: BOC_PASSWORD and
-    BOC_API_KEY.
+    --request prints the server request instead of running it. Send it to the server to get the hits
+    of this search, in the same order. In place of secrets it names their variables: BOC_PASSWORD
+    and BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
@@ -163,7 +165,7 @@ def command(
             raise click.UsageError(
                 "give one of --json, --paths and --request: each prints something else",
             )
-        # An option of the command line counts whatever the settings say.
+        # An option on the command line has priority over the settings.
         as_json = ways == ["as_json"]
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
@@ -219,7 +221,7 @@ def query_of(
     images: Sequence[Path] = (),
     like: Sequence[str] = (),
 ) -> Query:
-    """Return the query of TEXT, pictures and items; a minus marks unwanted ones."""
+    """Return the query of TEXT, pictures and items; a minus marks unwanted items."""
     from boc.search.queries import Query, parse_text
 
     sentence: str | None = None
@@ -238,7 +240,7 @@ def search_file(
     *,
     by_words: bool,
 ) -> Answers:
-    """Search by each sentence or vector of a file."""
+    """Search by each sentence or each vector of a file."""
     from boc.inputs.features import is_feature_file, read_queries
     from boc.search.queries import parse_text
 
@@ -260,7 +262,7 @@ def search_file(
     if by_words:
         ranked = searcher.search_words([text for _, text in sentences], search_options)
         return [(*sentence, hits) for sentence, hits in zip(sentences, ranked, strict=True)]
-    # Sentences without unwanted words are searched as one batch.
+    # One batch searches all sentences without unwanted words.
     batch = {}
     for _, text in sentences:
         wanted, minus = parse_text(text)
@@ -277,7 +279,7 @@ def search_file(
 
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Return the ids and sentences of a file; ids are the numbers of lines by default."""
+    """Return the ids and sentences of a file; by default an id is the number of a line."""
     shown = f"--queries {path}"
     pairs = []
     for number, line in enumerate(options.read_lines(str(path), shown, "sentences"), 1):
@@ -292,7 +294,7 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
         pairs.append((id.strip(), text.strip()))
     for id, count in Counter(id for id, _ in pairs).items():
         if count > 1:
-            raise BocError(f"{shown}: the id {id!r} stands twice; give each sentence its own")
+            raise BocError(f"{shown}: the id {id!r} occurs twice; give each sentence its own")
     return pairs
 
 
@@ -304,7 +306,7 @@ def print_answers(
     *,
     as_json: bool,
 ) -> None:
-    """Print hits as JSON, as ``paths``, or as a list."""
+    """Print the hits as JSON, as ``paths``, or as a list."""
     from boc.plan import ALL_COMPARED
 
     for id, query, hits in answers:
@@ -345,8 +347,8 @@ def print_hit(rank: int, hit: Hit) -> None:
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
-    """Print the paths of pictures, a line each: their bytes, but nothing that a terminal would
-    obey."""
+    """Print the paths of pictures, one per line: their exact bytes, or on a terminal without
+    control characters."""
     left = []
     for hit in hits:
         if hit.path is None:
@@ -363,7 +365,8 @@ def print_paths(hits: Sequence[Hit]) -> None:
 
 
 def tell_words(searcher: Searcher, text: str) -> None:
-    """Say on stderr what of a sentence nothing knows, and what may be meant."""
+    """Print on stderr the words of a sentence that neither index nor encoder knows, and
+    suggestions."""
     from boc.search.spelling import Spelling
 
     with suppress(OSError, ValueError):
@@ -381,7 +384,7 @@ def tell_words(searcher: Searcher, text: str) -> None:
         )
         return
     for word, near in Spelling(searcher).unknown(text):
-        # Of words without a likely other one the notes tell already, where the encoder counts.
+        # The notes already list words without suggestions if the encoder counts words.
         if near is None and searcher.caption_counts:
             continue
         meant = f"; did you mean {near}?" if near else ""

@@ -16,30 +16,30 @@ from boc.cli import options
 @click.option(
     "--host",
     default="127.0.0.1",
-    help="Network address to listen on; 0.0.0.0 means all.",
+    help="Network address to listen on; 0.0.0.0 means all addresses.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
-    help="Port to listen on; 0 takes a free one.",
+    help="Port to listen on; 0 means any free port.",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Another host name of requests; can be repeated.",
+    help="Additional host name that requests may use; can be repeated.",
 )
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="FOLDER",
-    help="Keep pictures that clients with the token send to POST /api/library: in FOLDER, and in "
-    "the index.",
+    help="Folder that keeps pictures that clients with the token send to POST /api/library; the "
+    "index gets these pictures.",
 )
-@click.option("--log", is_flag=True, help="Log requests on stderr, without token, query and ids.")
+@click.option("--log", is_flag=True, help="Log requests to stderr, without token, query and ids.")
 @options.at
 @options.moved_encoder
 def command(
@@ -53,10 +53,11 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Serve the search page of the index NAME. It has a JSON interface; Ctrl-C ends it.
+    """Serve the search page of the index NAME. The server also has a JSON interface; Ctrl-C stops
+    it.
 
-    If the variable BOC_TOKEN is set, every client must give the token in it. Thumbnails are cached
-    in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
+    If the variable BOC_TOKEN is set, every client must send its value as a token. Thumbnails are
+    cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
 
     \b
     Examples: boc serve photos --open

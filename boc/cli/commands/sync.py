@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--watch",
     "watching",
     is_flag=True,
-    help="Keep running, and sync whenever files change, until Ctrl-C.",
+    help="Keep running until Ctrl-C, and sync whenever files change.",
 )
 @options.at
 @options.encoder
@@ -42,22 +42,21 @@ def command(
     watching: bool,
     **keywords: Any,
 ) -> None:
-    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was
-    made from.
+    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV of the
+    index.
 
-    Only new and changed pictures are encoded, with the encoder and the code of the index. A picture
-    that was renamed or moved keeps its vector, and one that is gone is removed. Files are compared
-    by size and time, and by their contents where these differ. A picture that cannot be read is not
-    tried again until its file changes. After a kill, the same command continues. --ocr reads the
-    words inside new and changed pictures, and those not read yet.
+    Only new and changed pictures are encoded, with the encoder and the code of the index. A renamed
+    or moved picture keeps its vector; a picture whose file is gone is removed. Files are compared
+    by size and time, and by contents if size or time differ. An unreadable picture is not tried
+    again until its file changes. After a kill, the same command continues. --ocr reads the words
+    inside new and changed pictures, and inside pictures not read before.
 
     Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more
     than half of the pictures or captions would be removed. Pictures of a folder below that is gone
     or empty as a whole are kept, and the folder is named; --missing remove removes them. --missing
     keep keeps all items whose files are gone, such as those of a detached disk.
 
-    With --watch a line is printed for each sync that changed something, and the encoder stays
-    loaded.
+    With --watch, each sync that changes something prints a line, and the encoder stays loaded.
 
     \b
     Examples: boc sync photos ~/Pictures

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     "--regions",
     default="grid",
     metavar="KIND[:ARGUMENT]",
-    help="Region source to train on.",
+    help="Region source for the training pictures.",
 )
 @click.option(
     "--recipe",
     "recipe_name",
     default="small",
     metavar="NAME",
-    help="Recipe of network, sizes and settings; see below.",
+    help="Recipe for network, sizes and settings; see below.",
 )
 @click.option(
     "--validate",
     type=options.PATH,
-    help="Ids of the pictures to validate on, one a line [default: random ones].",
+    help="File with the ids of the validation pictures, one per line [default: random pictures].",
 )
 @click.option(
     "--set",
@@ -56,11 +56,11 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train an encoder on pictures with captions. It is a TERN, TERAN, VSRN or VSRN++, SOURCE a CSV
-    or regions file.
+    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++.
+    SOURCE is a CSV or a regions file.
 
-    Some pictures are held out, at random or by --validate, and the weights with the best recall on
-    them are kept. After a kill, the same command continues where it stopped.
+    Some pictures are held out, at random or by --validate. The command keeps the weights with the
+    best recall on held-out pictures. After a kill, the same command continues where it stopped.
 
     The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder with a BERT.
 
@@ -136,7 +136,7 @@ def command(
 def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     """Write the regions of all pictures beside the run that reads them, and return the path.
 
-    Pictures that cannot be used are left out, and named.
+    Unusable pictures are left out, with a line each.
     """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile

@@ -29,17 +29,17 @@ AGAINST = {
     type=options.PATH,
     multiple=True,
     metavar="FILE",
-    help="Check against these, not the stored vectors.",
+    help="Feature file to check against, instead of the stored vectors; can be repeated.",
 )
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check that the index NAME is whole and exact. Files have checksums, scores are dot products,
-    counts add up.
+    """Check that the index NAME is whole and exact. The checks cover checksums of files, scores and
+    counts.
 
-    Searches with the codes of random items. The score of each of 1,000 pairs of a query and an
-    item, hit or not, must equal the dot product of their term frequencies. Prints every mismatch;
-    the exit status is then 1.
+    The queries are the codes of random items. The score of each of 1,000 pairs of a query and an
+    item, hit or not, must equal the dot product of their term frequencies. The command prints every
+    mismatch; the exit status is then 1.
 
     \b
     Examples: boc verify photos
@@ -66,7 +66,7 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
 
 
 def print_report(name: str, report: Verification) -> None:
-    """Print all that does not fit, and the counts."""
+    """Print all mismatches, and the counts."""
     for wrong in report.mismatches:
         pair = f"query {options.plain(wrong.query)}  item {options.plain(wrong.item)}"
         click.echo(f"{pair}  found {wrong.found:.10g}  expected {wrong.expected}")
@@ -83,7 +83,7 @@ def print_report(name: str, report: Verification) -> None:
             err=True,
         )
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
-    state = "not what the manifest says"
+    state = "not as the manifest says"
     if all(count == expected for count, expected in report.counts.values()):
         state = "as the manifest says"
     click.echo(

@@ -150,7 +150,7 @@ CASES = [
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",
         ["year:integer", "it has: camera:keyword"],
     ),
-    (f"delete photos {AT}", ["one of ID"]),
+    (f"delete photos {AT}", ["ids", "--all"]),
     (f"delete photos - {AT}", ["no ids"]),
     (f"delete tiny 000.png 000.png#0 000.png#1 {AT}", ["boc delete tiny --all"]),
     ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),

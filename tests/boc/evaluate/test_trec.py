@@ -169,7 +169,7 @@ def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")],
+    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "occurs twice")],
 )
 def test_topics_without_ids_of_their_own_are_refused(
     library: Path,
@@ -196,7 +196,7 @@ def test_topics_without_ids_of_their_own_are_refused(
 
 def test_files_of_other_kinds_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("dear diary\n")
-    with pytest.raises(BocError, match="not of the kind"):
+    with pytest.raises(BocError, match="another kind of file"):
         write_run(
             tmp_path / "notes",
             [("q", ["a"], [1.0])],

@@ -292,7 +292,7 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
     assert boc(*copy, path, "--replace").exit_code == 0
     for mine in (tmp_path / "mine.h5", tmp_path / "mine.zip"):
         mine.write_text("my own notes")
-        assert "not of the kind to be written" in boc(*copy, mine, "--replace").stderr
+        assert "is another kind of file" in boc(*copy, mine, "--replace").stderr
         assert mine.read_text() == "my own notes"
     assert (
         "no index 'nosuch'"

@@ -360,7 +360,7 @@ def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
     for name in ("img_proj.bias", "transformer_encoder_1.layers.1.linear1.bias"):
         with pytest.raises(
             EncoderError,
-            match=f"another shape than the rest asks for, for example {name}",
+            match=f"a shape that does not fit the network, for example {name}",
         ):
             from_published({**file, "model": {**state, f"img_txt_enc.{name}": torch.zeros(3)}})
     alias = "img_txt_enc.txt_enc.word_embeddings.weight"
