@@ -113,8 +113,8 @@ def _print(name: str, report: SyncReport) -> None:
     if report.away:
         folders = map(options.plain, list(report.away)[: options.FEW])
         click.echo(
-            f"{len(report.away)} folders are away (such as {', '.join(folders)}), so their "
-            "pictures are kept; mount the disk, or remove them with --missing remove",
+            f"folders away: {len(report.away)} (such as {', '.join(folders)}); their pictures are "
+            "kept; mount the disk, or remove them with --missing remove",
             err=True,
         )
     if report.unreadable:
