@@ -44,12 +44,13 @@ def term_matrices(shape: tuple[int, int], largest: int) -> st.SearchStrategy[spa
 
 
 def random_terms(
-    rng: np.random.Generator,
+    seed: int | np.random.Generator,
     shape: tuple[int, int],
     largest: int,
     density: float,
 ) -> sparse.csr_array:
     """A term matrix of int32 with frequencies 1 to ``largest``."""
+    rng = np.random.default_rng(seed)
     dense = rng.integers(
         1,
         largest,

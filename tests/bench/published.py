@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.random import default_rng
 from PIL import Image
 from transformers import BertConfig, BertModel
 
@@ -45,7 +46,7 @@ NOUNS = (
 )
 MORE = "red blue green man woman water grass road small big white"
 ENGLISH = f"the a of on {NOUNS} {MORE}".split()
-SENTENCES = [" ".join(np.random.default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(200)]
+SENTENCES = [" ".join(default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(200)]
 
 
 def write_coco(data: Path) -> None:
@@ -85,7 +86,7 @@ def write_pictures(
 ) -> None:
     """Write pictures, Karpathy's file, regions by number, and SPICE. The first picture has six
     sentences. Splits of Flickr30k have no restval, nor the folder of a picture."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     images = []
     for part in (
         folder,
@@ -194,7 +195,7 @@ def write_vsrn(data: Path) -> None:
         "<unk>",
         *ENGLISH,
     ][:WORDS]
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     for name, split, folder, model in (
         ("coco", "testall", "coco", "coco"),
         ("f30k", "test", "flickr", "fliker"),

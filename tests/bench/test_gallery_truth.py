@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from bench.datasets.gallery_truth import (
     DEPTH,
@@ -28,7 +29,7 @@ Box = tuple[float, float, float, float]
 
 
 def draw_picture(seed: int) -> Picture:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     scene = sample_scene(rng)
     return Picture(scene, tuple(boxes(scene, rng)))
 
@@ -180,7 +181,7 @@ def test_chance_mean_of_orders() -> None:
 def test_ndcg_formula() -> None:
     gallery = [draw_picture(seed) for seed in range(14)]
     query = next(q for q in queries(gallery) if q.family == "place")
-    order = np.random.default_rng(1).permutation(14).tolist()
+    order = default_rng(1).permutation(14).tolist()
     gains = query.relevance.tolist()
 
     def dcg(ranked: list[float]) -> float:

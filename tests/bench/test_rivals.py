@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from bench.rivals.cells import CellRanks, CellScalar
@@ -23,7 +24,7 @@ DIM = 8
 
 def embeddings(seed: int, n: int = 12, modality: Modality = "image") -> Embeddings:
     """Draw items with vectors and sets of concepts."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     vectors = unit_rows(rng.standard_normal((n, DIM)).astype(np.float32))
     sets = [rng.standard_normal((rng.integers(1, 6), DIM)).astype(np.float32) for _ in range(n)]
     return Embeddings(
@@ -176,7 +177,7 @@ def test_heads_learn_few_latents() -> None:
     pytest.importorskip("torch")
     from bench.rivals.heads import Autoencoder, Pairs, WordPieces, kept
 
-    rng = np.random.default_rng(8)
+    rng = default_rng(8)
     images = Embeddings(
         "image",
         unit_rows(rng.standard_normal((30, DIM)).astype(np.float32)),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.random import default_rng
 
 from bench.datasets.terms import main, write_terms
 from bench.paper import curves
@@ -27,7 +28,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A place with an index ``mine`` of N pictures and 200 captions of random vectors, under a
     scalar code."""
     home = tmp_path_factory.mktemp("mine")
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     images = rng.standard_normal(
         (N, 32),
         dtype=np.float32,
@@ -224,7 +225,7 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).standard_normal(
+    images = default_rng(0).standard_normal(
         (30, 16),
         dtype=np.float32,
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -87,7 +88,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def vectors_for(n: int, dim: int = 3, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
+    return default_rng(seed).standard_normal((n, dim)).astype(np.float32)
 
 
 def build(
@@ -138,7 +139,7 @@ def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcept
 
 def mixed_items(n: int) -> list[Item]:
     """n items of both modalities whose order is not that of their ids."""
-    keys = np.random.default_rng(n).permutation(n)
+    keys = default_rng(n).permutation(n)
     return [
         picture(f"{key:04d}.jpg") if key % 3 else sentence(f"{key:04d}#0", f"sentence {key}")
         for key in keys
@@ -174,7 +175,7 @@ def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[
 
 
 def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: str) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     items = mixed_items(50)
     terms = random_terms(
         rng,
@@ -212,7 +213,7 @@ def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: s
 
 def test_sizes_have_parts(backend: Backend, name: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (40, 30),
         9,
         0.5,
@@ -233,7 +234,7 @@ def test_sizes_have_parts(backend: Backend, name: str) -> None:
 @pytest.mark.parametrize("n", [1, 30])
 def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
     """Few different frequencies, hence many ties, under ids of any characters."""
-    rng = np.random.default_rng(n)
+    rng = default_rng(n)
     letters = list("aAb0~/\"' éß日\U0001f600")
     keys = {"".join(rng.choice(letters, size=int(rng.integers(1, 5)))) for _ in range(4 * n)}
     items = [
@@ -286,7 +287,7 @@ def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
 
 def with_fields(n: int) -> list[Item]:
     """n items of both modalities; of each field some have no value, some one, some several."""
-    rng = np.random.default_rng(n)
+    rng = default_rng(n)
 
     def some(name: str) -> dict[str, Any]:
         count = int(rng.integers(0, 3))
@@ -353,7 +354,7 @@ ANY_OF = st.tuples(st.sampled_from(["=", "!="]), *[st.sampled_from(VALUES["tag"]
 def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
     items = with_fields(40)
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (40, 3),
         3,
         0.8,
@@ -437,7 +438,7 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> No
 def halves(n: int, seed: int) -> NDArray[np.float32]:
     """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and
     often equal."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     places = rng.permuted(
         np.repeat(
             [
@@ -465,7 +466,7 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
     items = with_fields(40)
     vectors = halves(40, 0)
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (40, 4),
         3,
         0.6,
@@ -568,7 +569,7 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)),
 )
 def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     items = mixed_items(40)
     terms = random_terms(
         rng,
@@ -634,7 +635,7 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
 def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
     items = mixed_items(6)
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (6, 3),
         3,
         1,
@@ -696,7 +697,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
 def test_stages_count_candidates(backend: Backend, name: str, rescored: bool) -> None:
     items = mixed_items(60)
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (60, 4),
         3,
         0.6,
@@ -709,7 +710,7 @@ def test_stages_count_candidates(backend: Backend, name: str, rescored: bool) ->
         halves(60, 0),
     )
     queries = random_terms(
-        np.random.default_rng(1),
+        1,
         (3, 4),
         3,
         0.9,
@@ -736,7 +737,7 @@ def test_stages_count_candidates(backend: Backend, name: str, rescored: bool) ->
 
 
 def test_a_search_by_words(backend: Backend, name: str) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     sentences = [
         "a zebra eats grass",
         "two zebra sleep",
@@ -803,7 +804,7 @@ FOLDED = {
 
 def test_words_are_folded_and_cut_alike(backend: Backend, name: str) -> None:
     items = [sentence(f"s{i:02d}", text) for i, text in enumerate(FOLDED)]
-    terms = random_terms(np.random.default_rng(0), (len(items), 3), 9, 1)
+    terms = random_terms(0, (len(items), 3), 9, 1)
     index = build(backend, name, items, terms)
     for item, (text, questions) in zip(items, FOLDED.items(), strict=True):
         found = index.match([text, *questions], 50)
@@ -846,7 +847,7 @@ def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
         for i, (key, content) in enumerate(zip(keys, contents, strict=True))
     ]
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (10, 5),
         9,
         0.6,
@@ -876,7 +877,7 @@ def test_arrays_follow_the_order_of_ids(
     concept_dtype: str,
     most: int,
 ) -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     items = with_fields(20)
     vectors = vectors_for(20, 5)
     terms = random_terms(
@@ -947,7 +948,7 @@ def test_arrays_follow_the_order_of_ids(
 
 def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (2, 3),
         3,
         1,
@@ -970,7 +971,7 @@ def test_sample_has_no_repeats(backend: Backend, name: str, count: int) -> None:
         name,
         items,
         random_terms(
-            np.random.default_rng(0),
+            0,
             (40, 30),
             9,
             0.4,
@@ -1009,7 +1010,7 @@ def everything(index: Engine, queries: sparse.csr_array) -> list[object]:
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
 def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     queries = random_terms(
         rng,
         (4, 6),
@@ -1056,7 +1057,7 @@ class GivingUpError(Exception):
 @pytest.mark.parametrize("ending", ["leaving", "failing"])
 def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (5, 3),
         3,
         1,
@@ -1102,7 +1103,7 @@ def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
         name,
         mixed_items(3),
         random_terms(
-            np.random.default_rng(0),
+            0,
             (3, 3),
             3,
             1,
@@ -1126,7 +1127,7 @@ def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...])
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
 def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: str | None) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     kind = Kind(concepts=dtype)
     keys = [f"key {i:02d}" for i in range(25)]
     model = Model(kind, {row.item.id: row for row in rows_for(kind, keys[:15], 0)})
@@ -1224,7 +1225,7 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
 
 def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (4, 3),
         3,
         1,
@@ -1264,7 +1265,7 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
         name,
         mixed_items(3),
         random_terms(
-            np.random.default_rng(0),
+            0,
             (3, 3),
             3,
             1,
@@ -1282,7 +1283,7 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
 
 def test_removal_ends_listing(backend: Backend, name: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (3, 3),
         3,
         1,
@@ -1323,7 +1324,7 @@ def test_copies_and_exports_equal_the_index(
     dtype: str,
     concepts: str | None,
 ) -> None:
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     items = with_fields(30)
     terms = random_terms(
         rng,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
@@ -26,7 +27,7 @@ WIDTH = 6
 WITH_BOOK = {name: kind for name, kind in STEPS.items() if hasattr(kind, "from_codebook")}
 """Steps that a codebook completes."""
 BOOK = Codebook(
-    np.random.default_rng(99).standard_normal((9, WIDTH)).astype(np.float32),
+    default_rng(99).standard_normal((9, WIDTH)).astype(np.float32),
     Identity("", "", WIDTH),
     (),
     {},
@@ -70,7 +71,7 @@ def varied(step: type[Step]) -> Step:
 
 
 def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
+    return default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
 
 
 def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:

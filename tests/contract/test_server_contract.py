@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from boc.errors import BackendError
@@ -49,7 +48,7 @@ def name(backend: Backend) -> Iterator[str]:
 
 def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (2, 3),
         3,
         1,
@@ -75,7 +74,7 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
 def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
     """What is published stays whole, and the second writer is refused."""
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (4, 3),
         3,
         1,

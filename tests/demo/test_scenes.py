@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from PIL import Image
 
 from demo import Scene, Thing, boxes, captions, draw, draw_gallery, sample_scene
@@ -19,7 +20,7 @@ from demo.land import PLACES
 from demo.things import ART, COLOURS
 
 SEEDS = st.integers(0, 2**32)
-SAMPLED = SEEDS.map(lambda seed: sample_scene(np.random.default_rng(seed)))
+SAMPLED = SEEDS.map(lambda seed: sample_scene(default_rng(seed)))
 RELATED = SAMPLED.filter(lambda scene: scene.relation is not None)
 THINGS = st.builds(
     Thing,
@@ -66,7 +67,7 @@ RELATED_NAMES = re.compile(rf"{NAMED} (?:[a-z]+ ){{0,2}}?\b({_either(RELATION_OF
 
 
 def _generator(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+    return default_rng(seed)
 
 
 def _fits(name: tuple[str, ...], thing: Thing) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc.clustering import cell_index
@@ -41,7 +42,7 @@ def clustered(
     noise: float = 0.3,
 ) -> NDArray[np.float32]:
     """Unit vectors around random directions."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     centres = rng.standard_normal((clusters, width))
     return unit_rows(
         centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)),
@@ -77,7 +78,7 @@ def in_cells(draw: st.DrawFn) -> Centroids:
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=12))
     width = draw(st.integers(1, 140))
     steps = draw(st.sampled_from([1, 2, 100]))
-    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    rng = default_rng(draw(st.integers(0, 1000)))
     vectors, heads = (
         rng.integers(-steps, steps + 1, (n, width)).astype(np.float32)
         for n in (sum(sizes), len(sizes))
@@ -108,11 +109,7 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
 ) -> None:
     """To the last bit, by number, and of equal ones those of lower number; whatever is beside a
     row."""
-    X = (
-        np.random.default_rng(seed)
-        .standard_normal((n, centroids.vectors.rows.shape[1]))
-        .astype(np.float32)
-    )
+    X = default_rng(seed).standard_normal((n, centroids.vectors.rows.shape[1])).astype(np.float32)
     with computing_by(path):
         numbers, cosines = centroids.nearest(X, z, cells)
     sizes = sorted(np.diff(centroids.starts).tolist())
@@ -241,7 +238,7 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(
     d: int,
     seed: int,
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
     centroids = Centroids.of_arrays(
         vectors[:1],
@@ -285,7 +282,7 @@ def test_means_are_those_of_a_loop_over_the_groups(
     batch: int,
 ) -> None:
     """And a group without a direction keeps the one before; whatever the batches."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     points = Directions(*rounded(rng.standard_normal((n, d)).astype(np.float32)))
     before = Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32)))
     owners = rng.integers(k, size=n)
@@ -361,7 +358,7 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
 )
 def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
     """Never more than wanted, nor than distinct rows; in one cell, as there are few."""
-    X = np.repeat(unit_rows(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
+    X = np.repeat(unit_rows(default_rng(n).standard_normal((n, 3))), copies, axis=0)
     centroids = learned(X, k, seed)
     assert 1 <= len(centroids) <= k
     assert centroids.starts.tolist() == [0, len(centroids)]
@@ -374,7 +371,7 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
 
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
     found = learned(points, 500, 0)
-    drawn = points[np.random.default_rng(0).choice(len(points), 500, replace=False)]
+    drawn = points[default_rng(0).choice(len(points), 500, replace=False)]
     similarity = [
         (points @ vectors.T).max(axis=1).mean() for vectors in (found.vectors.units, drawn)
     ]
@@ -383,7 +380,7 @@ def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
 
 def test_no_centroid_is_left_with_a_crowd() -> None:
     """Half of all points lie in one narrow cone, and get about half of the centroids."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))
     X = unit_rows(np.concatenate([narrow, rng.standard_normal((4000, 8))]))
     found = learned(X, 400, 0)

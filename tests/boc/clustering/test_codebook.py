@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from bench.paper.codebooks import dictionary, sentences, without_stopwords
@@ -231,7 +232,7 @@ def test_centered_codebook(two: Any) -> None:
 
 
 def test_rescaled_codebook(two: Any) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     turned = np.linalg.qr(rng.standard_normal((5, 5)))[0]
     points = (
         rng.standard_normal((5000, 5))
@@ -449,7 +450,7 @@ def test_check_files(tmp_path: Path, library: Path) -> None:
 
 
 def made(words: tuple[str, ...] | None = None) -> Codebook:
-    centroids = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
+    centroids = default_rng(0).standard_normal((3, DIM)).astype(np.float32)
     return Codebook(
         centroids,
         IDENTITY,

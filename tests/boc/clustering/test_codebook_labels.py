@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc import labels
@@ -59,7 +60,7 @@ WORDS = [
 def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool = True) -> None:
     """Seven pictures of 0 to 6 regions, and the sentences WORDS three times, all concepts
     random."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     sizes = [
         0,
         1,
@@ -210,7 +211,7 @@ def test_labels_equal_loop(
         100,
         2,
     )
-    centroids = np.random.default_rng(3).standard_normal((6, 3)).astype(np.float32)
+    centroids = default_rng(3).standard_normal((6, 3)).astype(np.float32)
     if spherical:
         centroids /= np.linalg.norm(
             centroids,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from bench.paper import variants
@@ -32,12 +33,12 @@ SEEDS = st.integers(0, 2**16)
 
 
 def random_sets(sizes: list[int], seed: int, scale: float = 1.0) -> Ragged:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     return Ragged.from_sets([scale * rng.standard_normal((m, WIDTH)) for m in sizes], WIDTH)
 
 
 def book(p: int, seed: int = 0) -> Codebook:
-    centroids = np.random.default_rng(seed).standard_normal((p, WIDTH)).astype(np.float32)
+    centroids = default_rng(seed).standard_normal((p, WIDTH)).astype(np.float32)
     identity = Identity(
         "tern:somewhere",
         "ab" * 32,
@@ -186,10 +187,8 @@ def test_means_and_axes_move_concepts(
 ) -> None:
     sets = random_sets(sizes, seed)
     codebook = book(5, seed + 1)
-    means = (
-        np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
-    )
-    axes = np.random.default_rng(seed + 2).standard_normal((WIDTH, WIDTH)).astype(np.float32)
+    means = default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
+    axes = default_rng(seed + 2).standard_normal((WIDTH, WIDTH)).astype(np.float32)
     for scaled in (None, axes):
         moved = sets.values - means[MODALITIES.index(modality)]
         shifted = Ragged(moved if scaled is None else moved @ scaled, sets.offsets)
@@ -265,7 +264,7 @@ def test_blocks_equal_whole(options: dict[str, Any]) -> None:
 @settings(max_examples=5)
 def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
     """faiss is asked for many, numpy for few."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     X, C = (
         rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6)
     )
@@ -304,7 +303,7 @@ def test_spherical_ignores_length() -> None:
 
 
 def test_kmeans_finds_clusters() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     centres = 10 * np.eye(WIDTH, dtype=np.float32)
     X = (
         np.repeat(
@@ -454,7 +453,7 @@ def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -
         0,
     )
     sets = Ragged(
-        np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2,
+        default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2,
         np.array([0, 4]),
     )
     D = np.linalg.norm(sets.values[:, None] - codebook.centroids, axis=2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc.clustering.cell_index import rounded
@@ -26,7 +27,7 @@ from tests.oracles import assert_canonical, same_matrix
 
 
 def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)
+    return default_rng(seed).standard_normal((n, width)).astype(np.float32)
 
 
 def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -123,7 +124,7 @@ def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> No
         2,
         1e9,
     ]
-    weights = np.random.default_rng(seed).choice(np.float32(values), (n, z))
+    weights = default_rng(seed).choice(np.float32(values), (n, z))
     found = quantized(weights, top)
     assert found.dtype == np.int32
     assert found.tolist() == [
@@ -140,7 +141,7 @@ def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> No
 )
 def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: int) -> None:
     cosines = (
-        np.random.default_rng(seed)
+        default_rng(seed)
         .uniform(
             -1,
             1,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
@@ -95,7 +96,7 @@ def slow_mean(X: NDArray[np.float32]) -> list[float]:
 
 @given(width=st.integers(1, 12), seed=st.integers(0, 2**32))
 def test_rotation_is_orthogonal(width: int, seed: int) -> None:
-    X = np.random.default_rng(seed).standard_normal((3, width)).astype(np.float32)
+    X = default_rng(seed).standard_normal((3, width)).astype(np.float32)
     step = RandomRotation(seed).fit(X)
     R = step.rotation_
     np.testing.assert_allclose(
@@ -149,7 +150,7 @@ def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None
 
 def test_topz_across_blocks() -> None:
     X = (
-        np.random.default_rng(0)
+        default_rng(0)
         .integers(
             -3,
             4,
@@ -383,7 +384,7 @@ SIGNED = ("scalar", "bits", "permutation")  # codes whose terms are signed compo
 
 
 def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
-    X = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+    X = default_rng(seed).standard_normal((rows, width)).astype(np.float32)
     return X / np.linalg.norm(
         X,
         axis=1,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc.errors import BocError
@@ -113,7 +114,7 @@ def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> Non
 
 
 def test_ranks_are_right_across_blocks() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     n = BLOCK + 20
     images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
     owners = rng.permutation(np.arange(2 * n) % n)
@@ -311,7 +312,7 @@ def test_metrics_equal_trec_eval() -> None:
         reason="ir-measures, trec_eval in Python, is not installed",
     )
     pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     items, queries = (rng.standard_normal((n, 8)).astype(np.float32) for n in (60, 20))
     owners = np.arange(20)
     grades = rng.integers(0, 4, (20, 60))

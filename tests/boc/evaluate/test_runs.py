@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc import plugins
@@ -57,7 +58,7 @@ def write(
     least: int = 0,
 ) -> Path:
     """An embeddings file of random vectors, and of random sets of ``least`` to 4 of them."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
 
     def batch(some: Sequence[Item]) -> Batch:
         vectors = unit_rows(
@@ -173,7 +174,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
         concepts="float16",
         **shared,
     )
-    relevance = np.float32(np.random.default_rng(0).random((60, 12)))
+    relevance = np.float32(default_rng(0).random((60, 12)))
     relevance.tofile(tmp_path / "r.f32")
     options = ("--ndcg", tmp_path / "r.f32", "--json")
     dense = json.loads(

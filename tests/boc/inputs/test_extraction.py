@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from PIL import Image, ImageDraw
 
 from boc import plugins
@@ -39,7 +40,7 @@ DAMAGED = int(os.environ.get("BOC_DAMAGED", "20"))
 def image_of(i: int) -> Image.Image:
     """A picture of its own for every number, of enough detail that its file is some kilobytes
     long."""
-    pixels = np.random.default_rng(i).integers(
+    pixels = default_rng(i).integers(
         0,
         256,
         (40, 48, 3),
@@ -143,7 +144,7 @@ DAMAGES = {
     ),
     "noise": Damage(
         ".jpg",
-        lambda i: b"\xff\xd8\xff\xe0" + np.random.default_rng(i).bytes(999),
+        lambda i: b"\xff\xd8\xff\xe0" + default_rng(i).bytes(999),
         "",
     ),
     "bomb": Damage(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
@@ -41,7 +42,7 @@ def make_rows(
 ) -> Batch:
     """One item for each size: a vector, and a set of as many concepts; values that float16 does not
     hold exactly."""
-    rng = np.random.default_rng(
+    rng = default_rng(
         [
             start,
             len(sizes),
@@ -200,7 +201,7 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_region_batches(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     sets = [
         (
             rng.random((n, 5), np.float32),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from PIL import Image, ImageFile
 
 from boc.errors import ADVICE, BocError, CutShort, ImageError
@@ -199,7 +200,7 @@ def refusal(path: Path, **limits: int) -> str:
 
 def noise(side: int = 48) -> Image.Image:
     return Image.fromarray(
-        np.random.default_rng(0).integers(
+        default_rng(0).integers(
             0,
             256,
             (side, side, 3),
@@ -429,7 +430,7 @@ def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
     mode=st.sampled_from(["RGBA", "LA", "P"]),
 )
 def test_transparency(width: int, height: int, mode: str) -> None:
-    values = np.random.default_rng(width * height).integers(
+    values = default_rng(width * height).integers(
         0,
         256,
         (height, width, 4),
@@ -574,7 +575,7 @@ def in_srgb(name: str, values: np.ndarray) -> np.ndarray:
 def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suffix: str) -> None:
     values = np.repeat(
         np.repeat(
-            np.random.default_rng(0).integers(
+            default_rng(0).integers(
                 60,
                 200,
                 (6, 6, 3),

@@ -194,7 +194,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
         0,
         "x is up to date: 4 missing and kept, 6 as they were\n",
     )
-    assert "(such as disk/), so their pictures are kept; mount" in told.stderr
+    assert "(such as disk/); their pictures are kept; mount" in told.stderr
     store.rename(disk)
     report = sync_index("x", files.folder, at=at)
     assert (report.up_to_date, report.away) == (True, {})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from boc import plugins
 from boc.codecs import parse_code
@@ -28,8 +29,8 @@ PICTURES = 6_000
 
 
 def rows(n: int, seed: int, offset: float) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).normal(size=(60, DIM))
+    rng = default_rng(seed)
+    centres = default_rng(0).normal(size=(60, DIM))
     made = centres[rng.integers(60, size=n)] + 0.7 * rng.normal(size=(n, DIM)) + offset
     return np.asarray(
         made
@@ -156,7 +157,7 @@ def test_pictures_alone_choose_by_moved_pictures(tmp_path: Path) -> None:
     pictures = rows(PICTURES, 1, 0.3)
     # Each of a third of the pictures has three near copies.
     pictures[: PICTURES // 3 * 3] = np.repeat(pictures[: PICTURES // 3], 3, axis=0)
-    pictures = unit_rows(pictures + 0.01 * np.random.default_rng(1).normal(size=pictures.shape))
+    pictures = unit_rows(pictures + 0.01 * default_rng(1).normal(size=pictures.shape))
     build_index("made", write_more(tmp_path / "alone.h5", pictures), at=place)
     queries = rows(400, 3, -0.3)
     best = np.argsort(-(queries @ pictures.T), axis=1)[:, :10]
@@ -173,7 +174,7 @@ def test_pictures_alone_choose_by_moved_pictures(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_are_compared_where_terms_cannot_hold_the_promise(tmp_path: Path) -> None:
     place = f"file:{tmp_path}"
-    uniform = unit_rows(np.random.default_rng(7).normal(size=(25_000, 128)))
+    uniform = unit_rows(default_rng(7).normal(size=(25_000, 128)))
     build_index("made", write_more(tmp_path / "uniform.h5", uniform), at=place)
     facts = index_facts(plugins.backend(place).open("made"))
     assert facts["plan"] == "all"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc import Searcher, build_index
@@ -33,7 +34,7 @@ def pairs(
 
 
 def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
-    images, captions = pairs(tmp_path, np.random.default_rng(0))
+    images, captions = pairs(tmp_path, default_rng(0))
     at = f"file:{tmp_path / 'index'}"
     result = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
     assert (result.exit_code, result.stdout) == (0, "mine: 12 pictures and 24 captions\n"), (
@@ -55,7 +56,7 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", VECTOR_DTYPES)
 def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype) -> None:
-    rows = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    rows = default_rng(0).standard_normal((300, 24)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     at = f"file:{tmp_path / 'index'}"
     build_index("mine", tmp_path / "rows.npy", at=at, code="scalar:6", vectors=dtype)
@@ -106,7 +107,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
 
 
 def test_rows_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    vectors = default_rng(0).standard_normal((9, 4)).astype(np.float32)
     vectors[0] = 0
     vectors[5] = np.nan
     np.save(tmp_path / "images.npy", vectors)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc.cli.commands.evaluate import command as evaluate_command
@@ -344,7 +345,7 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     n: int,
     data: st.DataObject,
 ) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    rng = default_rng(data.draw(st.integers(0, 999)))
     vectors = store_rows(rng.standard_normal((n, width)).astype(np.float32), dtype)
     query = rng.standard_normal(width).astype(np.float32)
     chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
@@ -619,7 +620,7 @@ def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str) 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
     """As those do that h5py maps."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     vectors = rng.random((4, 3)).astype(dtype)
     query = rng.random(3, np.float32)
     chosen = np.array([3, 0])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from boc.search.near_duplicates import DEEPEST, POOL, collapse, select_distinct
 from boc.search.searcher import Searcher
@@ -16,7 +17,7 @@ TEXT = "a red box at the left"
 
 def some(n: int, seed: int) -> tuple[list[Hit], np.ndarray]:
     """Hits, best first, and their unit vectors, some nearly equal."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     vectors = rng.standard_normal((4, 6))[rng.integers(0, 4, n)] + rng.choice(
         [0, 0.02, 0.5],
         (n, 1),
@@ -80,7 +81,7 @@ def slow(hits: list[Hit], vectors: np.ndarray, threshold: float) -> list[tuple[s
 @pytest.mark.parametrize("most", [1, 7, 40, 300])
 def test_the_first_that_remain_are_those_of_a_slow_loop(most: int) -> None:
     """Of several blocks; the vectors are whole numbers, so that no sum is rounded."""
-    rng = np.random.default_rng(most)
+    rng = default_rng(most)
     vectors = rng.integers(-1, 2, (300, 6)).astype(np.float32)
     hits = [Hit(picture(f"{i:03d}"), 1.0) for i in range(300)]
     shown = collapse(hits, vectors, 4.0, most)

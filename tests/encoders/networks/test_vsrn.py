@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -213,7 +214,7 @@ def pictures(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Random regions in boxes; what lies behind a length is large, and must not count."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     shape = (len(lengths), max(lengths))
     corners = np.sort(rng.random((*shape, 2, 2)), axis=2).reshape(*shape, 4)
     return (
@@ -275,7 +276,7 @@ def test_batch_invariance_of_sentences(
 ) -> None:
     network = network_of(name)
     ids = torch.from_numpy(
-        np.random.default_rng(seed).integers(
+        default_rng(seed).integers(
             0,
             20,
             (len(lengths), 8),
@@ -330,7 +331,7 @@ def orders(
 ) -> dict[str, list[int]]:
     """The order in which a GRU reads a picture, by a plain sort."""
     areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes[:count].tolist()]
-    keys = np.random.default_rng(0).random(count)
+    keys = default_rng(0).random(count)
     return {
         "reversed": list(range(count))[::-1],
         "size": sorted(range(count), key=lambda i: -areas[i]),
@@ -581,7 +582,7 @@ def test_sinkhorn_iterations(
     iterations: int,
 ) -> None:
     rows, columns, seed = shape
-    scores = np.random.default_rng(seed).uniform(
+    scores = default_rng(seed).uniform(
         -1,
         1,
         (rows, columns),

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
@@ -159,7 +160,7 @@ def photo(
     seed: int = 0,
 ) -> ImageRef:
     shape = (height // 10, width // 10, 3)
-    pixels = np.random.default_rng(seed).integers(
+    pixels = default_rng(seed).integers(
         0,
         255,
         shape,
@@ -267,7 +268,7 @@ def test_confidence(
     seed: int,
     least: float,
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
     expected = np.zeros(count)

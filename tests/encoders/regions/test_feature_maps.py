@@ -8,6 +8,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from PIL import Image
@@ -81,7 +82,7 @@ def draw(
     seed: int = 0,
 ) -> ImageRef:
     """Draw a smooth picture of random colours."""
-    pixels = np.random.default_rng(seed).integers(
+    pixels = default_rng(seed).integers(
         0,
         256,
         (6, 6, 3),
@@ -144,7 +145,7 @@ def test_averages(
     count: int,
     seed: int,
 ) -> None:
-    values = np.random.default_rng(seed).random(size, dtype=np.float32)
+    values = default_rng(seed).random(size, dtype=np.float32)
     bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
     means = [values[first:end].mean() for first, end in bounds]
     assert np.allclose(_averages(size, count) @ values, means, atol=1e-6)

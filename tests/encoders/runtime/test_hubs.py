@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from boc import plugins
 from boc.errors import EncoderError
@@ -26,7 +27,7 @@ NONE = Ragged(np.zeros((0, DIM), np.float32), np.zeros(1, np.int64))
 
 
 def unit(count: int, seed: int, mean: float = 0.0) -> Floats:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     return unit_rows(rng.standard_normal((count, DIM)) + mean)
 
 
@@ -94,7 +95,7 @@ def test_scores_of_extended_vectors(
 
 def hubs(seed: int, count: int, hub: float) -> tuple[Floats, Floats]:
     """Pictures and their captions; every third picture is moved to where all captions lie."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     centre = np.ones(DIM) / DIM**0.5
     things = rng.standard_normal((count, DIM))
     noise = 1.2 * rng.standard_normal((count, DIM))
@@ -147,7 +148,7 @@ def folder(
     """A model with a bank."""
     place = shutil.copytree(library / "model", tmp_path / "model")
     dim = plugins.encoder(f"tern:{library / 'model'}", "cpu").identity.dim
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     rows = [unit_rows(rng.standard_normal((60, dim))) for _ in range(2)]
     HubBank.of(rows[0], rows[1], (0.5, 0.75)).write(place / "hubs.npz")
     return place

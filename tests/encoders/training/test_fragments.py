@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from boc.errors import EncoderError
 from encoders.training.config import TrainConfig
@@ -42,7 +43,7 @@ def test_fragment_is_run_with_content(
     )
     for row, cut in zip(
         rows,
-        fragments.cut(range(len(rows)), np.random.default_rng(seed)),
+        fragments.cut(range(len(rows)), default_rng(seed)),
         strict=True,
     ):
         inner = cut[1:-1]
@@ -55,7 +56,7 @@ def test_fragment_is_run_with_content(
         [STOP],
         share=0.0,
     )
-    assert whole.cut(range(len(rows)), np.random.default_rng(seed)) == rows
+    assert whole.cut(range(len(rows)), default_rng(seed)) == rows
 
 
 def test_all_runs_occur() -> None:
@@ -65,7 +66,7 @@ def test_all_runs_occur() -> None:
         [],
         share=1.0,
     )
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     runs = {tuple(fragments.cut([0], rng)[0][1:-1]) for _ in range(300)}
     assert runs == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from safetensors.torch import load_file
 from scipy import sparse
 
@@ -93,10 +94,10 @@ def paired(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8
     numbers."""
-    maps = np.random.default_rng(0)
+    maps = default_rng(0)
     A = maps.standard_normal((8, 12))
     B = maps.standard_normal((8, 16))
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     sets: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for z in rng.standard_normal((n, 8)):
         for side, matrix in zip(sets, (A, B), strict=True):
@@ -154,7 +155,7 @@ def test_warm_start_recall(
 
 @pytest.mark.parametrize("known", [0, 3])
 def test_latent_semantics(known: int) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
     # A word of all captions.
     counts[:, 0] = 1
@@ -183,7 +184,7 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the textbook's eigenvalues of Cxx^-1 Cxy Cyy^-1 Cyx."""
     monkeypatch.setattr(warmstart, "IMAGE_RIDGE", 1e-9)
     monkeypatch.setattr(warmstart, "TEXT_RIDGE", 1e-9)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     Z = rng.standard_normal((400, 3))
     X = Z @ rng.standard_normal((3, 5)) + rng.standard_normal((400, 5)) + 1
     Y = Z @ rng.standard_normal((3, 4)) + rng.standard_normal((400, 4)) - 2
@@ -212,7 +213,7 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cca_ridge() -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     Z = rng.standard_normal((500, 2))
     X = Z * [1, 0.01]
     Y = Z + 0.1 * rng.standard_normal((500, 2))
@@ -249,7 +250,7 @@ def test_captions_in_order() -> None:
     captions = CaptionTensors(items, tower.tokens)
     model.eval()
     numbers = [
-        *np.random.default_rng(0).permutation(150).tolist(),
+        *default_rng(0).permutation(150).tolist(),
         3,
         3,
         0,
@@ -314,7 +315,7 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
     rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
     assert len(held_out) == 8
-    batches = list(rest.batches(10, 1, np.random.default_rng(0)))
+    batches = list(rest.batches(10, 1, default_rng(0)))
     drawn = np.concatenate([pictures for pictures, _, _ in batches])
     assert len(drawn) == len(set(drawn.tolist())) == 30
     assert set(drawn) <= set(rest.pictures)

@@ -46,7 +46,7 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
         for i in range(n)
     ]
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (n, 4),
         largest,
         1,
@@ -236,7 +236,7 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
             Rows(
                 [picture("a")],
                 random_terms(
-                    np.random.default_rng(0),
+                    0,
                     (1, 4),
                     3,
                     1,
@@ -272,7 +272,7 @@ def test_small_segments_are_merged_by_the_next_edit(
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (1, 6),
         5,
         1,
@@ -354,7 +354,7 @@ def test_failed_segment_changes_nothing(
         def load() -> None:
             for key in range(adds):
                 terms = random_terms(
-                    np.random.default_rng(0),
+                    0,
                     (1, 4),
                     3,
                     1,
@@ -383,7 +383,7 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
     added."""
     items = items_of(n)
     terms = random_terms(
-        np.random.default_rng(n),
+        n,
         (n, 6),
         5,
         0.6,
@@ -471,7 +471,7 @@ def test_words_of_an_older_index_are_found_folded(
     questions = ["cafe", "CAFÉ", "strasse", "Straße", "don't", "x_y", "a", "t", "kites"]
     items = [sentence(f"{i}", text) for i, text in enumerate(texts)]
     n = len(items)
-    terms = random_terms(np.random.default_rng(0), (n, 4), 9, 1)
+    terms = random_terms(0, (n, 4), 9, 1)
     backend = connect(f"file:{tmp_path}")
     hits = []
     words = []
@@ -532,7 +532,7 @@ def test_small_edits_are_merged(tmp_path: Path) -> None:
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
     terms = random_terms(
-        np.random.default_rng(0),
+        0,
         (1, 6),
         5,
         1,

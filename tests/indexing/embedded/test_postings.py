@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -164,7 +165,7 @@ def test_best_rows_are_those_of_the_slow_loop(
 )
 @pytest.mark.parametrize("weight", [1, 15, 70_000])
 def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
-    rng = np.random.default_rng(largest + weight)
+    rng = default_rng(largest + weight)
     terms = sparse.vstack(
         [
             random_terms(
@@ -322,7 +323,7 @@ def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
 
 @both
 def test_a_batch_is_its_queries(engine: Engine) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     terms = random_terms(
         rng,
         (900, 30),
@@ -358,7 +359,7 @@ def test_a_batch_is_its_queries(engine: Engine) -> None:
 
 @both
 def test_threads_do_not_meet(engine: Engine) -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     terms = random_terms(
         rng,
         (9000, 12),
@@ -513,7 +514,7 @@ def test_no_start_leads_out_of_the_postings(
 ) -> None:
     terms = scatter(
         random_terms(
-            np.random.default_rng(seed),
+            seed,
             (20, 5),
             9,
             0.5,

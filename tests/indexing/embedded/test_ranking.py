@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
@@ -36,8 +37,8 @@ COLOURS = ("red", "green", "blue")
 
 def make_clusters(n: int, seed: int) -> NDArray[np.float32]:
     """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
-    rng = np.random.default_rng(seed)
-    heads = np.random.default_rng(0).integers(-2, 3, (12, DIM))
+    rng = default_rng(seed)
+    heads = default_rng(0).integers(-2, 3, (12, DIM))
     rows = heads[rng.integers(len(heads), size=n)] + rng.integers(-1, 2, (n, DIM)) * (
         rng.random((n, DIM)) < 0.2
     )
@@ -159,7 +160,7 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def queries_of(n: int, seed: int, modality: Modality) -> Embeddings:
     """Queries, of which one in five is zero."""
     rows = make_clusters(n, seed)
-    rows[np.random.default_rng(seed).random(n) < 0.2] = 0
+    rows[default_rng(seed).random(n) < 0.2] = 0
     return Embeddings(modality, rows)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from boc.plan import Plan
@@ -296,7 +296,7 @@ def make_part(
 @settings(max_examples=CALLS)
 @given(seed=st.integers(0, 2**32))
 def test_hits_are_those_of_loops_over_all_rows(seed: int) -> None:
-    case = make_case(np.random.default_rng(seed))
+    case = make_case(default_rng(seed))
     assert case.native() == case.slow()
 
 
@@ -304,7 +304,7 @@ def test_hits_are_those_of_loops_over_all_rows(seed: int) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int) -> None:
     """Whatever they say, no hit lies outside the parts, and the next call is not disturbed."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     case = make_case(rng)
     sound = case.native()
     arrays = case.lists if rng.random() < 0.2 else case.parts[rng.integers(len(case.parts))].arrays

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -28,7 +29,7 @@ N = 200
 QUERIES = 50
 TERMS = 100
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
-VECTORS = unit_rows(np.random.default_rng(9).standard_normal((N, 3))).astype(np.float32)
+VECTORS = unit_rows(default_rng(9).standard_normal((N, 3))).astype(np.float32)
 
 Connect = Callable[..., ServerBackend]
 
@@ -120,7 +121,7 @@ def drawn(
     largest: int = 512,
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
     """Documents and queries whose frequencies reach ``largest``."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     terms = random_terms(rng, (N, TERMS), largest, 0.2)
     terms.data[::7] = largest
     terms.data[1::7] = largest - 1
@@ -270,7 +271,7 @@ def test_scores_above_the_limit_are_refused(connect: Connect, name: str, field: 
 @with_fields("opensearch-3", "elasticsearch-9")
 def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field: str) -> None:
     n_terms = 20_000
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     terms = random_terms(rng, (N, n_terms), 15, 0.005)
     backend = connect(field=field)
     items = [

@@ -59,7 +59,7 @@ def connected(server: Any, **options: object) -> ServerBackend:
 def build(backend: ServerBackend, name: str) -> ServerEngine:
     manifest = replace(new_manifest(TERMS, DIM), vector_dtype="float16", fields={"tag": "keyword"})
     with backend.create(name, manifest, {}) as writer:
-        terms = random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05)
+        terms = random_terms(0, (N, TERMS), 64, 0.05)
         writer.add(Rows(ITEMS, terms, VECTORS))
         writer.commit()
     return backend.open(name)
@@ -84,7 +84,7 @@ def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards:
     assert index.exact_vectors == (OFF[vectors] == 0)
     assert index.sizes()["vectors"] >= N * DIM
 
-    queries = random_terms(np.random.default_rng(1), (len(QUERIES), TERMS), 64, 0.3)
+    queries = random_terms(1, (len(QUERIES), TERMS), 64, 0.3)
     terms = index.terms(list(rows)).toarray()
     shared = queries.toarray() @ terms.T > 0
     wanted = products(index, vectors)
@@ -117,7 +117,7 @@ def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards:
 def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
     build(backend, name)
-    terms = random_terms(np.random.default_rng(2), (1, TERMS), 64, 0.05)
+    terms = random_terms(2, (1, TERMS), 64, 0.05)
     with (
         backend.edit(name) as editor,
         pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"),
