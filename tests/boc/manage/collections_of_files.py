@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from boc import build_index, plugins
 from boc.errors import ImageError
 from boc.inputs.archives import opener
+from boc.manage.sync import SyncReport, sync_index
 from boc.types import Embeddings, Identity, ImageRef, Modality
 
 NAMES = (
@@ -142,6 +143,23 @@ class Files:
 
     folder: Path
     clock: int = 10**18
+
+    @property
+    def at(self) -> str:
+        """The address of its index, beside it."""
+        return f"file:{self.folder.parent / 'at'}"
+
+    def index(self, **options: Any) -> None:
+        """Make the index ``x`` of the folder."""
+        new("x", self.folder, self.at, **options)
+
+    def sync(self, **options: Any) -> SyncReport:
+        """Sync the index ``x`` with the folder."""
+        return sync_index("x", self.folder, at=self.at, **options)
+
+    def held(self) -> dict[str, tuple[Any, ...]]:
+        """All that the index ``x`` holds."""
+        return held("x", self.at)
 
     def do(self, operation: tuple[str, ...]) -> None:
         """Do one of ``OPERATIONS``, or nothing where there is no such file."""

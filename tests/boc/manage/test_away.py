@@ -19,7 +19,7 @@ from boc.inputs import sources
 from boc.manage import sync
 from boc.manage.sync import sync_index
 from boc.types import Rows
-from tests.boc.manage.collections_of_files import Counting, Files, held, new
+from tests.boc.manage.collections_of_files import Counting, Files, new
 from tests.boc.manage.test_watch import until, watching
 from tests.helpers import boc
 
@@ -180,15 +180,15 @@ def test_a_disk_below_the_library_is_kept_and_named(
     tmp_path: Path,
     leaves_folder: bool,
 ) -> None:
-    new("x", files.folder, at)
-    before = held("x", at)
+    files.index()
+    before = files.held()
     disk = files.folder / "disk"
     store = disk.rename(tmp_path / "store")
     if leaves_folder:
         disk.mkdir()
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.up_to_date, report.missing, report.away) == (True, 4, {"disk/": 4})
-    assert held("x", at) == before
+    assert files.held() == before
     told = boc("sync", "x", files.folder, "--at", at)
     assert (told.exit_code, told.stdout) == (
         0,
@@ -196,7 +196,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
     )
     assert "(such as disk/); their pictures are kept; mount" in told.stderr
     store.rename(disk)
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.up_to_date, report.away) == (True, {})
     assert len(encoder.seen) == 10
 
@@ -209,34 +209,33 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     tmp_path: Path,
     way: str,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
         told = boc("sync", "x", files.folder, "--at", at, "--missing", "remove")
         assert told.output == "x: 4 removed, 6 as they were\n"
     else:
         said: Any = {way: way == "remove_many"}
-        assert sync_index("x", files.folder, at=at, **said).removed == 4
-    assert len(held("x", at)) == 6
+        assert files.sync(**said).removed == 4
+    assert len(files.held()) == 6
 
 
 def test_single_files_are_removed_below_and_beside_a_disk(
     encoder: Counting,
     files: Files,
-    at: str,
     tmp_path: Path,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     files.do(("delete", "disk/3.png"))
-    assert sync_index("x", files.folder, at=at).removed == 1
+    assert files.sync().removed == 1
     disk = files.folder / "disk"
     store = disk.rename(tmp_path / "store")
     files.do(("delete", "2023/5.png"))
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.removed, report.missing) == (1, 3)
     store.rename(disk)
     files.do(("delete", "disk/2.png"))
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.removed, report.missing, report.encoded) == (1, 0, 0)
 
 
@@ -247,7 +246,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     tmp_path: Path,
 ) -> None:
     """As indexes of earlier versions are."""
-    new("x", files.folder, at)
+    files.index()
     index = plugins.backend(at).open("x")
     items = []
     for item in index.items():
@@ -259,22 +258,22 @@ def test_an_index_that_knows_no_device_goes_by_folders(
         editor.commit("ab" * 32)
     disk = files.folder / "disk"
     store = disk.rename(tmp_path / "store")
-    assert sync_index("x", files.folder, at=at).away == {"disk/": 4}
+    assert files.sync().away == {"disk/": 4}
     store.rename(disk)
     files.do(("delete", "disk/0.png"))
-    assert sync_index("x", files.folder, at=at).removed == 1
+    assert files.sync().removed == 1
     for i in range(1, 4):
         files.do(("delete", f"disk/{i}.png"))
     files.write(disk / "other.png", "in place of all others")
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.added, report.removed, report.away) == (1, 3, {})
 
 
-def test_an_excluded_folder_is_not_away(encoder: Counting, files: Files, at: str) -> None:
-    new("x", files.folder, at)
+def test_an_excluded_folder_is_not_away(encoder: Counting, files: Files) -> None:
+    files.index()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BocWarning)  # of the folder that is left out
-        report = sync_index("x", files.folder, at=at, exclude=["disk"])
+        report = files.sync(exclude=["disk"])
     assert (report.removed, report.away) == (4, {})
 
 
@@ -284,7 +283,7 @@ def test_another_library_is_refused_as_a_whole(
     at: str,
     tmp_path: Path,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     other = Files(tmp_path / "other")
     for i in range(5):
         other.write(other.folder / "sub" / f"{i}.png", f"other {i}")
@@ -312,12 +311,12 @@ def test_captions_do_not_count_beside_pictures(
 ) -> None:
     captions = table(files, "2023")
     new("x", captions, at)
-    before = held("x", at)
+    before = files.held()
     for i in range(1, 6):
         (files.folder / "2023" / f"{i}.png").rename(tmp_path / f"{i}.png")
     with pytest.raises(BocError, match="5 of the 6 pictures of x are missing"):
         sync_index("x", captions, at=at)
-    assert held("x", at) == before
+    assert files.held() == before
     for i in range(1, 6):
         (tmp_path / f"{i}.png").rename(files.folder / "2023" / f"{i}.png")
     lines = captions.read_text(encoding="utf-8").splitlines()
@@ -335,11 +334,11 @@ def test_pictures_of_a_table_lie_on_two_disks(
 ) -> None:
     captions = table(files, "disk", "2023")
     new("x", captions, at)
-    before = held("x", at)
+    before = files.held()
     store = (files.folder / "disk").rename(tmp_path / "store")
     report = sync_index("x", captions, at=at)
     assert (report.away, report.unreadable) == ({"disk/": 4}, [])
-    assert held("x", at) == before
+    assert files.held() == before
     store.rename(files.folder / "disk")
     assert sync_index("x", captions, at=at).up_to_date
     # Rows that were deleted are deleted, although no other picture of their folder is left.
@@ -366,13 +365,12 @@ def test_one_of_several_folders_does_not_count_beside_another(
 def test_a_disk_goes_between_the_listing_and_the_look(
     encoder: Counting,
     files: Files,
-    at: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     files.write(files.folder / "disk" / "new.png", "new on the disk")
-    before = held("x", at)
+    before = files.held()
     store = tmp_path / "store"
 
     def listing(*given: Any, **options: Any) -> sources.Source:
@@ -382,32 +380,31 @@ def test_a_disk_goes_between_the_listing_and_the_look(
 
     with monkeypatch.context() as patch:
         patch.setattr(sync, "open_sources", listing)
-        report = sync_index("x", files.folder, at=at)
+        report = files.sync()
     assert (report.away, report.unreadable) == ({"disk/": 4}, ["disk/new.png"])
-    assert held("x", at) == before
+    assert files.held() == before
     store.rename(files.folder / "disk")
-    assert sync_index("x", files.folder, at=at).added == 1
+    assert files.sync().added == 1
     assert len(encoder.seen) == len(set(encoder.seen)) == 11
 
 
 def test_a_disk_goes_while_its_pictures_are_encoded(
     encoder: Counting,
     files: Files,
-    at: str,
     tmp_path: Path,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     files.write(files.folder / "2023" / "0.png", "changed")
     files.write(files.folder / "disk" / "0.png", "changed on the disk")
     files.write(files.folder / "disk" / "new.png", "new on the disk")
     disk = files.folder / "disk"
     store = tmp_path / "store"
     encoder.meanwhile = [lambda: None, lambda: disk.rename(store) and None]
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.changed, report.removed, len(report.failed)) == (1, 0, 2)
-    assert len(held("x", at)) == 10
+    assert len(files.held()) == 10
     store.rename(disk)
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.changed, report.added, report.failed) == (1, 1, [])
 
 
@@ -441,21 +438,20 @@ def disk(files: Files, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
 def test_what_is_written_where_a_disk_was_mounted_is_no_disk(
     encoder: Counting,
     files: Files,
-    at: str,
     disk: tuple[str, Path, Path],
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     place = disk[-1]
     mount("umount", place)
     files.write(place / "stray.png", "stray")
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.added, report.away) == (1, {"disk/": 4})
     files.write(place / "stray.png", "stray, changed")
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.changed, report.away) == (1, {"disk/": 4})
     mount(*disk)  # which hides the stray picture
     (place / "3.png").unlink()
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     assert (report.removed, report.same, report.away, report.encoded) == (1, 9, {"disk/": 1}, 0)
 
 
@@ -467,7 +463,7 @@ def test_watch_sees_a_mount_below_the_library(
     disk: tuple[str, Path, Path],
 ) -> None:
     pytest.importorskip("watchfiles")
-    new("x", files.folder, at)
+    files.index()
     place = disk[-1]
     with watching("x", files.folder, at) as told:
         mount("umount", "-l", place)
@@ -475,5 +471,5 @@ def test_watch_sees_a_mount_below_the_library(
         mount(*disk)
         until(lambda: getattr(told[-1], "away", None) == {})
         files.write(place / "new.png", "new on the disk")
-        until(lambda: "disk/new.png" in held("x", at))
-    assert len(held("x", at)) == len(encoder.seen) == 11
+        until(lambda: "disk/new.png" in files.held())
+    assert len(files.held()) == len(encoder.seen) == 11

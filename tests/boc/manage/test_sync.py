@@ -168,7 +168,7 @@ def test_so_it_is_on_servers(server: Any) -> None:
 
 
 def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
-    new("x", files.folder, at)
+    files.index()
     encoder.seen.clear()
     for operation in (
         ("rename", "0.png", "sub/0.png"),
@@ -180,7 +180,7 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
         ("write", "bad.png", "bad"),
     ):
         files.do(operation)
-    report = sync_index("x", files.folder, at=at)
+    report = files.sync()
     counts = (
         report.added,
         report.changed,
@@ -192,7 +192,7 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
     assert counts == (2, 1, 1, 1, 3, 2)
     assert [key for key, _ in report.failed] == ["bad.png"]
     assert sorted(encoder.seen) == [b"another", b"new"]
-    again = sync_index("x", files.folder, at=at)
+    again = files.sync()
     assert again.up_to_date
     assert (
         again.same,
@@ -200,7 +200,7 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
         again.unreadable,
     ) == (7, [], ["bad.png"])
     files.do(("write", "bad.png", "good now"))
-    assert sync_index("x", files.folder, at=at).added == 1
+    assert files.sync().added == 1
     assert plugins.backend(at).open("x").manifest.unreadable == {}
 
 
@@ -210,48 +210,47 @@ def test_a_moved_collection_keeps_its_vectors(
     at: str,
     tmp_path: Path,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     encoder.seen.clear()
     files.folder.rename(tmp_path / "elsewhere")
     assert sync_index("x", tmp_path / "elsewhere", at=at).moved == 6
     assert not encoder.seen
     new("fresh", tmp_path / "elsewhere", at)
-    assert held("x", at) == held("fresh", at)
+    assert files.held() == held("fresh", at)
 
 
 def test_missing_disk_removes_nothing(
     encoder: Counting,
     files: Files,
-    at: str,
     tmp_path: Path,
 ) -> None:
-    new("x", files.folder, at)
-    before = held("x", at)
+    files.index()
+    before = files.held()
     mounted = files.folder.rename(tmp_path / "elsewhere")
     for make in (lambda: None, files.folder.mkdir):
         make()
         for options in ({}, {"keep_missing": True}, {"remove_many": True}):
             with pytest.raises(SourceError):
-                sync_index("x", files.folder, at=at, **options)
-    assert held("x", at) == before
+                files.sync(**options)
+    assert files.held() == before
     files.folder.rmdir()
     mounted.rename(files.folder)
-    assert sync_index("x", files.folder, at=at).up_to_date
+    assert files.sync().up_to_date
 
 
-def test_remove_many(encoder: Counting, files: Files, at: str) -> None:
-    new("x", files.folder, at)
+def test_remove_many(encoder: Counting, files: Files) -> None:
+    files.index()
     for i in range(3):
         (files.folder / f"{i}.png").unlink()
-    assert sync_index("x", files.folder, at=at, keep_missing=True).missing == 3
-    assert len(held("x", at)) == 6
+    assert files.sync(keep_missing=True).missing == 3
+    assert len(files.held()) == 6
     (files.folder / "3.png").unlink()
     with pytest.raises(BocError, match="4 of the 6 pictures of x are missing"):
-        sync_index("x", files.folder, at=at)
-    assert len(held("x", at)) == 6
-    assert sync_index("x", files.folder, at=at, remove_many=True).removed == 4
+        files.sync()
+    assert len(files.held()) == 6
+    assert files.sync(remove_many=True).removed == 4
     (files.folder / "4.png").unlink()
-    assert sync_index("x", files.folder, at=at).removed == 1
+    assert files.sync().removed == 1
 
 
 @pytest.mark.slow
@@ -287,7 +286,7 @@ def test_captions_follow_their_table(
         == 6
     )
     new("fresh", table, at, images=files.folder)
-    assert held("x", at) == held("fresh", at)
+    assert files.held() == held("fresh", at)
 
 
 def _photograph(path: Path, colour: str, taken: str, clock: int) -> None:
@@ -336,7 +335,7 @@ def test_unreadable_pictures_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files.do(("write", "bad.png", "bad"))
-    new("x", files.folder, at)
+    files.index()
     copy_index("x", "copy", at=at)
     copy_index("x", at=at, to=tmp_path / "x.zip")
     build_index("again", tmp_path / "x.zip", at=at)
@@ -353,15 +352,15 @@ def test_unreadable_pictures_are_skipped(
 
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
 def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files, at: str) -> None:
-    new("x", files.folder, at, exclude=["raw"])
+    files.index(exclude=["raw"])
     for name in ("raw/a.png", ".hidden/a.png", "sub/a.png"):
         files.write(files.folder / name, name)
-    assert sync_index("x", files.folder, at=at).added == 1
+    assert files.sync().added == 1
     copy_index("x", "copy", at=at)
     assert sync_index("copy", files.folder, at=at).up_to_date
-    assert sync_index("x", files.folder, at=at, exclude=["sub"]).added == 1
-    assert "sub/a.png" not in held("x", at)
-    assert sync_index("x", files.folder, at=at).up_to_date
+    assert files.sync(exclude=["sub"]).added == 1
+    assert "sub/a.png" not in files.held()
+    assert files.sync().up_to_date
     before = plugins.backend(at).open("x").manifest
     assert before.exclude == ["sub"]
 
@@ -404,7 +403,7 @@ def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: 
 
 @pytest.mark.slow
 def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: str) -> None:
-    new("x", files.folder, at)
+    files.index()
     for i in range(8):
         files.write(files.folder / f"new-{i}.png", f"new {i}")
     files.do(("rename", "0.png", "moved.png"))
@@ -412,19 +411,19 @@ def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: st
     encoder.seen.clear()
     encoder.breaks_at = 6
     with pytest.raises(KeyboardInterrupt):
-        sync_index("x", files.folder, at=at, chunk=3)
-    there = held("x", at).keys()
+        files.sync(chunk=3)
+    there = files.held().keys()
     assert sum(key.startswith("new") for key in there) == 6
     assert ("moved.png" in there, "0.png" in there, "1.png" in there) == (
         True,
         False,
         True,
     )  # what is gone goes last
-    assert sync_index("x", files.folder, at=at).encoded == 2
+    assert files.sync().encoded == 2
     assert len(encoder.seen) == 8
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
     new("fresh", files.folder, at)
-    assert held("x", at) == held("fresh", at)
+    assert files.held() == held("fresh", at)
 
 
 @pytest.mark.parametrize("left", ["parts", "a file"])
@@ -436,19 +435,19 @@ def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
     left: str,
 ) -> None:
     place = Path(at.removeprefix("file:"))
-    new("x", files.folder, at)
+    files.index()
     files.write(files.folder / "new.png", "new")
     encoder.breaks_at = len(encoder.seen) if left == "parts" else None
     with monkeypatch.context() as patch:
         patch.setattr(plugins, "backend", _broken(1))
         with pytest.raises(KeyboardInterrupt):
-            sync_index("x", files.folder, at=at)
+            files.sync()
     assert [path.is_dir() for path in place.glob(".x.*")] == [left == "parts"]
     files.do(("delete", "new.png"))
     with file_lock(place / ".x.lock", "x is"):  # what another process encodes for x stays
-        assert sync_index("x", files.folder, at=at).up_to_date
+        assert files.sync().up_to_date
     assert any(place.glob(".x.*"))
-    assert sync_index("x", files.folder, at=at).up_to_date
+    assert files.sync().up_to_date
     assert [path.name for path in place.iterdir()] == ["x"]
 
 
@@ -458,7 +457,7 @@ def test_concurrent_edit_is_refused(
     at: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    new("x", files.folder, at)
+    files.index()
     files.write(files.folder / "new.png", "new")
     encode = encoder.encode_images
 
@@ -470,7 +469,7 @@ def test_concurrent_edit_is_refused(
 
     monkeypatch.setattr(encoder, "encode_images", meanwhile)
     with pytest.raises(BocError, match="changed by somebody else"):
-        sync_index("x", files.folder, at=at)
+        files.sync()
 
 
 def test_a_second_command_of_the_same_name_is_refused(
@@ -488,11 +487,11 @@ def test_a_second_command_of_the_same_name_is_refused(
             new("x", other.folder, at)
         refused.append(label)
 
-    new("x", files.folder, at, progress=meanwhile)
+    files.index(progress=meanwhile)
     files.write(files.folder / "new.png", "new")
-    sync_index("x", files.folder, at=at, progress=meanwhile)
+    files.sync(progress=meanwhile)
     assert set(refused) == {"encoding", "learning", "indexing"}
-    assert len(held("x", at)) == 7
+    assert len(files.held()) == 7
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
 
 
@@ -506,13 +505,13 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("descriptors cannot be counted here")
-    new("x", files.folder, at)
+    files.index()
     gc.disable()
     try:
         before = held_now()
         for i in range(11):
             files.write(files.folder / f"new-{i}.png", f"new {i}")
-            sync_index("x", files.folder, at=at)
+            files.sync()
             searcher = Searcher.open("x", at)
             assert searcher.search("a", k=3)
             assert held_now() - before < 40  # as few as a process that may open 64 has left
@@ -525,11 +524,10 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
 def test_a_picture_that_cannot_be_read_now_stays(
     encoder: Counting,
     files: Files,
-    at: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    new("x", files.folder, at)
-    before = held("x", at)
+    files.index()
+    before = files.held()
     files.do(("touch", "0.png"))
     stat = os.stat
 
@@ -540,12 +538,12 @@ def test_a_picture_that_cannot_be_read_now_stays(
 
     monkeypatch.setattr(os, "stat", refuse)
     with pytest.warns(BocWarning, match="0.png"):
-        report = sync_index("x", files.folder, at=at)
+        report = files.sync()
     monkeypatch.setattr(os, "stat", stat)
     assert report.same == 6
-    assert held("x", at) == before
-    sync_index("x", files.folder, at=at)
-    assert held("x", at) != before
+    assert files.held() == before
+    files.sync()
+    assert files.held() != before
 
 
 @pytest.mark.slow
