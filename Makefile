@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz sanitize lowest clean
+.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench results report bench-smoke docs dist licences audit fuzz sanitize lowest clean
 
 install: $(VENV)/installed
 
@@ -134,6 +134,16 @@ OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
 	$(MAKE) -k -f bench/rows.mk DATA=$(DATA) OUT=$(OUT)
+
+# The rows of all pages of results, or of one: make results PAGE=table1.
+PAGES := $(filter-out index,$(basename $(notdir $(wildcard docs/results/*.md))))
+PAGE ?= $(PAGES)
+rows_of = $(sort $(shell sed -n 's/^<!-- rows: \([^ ]*\).*/\1/p' docs/results/$(1).md))
+results: $(PAGE:%=results-%)
+results-%: DATA := ../shared/data
+results-%: install
+	@echo "docs/results/$*.md has the rows $(call rows_of,$*)"
+	$(MAKE) -k -f bench/rows.mk DATA=$(DATA) OUT=$(OUT) ROWS="$(call rows_of,$*)"
 
 report: install
 	$(BIN)/python -m bench.report.page $(OUT) -o $(OUT)/report.html

@@ -66,6 +66,7 @@ endif
 PHOTOS ?= $(DATA)/flickr8k
 TRAIN := $(PHOTOS)/train.ids.txt
 DEV := $(PHOTOS)/dev.ids.txt
+comma := ,
 rows = $(PY) bench.$(1) > $@.part && mv $@.part $@
 
 .PHONY: rows
@@ -130,6 +131,10 @@ $(F)/photos-plain.h5: $(F)/photos.h5
 	$(call extract,$(DEV),tern:$(F)/plain)
 $(OUT)/models-hubs.csv: $(F)/photos-plain.h5
 	$(call rows,paper.models TERN=$< 'TERN with hubs corrected=$(F)/photos.h5')
+# By name only: all scores of a TERAN.
+TERAN := $(F)/photos-teran.h5
+$(OUT)/models-teran.csv: $(F)/photos.h5 $(TERAN)
+	$(call rows,paper.models TERN=$< TERAN=$(TERAN)$(comma)mrsw TERAN=$(TERAN)$(comma)mravgw TERAN=$(TERAN))
 # By name only: 16 trainings.
 $(OUT)/vsrnpp-tables.csv: $(F)/regions.h5 $(TRAIN) $(DEV)
 	$(call rows,paper.vsrnpp_tables $< --train $(TRAIN) --test $(DEV) --out $(F)/vsrnpp)
@@ -171,6 +176,13 @@ $(OUT)/rivals.csv: $(S)/photos.h5 $(S)/learned.h5 $(S)/held.h5 $(S)/words.npz $(
 	$(call rows,rivals.compare $< --fit $(S)/learned.h5 --validation $(S)/held.h5 --words $(S)/words.npz \
 		--learned $(S)/terms.npz $(FEW_RIVALS))
 
+# By name only: all codes of the scenes.
+$(S)/plain.npz $(S)/centred.npz: $(S)/learned.h5
+	$(BOC) build-codebook $< -o $@ --kind $(if $(findstring plain,$@),plain,centered)
+$(OUT)/all-codes-scenes.csv: $(S)/photos.h5 $(S)/plain.npz $(S)/centred.npz $(S)/words.npz $(S)/terms.npz
+	$(call rows,paper.all_codes $< --fit $(S)/learned.h5 --gallery $(S)/photos --rerank mrsw --codebook $(S)/plain.npz \
+		--centred $(S)/centred.npz --words $(S)/words.npz --learned $(S)/terms.npz)
+
 # Rows about engines: over real captions, and as they grow over drawn vectors.
 ASKED := $(M)/captions.h5 $(M)/captions-queries.h5 --validation $(M)/captions-validation.h5
 $(M)/captions.h5: $(DATA)/multi30k/captions.en.tsv.gz
@@ -191,6 +203,9 @@ $(OUT)/race-filtered.csv: $(C)/composed.h5
 	$(call rows,race.filtered $(SENTENCES) --work $(OUT)/work/filtered $(FEW_FILTERED))
 $(OUT)/race-elasticsearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/elasticsearch --server elasticsearch-9 --limit 30000 --rounds 3)
+$(OUT)/race-elasticsearch-rounds.csv: $(M)/captions.h5
+	$(call rows,race.race $(ASKED) --work $(OUT)/work/elasticsearch --server elasticsearch-9 --limit 100000 --rounds 25 \
+		--index 'elasticsearch-9 dictionary:8 text byte' --index 'elasticsearch-9 hnsw' --index 'elasticsearch-9 int8_hnsw')
 $(OUT)/race-opensearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/opensearch --server opensearch-3-knn --limit 30000 --rounds 3)
 $(OUT)/race-million.csv:
@@ -201,3 +216,11 @@ $(OUT)/race-ratios.csv: $(RATIOS:%=$(OUT)/%.csv)
 $(OUT)/growth.csv:
 	mkdir -p $(OUT)
 	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 $(COUNTS:%=--n %) $(FEW_DIMENSIONS))
+# By name only: hours, and 10 GB.
+$(OUT)/growth-ten-million.csv:
+	mkdir -p $(OUT)
+	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 --n 10000000)
+
+# Last, since it makes nothing: rows of scripts that the tree had once.
+$(OUT)/%.csv:
+	@echo "$*: no script here makes these rows; their page names the commit that has it"

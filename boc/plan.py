@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -25,6 +26,8 @@ MOST = 2**31 - 1  # items in an index
 ALL_COMPARED = "all compared: the code took no part"
 MEASURED = 10  # number of hits at which recall is measured
 PAGE = 40  # all lists of up to this many hits have the same candidates
+ALIGNED = 20  # concept sets per hit that an alignment compares in an index with measured budgets
+QUICK = 10_000  # items whose vectors are compared in less time than the sets of an alignment
 
 
 class Costs(NamedTuple):
@@ -125,10 +128,10 @@ def make_plan(
     if rescore is None:
         return Plan("terms", request.k, request.k)
     known = statistics() if request.planned else None
-    by_vectors = rescore.metric == "dot"
-    compact = costs.compact and request.modality is not None
+    aligned = rescore.metric != "dot"
+    compact = costs.compact and request.modality is not None and not aligned
     filtered = bool(request.filters)
-    return _plan(request.k, rescore.k, request.n_terms, by_vectors, compact, filtered, known, costs)
+    return _plan(request.k, rescore.k, request.n_terms, aligned, compact, filtered, known, costs)
 
 
 @lru_cache(1000)
@@ -136,7 +139,7 @@ def _plan(
     depth: int,
     k: int,
     n_terms: int | None,
-    by_vectors: bool,
+    aligned: bool,
     compact: bool,
     filtered: bool,
     known: Statistics | None,
@@ -147,7 +150,10 @@ def _plan(
     plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
     if known is None:
         return plan
-    quick = quick_items(known, costs, n_terms, depth)
+    # No terms of a dictionary lead an alignment to better items than vectors do. The terms of other
+    # codes, which are made of concept sets, may.
+    by_vectors = not aligned or n_terms is not None
+    quick = QUICK if aligned else quick_items(known, costs, n_terms, depth)
     # An alignment compares concept sets, which is slow, so it never compares more items than
     # candidates.
     if known.passing <= (quick if by_vectors else depth):
@@ -158,9 +164,21 @@ def _plan(
         plan = plan._replace(share=usual / costs.far)
     if known.passing > costs.patience * quick:
         plan = plan._replace(otherwise="fill")
-    if costs.unscored:
+    if costs.unscored and by_vectors:
         plan = plan._replace(unscored=costs.unscored * quick / max(known.list_length, 1e-9))
     return plan
+
+
+def nearest(request: SearchRequest, recall: object) -> SearchRequest:
+    """Return the request for the items whose concept sets an alignment compares: the nearest of
+    its candidates by vectors. Where budgets were chosen by a ``recall``, which is one of vectors,
+    they are ``ALIGNED`` per hit at most."""
+    rescore = request.rescore
+    assert rescore is not None
+    k = request.k
+    if request.planned and recall:
+        k = min(k, ALIGNED * max(rescore.k, PAGE))
+    return replace(request, rescore=replace(rescore, metric="dot", k=k))
 
 
 def vectors_read(depth: int, k: int) -> int:
@@ -175,23 +193,26 @@ def usual_way(
     index: Engine,
     find: Modality | None = None,
     filters: Sequence[Filter] = (),
+    metric: str | None = None,
 ) -> Way:
-    """Return the way in which a search by vectors finds items that pass ``filters``. The items are
-    of the modality ``find``: by default pictures, or sentences if the index has no pictures."""
+    """Return the way in which a search finds items that pass ``filters``. The items are of the
+    modality ``find``: by default pictures, or sentences if the index has no pictures. ``metric`` is
+    by default the metric of the index."""
     manifest = index.manifest
     find = find or ("image" if manifest.items["image"] else "text")
     known = index.statistics(find, filters)
     rm, n_terms = manifest.budgets(find)
-    depth = candidates(MEASURED, rm, planned=True)
-    quick = quick_items(known, index.costs, n_terms, depth)
-    return "all" if known.passing <= quick else "terms"
+    aligned = (metric or manifest.rerank) != "dot"
+    depth = candidates(MEASURED, rm, planned=True, by_vectors=not aligned)
+    return _plan(depth, PAGE, n_terms, aligned, False, False, known, index.costs).way
 
 
 def least_items(index: Engine) -> int:
     """Return the number of items that are compared faster than terms find candidates under any
     budgets."""
     costs = index.costs
-    return costs.begin if costs.row else costs.quick // index.manifest.identity.dim
+    quick = min(costs.quick // index.manifest.identity.dim, costs.window)
+    return costs.begin if costs.row else quick
 
 
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:

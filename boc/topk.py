@@ -31,13 +31,6 @@ def topk(scores: NDArray[Any], k: int) -> Ints:
     return best
 
 
-def topk_positive(scores: NDArray[Any], k: int) -> Ints:
-    """Return ``topk`` of the scores (m,) above 0; fewer than k if fewer scores are above 0."""
-    rows = np.flatnonzero(scores > 0)
-    best: Ints = rows[topk(scores[rows], k)]
-    return best
-
-
 def topk_of_blocks(
     blocks: Iterable[NDArray[Any]],
     k: int,

@@ -13,7 +13,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.plan import Plan
-from boc.topk import topk_positive
+from boc.topk import topk
 from boc.types import Batch, Identity, Item
 from boc.vectors import unit_rows
 from indexing.embedded.kernel import Kernel
@@ -173,6 +173,9 @@ def top_rows(
         strict=True,
     ):
         sums = postings.scores(queries.indices[begin:end], queries.data[begin:end])
-        best = topk_positive(sums if mask is None else sums * mask, k)
+        if mask is not None:
+            sums *= mask
+        above = np.flatnonzero(sums > 0)
+        best = above[topk(sums[above], k)]
         answers.append((best, sums[best]))
     return answers

@@ -13,7 +13,7 @@ from boc.errors import BocError
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
 from boc.plan import Plan
-from boc.topk import topk, topk_positive
+from boc.topk import topk
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from indexing.embedded.kernel import Kernel
 from indexing.embedded.postings import Postings
@@ -117,7 +117,9 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
     # numpy sums scores of 2**32 and more.
     for i, row in enumerate(hits):
         span = slice(queries.indptr[i], queries.indptr[i + 1])
-        rows = topk_positive(index.scores(queries.indices[span], queries.data[span]), depth)
+        scores = index.scores(queries.indices[span], queries.data[span])
+        found = np.flatnonzero(scores > 0)
+        rows = found[topk(scores[found], depth)]
         row[: len(rows)] = rows
     return hits
 

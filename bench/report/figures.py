@@ -45,7 +45,6 @@ STYLE: dict[Any, Any] = {
 LABELLED = 8  # largest number of named lines in a panel
 MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev",
-    "codebook-size": "TERN, Flickr8k dev",
     "all-codes": "TERN, Flickr8k dev",
     "race-embedded": "100,000 captions of Multi30k, MiniLM",
     "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
@@ -188,21 +187,6 @@ def by_candidates(axes: Sequence[Axes], table: Any) -> None:
                 draw_line(ax, name, rms, y, *CURVES[name][2:], error)
         dense = table[table["direction"] == direction]["dense"].max()
         describe(ax, side, "Rm (candidates re-ranked for each hit)", "R@10, %", dense)
-
-
-def codebook_size(axes: Sequence[Axes], table: Any) -> None:
-    """Draw R@10 against the number of centroids, learned from the largest sample."""
-    kept = table["z"].map({8: ", 8 kept"}).fillna(", 1 % kept")
-    kept[table["assignment"] == "hard"] = ""
-    table["kind"] = table["assignment"] + kept
-    table = table[table["sample"] == table["sample"].max()].sort_values("clusters")
-    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
-        mine = table[table["direction"] == direction]
-        log_x(ax, mine["clusters"])
-        for style, (kind, line) in enumerate(mine.groupby("kind")):
-            draw_line(ax, kind, line["clusters"], line["R@10"], style, error=line["R@10 +-"])
-        unit = "centroids of the codebook (log)"
-        describe(ax, side, unit, "R@10, %, not re-ranked", mine["dense"].max())
 
 
 EQUAL = 0.95  # recall that orders engines
@@ -463,7 +447,6 @@ PLOTS = {
     ),
     "fig3c": Plot("R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c)", by_candidates),
     "own": Plot("R@10 against sparsity", partial(by_sparsity, names=OWN, least=0.5)),
-    "clusters": Plot("R@10 against centroids of the codebook", codebook_size),
     "pareto": Plot(
         f"Speed at equal recall; solid: ours, dashed: others, named where fast at {EQUAL}",
         pareto,

@@ -345,23 +345,6 @@ def metrics(rows: Rows) -> Table:
     return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
 
 
-def learning(rows: Rows) -> Table:
-    """Show a line per learner of a dictionary."""
-    depths = {f"recall@10, R={depth}": f"{{recall_{depth}:.3s}}" for depth in (100, 300, 1000)}
-    return rows_table(
-        rows.table,
-        {
-            "learner": lambda row: re.sub("^boc,.*", "boc", row["learner"]),
-            "vectors": "{rows:,.0f}",
-            "centroids": "{terms:,.0f}",
-            "processor s": "{processor_s:,.1f}",
-            "cosine to the nearest": "{cosine:.3f}",
-            **depths,
-            "candidates per query": "{candidates:,.0f}",
-        },
-    )
-
-
 def rivals(rows: Rows, kind: str) -> Table:
     """Show a line per code, and a column per limit of a kind: the median over all seeds, with the
     least and the most."""
@@ -541,13 +524,6 @@ LISTED: dict[str, dict[str, Template]] = {
         "chance": "{chance:.2s}",
         "terms above chance": "{above chance:.2s}",
     },
-    "encoding": {
-        "code": "{code}",
-        "vectors per second": "{rows/s:,.0f}",
-        "of faiss's speed (least-most)": "{ratio to faiss} ({lowest}-{highest})",
-        "learning, s": "{fit s:,.1f}",
-        "peak memory, MB": "{peak MB:,.0f}",
-    },
     "filtered": {
         "filter": "{filter}",
         "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",
@@ -571,7 +547,6 @@ VIEWS: dict[str, View] = {
     "growth": growth,
     "alignment": alignment,
     "metrics": metrics,
-    "learning": learning,
     "truth": truth,
     "pointing": pointing,
     "ablations": ablations,

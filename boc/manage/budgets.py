@@ -136,7 +136,7 @@ def renew_budgets(name: str, at: str) -> None:
     items = sum(stored.manifest.items.values())
     if not recall:
         return
-    needed = "measured" not in recall and usual_way(stored.index) != "all"
+    needed = "measured" not in recall and usual_way(stored.index, metric="dot") != "all"
     if needed or items >= GROWN * recall.get("items", 0):
         choose_budgets(name, at, stored)
 

@@ -18,14 +18,28 @@ except ImportError:  # without a compiled module, ``products`` stands in
 
 def reorder(
     hits: Sequence[Hit],
-    scores: Floats,
+    scores: Sequence[float],
     k: int,
 ) -> list[Hit]:
     """Return the k hits with the largest ``scores``, with these scores in place of their own; ties
     go to the smaller id."""
-    pairs = zip(hits, scores.tolist(), strict=True)
+    pairs = zip(hits, scores, strict=True)
     scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
+
+
+def ids_and_scores(
+    answers: Sequence[Sequence[Hit]],
+    width: int,
+) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    """Return the ids and the scores of the hits of each query, both (n, width), filled up with None
+    and -inf."""
+    ids = np.full((len(answers), width), None, object)
+    scores = np.full(ids.shape, -np.inf)
+    for i, hits in enumerate(answers):
+        ids[i, : len(hits)] = [hit.item.id for hit in hits]
+        scores[i, : len(hits)] = [hit.score for hit in hits]
+    return ids, scores
 
 
 def dot(

@@ -3,7 +3,6 @@ for a query; cosines of its pairs show from where items are near-duplicates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,17 +59,12 @@ class Background:
     def _concepts(self) -> StoredConcepts:
         return self._index.concepts(self._ids[:SETS])
 
-    def scores(
-        self,
-        query: Embeddings,
-        metric: Metric,
-        parts: Sequence[tuple[Embeddings, float]] = (),
-    ) -> NDArray[np.float32]:
+    def scores(self, query: Embeddings, metric: Metric) -> NDArray[np.float32]:
         """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
-        scores a hundred of the items, and sums over weighted ``parts`` if there are any."""
+        scores a hundred of the items."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
-        return alignment_scores(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
+        return alignment_scores(Rescore(metric, query, 0), 0, self._concepts, self._modality)
 
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
         """Return the standard deviation of the scores; 1 if all scores are equal."""

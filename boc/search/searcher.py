@@ -26,9 +26,10 @@ from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
-from boc.plan import PAGE, candidates, pages, term_growth, usual_way
+from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
 from boc.plugins import check_name, find_item
 from boc.remarks import knows_none, rare_words, read_counts
+from boc.rerank.dot import ids_and_scores
 from boc.search.background import Background
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
@@ -365,14 +366,12 @@ class Searcher:
         for first in range(0, len(queries), BLOCK):
             some = _Queries(queries.take(range(first, min(first + BLOCK, len(queries)))))
             if self._goes_on(options):
-                for i, hits in enumerate(self._ordered(some, options, None), first):
-                    ids[i, : len(hits)] = [hit.id for hit in hits]
-                    scores[i, : len(hits)] = [hit.score for hit in hits]
+                best, values = ids_and_scores(self._ordered(some, options, None), width)
             else:
                 best, values = self.index.rank(self._request(some, options, None))
-                columns = slice(min(width, best.shape[1]))
-                ids[first : first + BLOCK, columns] = best[:, columns]
-                scores[first : first + BLOCK, columns] = values[:, columns]
+            columns = slice(min(width, best.shape[1]))
+            ids[first : first + BLOCK, columns] = best[:, columns]
+            scores[first : first + BLOCK, columns] = values[:, columns]
         return ids, scores
 
     def request(
@@ -588,9 +587,10 @@ class Searcher:
         filters = cast("tuple[Filter, ...]", options.filters)
         planned = options.rm is None and options.query_z is None
         rm, n_terms = self.index.manifest.budgets(find)
-        if options.rm is not None:
-            rm = options.rm
+        rm = options.rm or rm
         metric = self._metric(options)
+        if planned and metric != "dot" and self.index.manifest.recall:
+            rm = max(rm, ALIGNED)
         depth = candidates(options.k, rm, planned=planned, by_vectors=metric == "dot")
         code = None
         if options.hybrid is None:
@@ -640,13 +640,12 @@ class Searcher:
 
     def _goes_on(self, options: SearchOptions) -> bool:
         """Return whether a list is longer than a page, and depends on its length."""
-        given = options.rm is not None or options.query_z is not None
-        if options.k <= PAGE or given:
+        if options.k <= PAGE or options.rm or options.query_z:
             return False
         if options.hybrid is not None or self._metric(options) != "dot":
             return True
         filters = cast("tuple[Filter, ...]", options.filters)
-        return usual_way(self.index, self.target(options.find), filters) != "all"
+        return usual_way(self.index, self.target(options.find), filters, "dot") != "all"
 
     def _ordered(
         self,
@@ -661,10 +660,10 @@ class Searcher:
             return self._one_request(queries, options, stages)
         lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
         sizes = pages(options.k)
-        if options.hybrid is not None:
-            # Fusions of equal numbers of hits begin alike.
-            rm = self.index.manifest.rm
-            sizes = [size for size in sizes if rm * size < FUSED] + sizes[-1:]
+        if options.hybrid:
+            # Lists longer than a page that fuse equal numbers of hits begin alike.
+            rm, _ = self.index.manifest.budgets(self.target(options.find))
+            sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
         for size in sizes:
             deeper = self._one_request(queries, replace(options, k=size), stages)
             for hits, others in zip(lists, deeper, strict=True):

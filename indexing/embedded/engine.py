@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.plan import FOLDER, MOST, Plan, Statistics, make_plan
+from boc.plan import FOLDER, MOST, Plan, Statistics, make_plan, nearest
 from boc.rerank.compact import CompactCode
 from boc.rerank.storage import restore_rows
 from boc.types import (
@@ -169,7 +169,10 @@ class EmbeddedEngine:
             if prepared is None:
                 prepared = self._prepared[request.way] = self._prepare(request)
             ranking, plan = prepared
-        return ranking(request, plan, stages)
+        near = None
+        if request.rescore is not None and request.rescore.metric != "dot":
+            near = ranking(nearest(request, self.manifest.recall), plan, stages)
+        return ranking(request, plan, stages, near)
 
     def _prepare(self, request: SearchRequest) -> tuple[Ranking, Plan]:
         """Check a request, and plan it."""

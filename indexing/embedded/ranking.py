@@ -6,7 +6,6 @@ queries where it was not built.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -71,8 +70,9 @@ class Ranking:
         request: SearchRequest,
         plan: Plan,
         stages: Stages | None,
+        near: TopRows | None = None,
     ) -> TopRows:
-        """Return the best rows of all queries."""
+        """Return the best rows of all queries, of an alignment among the rows ``near``."""
         rescore = request.rescore
         best = None
         if rescore is None or rescore.metric == "dot":
@@ -84,7 +84,7 @@ class Ranking:
                 vectors,
             )
         if best is None:
-            return self._step_by_step(request, plan, stages or Stages())
+            return self._step_by_step(request, plan, stages or Stages(), near)
         ranked, candidates, compared = best
         if stages is not None:
             stages.plan = plan.way_of(compared, len(request))
@@ -97,6 +97,7 @@ class Ranking:
         request: SearchRequest,
         plan: Plan,
         stages: Stages,
+        near: TopRows | None,
     ) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
         shape = len(request), width
@@ -104,32 +105,34 @@ class Ranking:
         rows = np.zeros(shape, np.int64)
         scores = np.zeros(shape)
         counts = np.zeros(len(request), np.int64)
-        candidates = self._candidates(request)
         compared = 0
-        for i in range(len(request)):
-            best = next(candidates)
+        for i, best in enumerate(self._candidates(request, near)):
             if request.rescore is not None:
                 chosen = self._split(best)
-                if self._compares_all(plan, len(best.rows), request, i):
-                    compared += 1
-                    chosen = self._all(chosen, request, request.rescore, plan, i)
-                stages.candidates += sum(map(len, chosen))
+                if near is None:
+                    if self._compares_all(plan, len(best.rows), request, i):
+                        compared += 1
+                        chosen = self.passing_rows()
+                    stages.candidates += sum(map(len, chosen))
                 best = self._rescore(chosen, request, request.rescore, i)
             counts[i] = len(best.rows)
             parts[i, : counts[i]], rows[i, : counts[i]], scores[i, : counts[i]] = best
-        stages.plan = plan.way_of(compared, len(request))
+        if near is None:
+            stages.plan = plan.way_of(compared, len(request))
         return TopRows(width, parts, rows, scores, counts)
 
-    def _candidates(self, request: SearchRequest) -> Iterator[RankedRows]:
-        """Yield the best ``request.k`` rows of each query by posting lists."""
-        plan = Plan("terms", request.k, request.k)
-        best = self._kernel.best(request.queries, request.k, plan)
-        if best is None:
-            for i in range(len(request)):
-                yield best_of(self.parts, self._score_rows(request, i), request.k)
-            return
+    def _candidates(self, request: SearchRequest, near: TopRows | None) -> Iterator[RankedRows]:
+        """Yield the rows ``near`` to each query, else the best ``request.k`` by posting lists."""
+        if near is None:
+            plan = Plan("terms", request.k, request.k)
+            best = self._kernel.best(request.queries, request.k, plan)
+            if best is None:
+                for i in range(len(request)):
+                    yield best_of(self.parts, self._score_rows(request, i), request.k)
+                return
+            near = best[0]
         for i in range(len(request)):
-            yield RankedRows(*best[0].query(i))
+            yield RankedRows(*near.query(i))
 
     def _score_rows(self, request: SearchRequest, i: int) -> list[RowScores]:
         """Return the rows of each part with a score above 0 for query i, and their scores."""
@@ -147,26 +150,8 @@ class Ranking:
     def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:
         """Return whether query i is compared with all rows that pass: as planned, or since too few
         candidates share a term with it and others pass."""
-        if plan.way == "all" or found >= min(plan.depth, self.statistics.passing):
-            return plan.way == "all"
-        return plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
-
-    def _all(
-        self,
-        candidates: list[NDArray[np.int64]],
-        request: SearchRequest,
-        rescore: Rescore,
-        plan: Plan,
-        i: int,
-    ) -> list[NDArray[np.int64]]:
-        """Return all rows of each part that pass; for an alignment the candidates of query i, and
-        the rows of the best products."""
-        passing = self.passing_rows()
-        if plan.way == "all" or rescore.metric == "dot":
-            return passing
-        near = replace(rescore, metric="dot", k=plan.depth)
-        nearest = self._split(self._rescore(passing, request, near, i))
-        return list(map(np.union1d, candidates, nearest))
+        few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
+        return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
         """Return the rows of each part, ascending."""

@@ -1,7 +1,6 @@
 """Searching an index on a server."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
 
@@ -9,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.plan import SERVER, Plan, Statistics, make_plan
+from boc.plan import SERVER, Plan, Statistics, make_plan, nearest
 from boc.rerank.alignment import alignment_scores
-from boc.rerank.dot import reorder
+from boc.rerank.dot import ids_and_scores, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
 from .._validate import check_conditions, check_request
@@ -40,25 +39,19 @@ class ServerEngine(Contents):
         rescore = request.rescore
         stages = stages or Stages()
         check_request(request, self.manifest, self.generation.name)
-        if rescore is not None and rescore.metric != "dot":
-            return self._align(request, rescore, stages)
         if modality is not None and not self.manifest.items[modality]:
             return [[] for _ in range(len(request))]
         if rescore is not None and rescore.k > requests.WINDOW:
             raise BackendError(
                 f"at most {requests.WINDOW} hits are re-ranked, got k = {rescore.k}; ask for fewer",
             )
-        return self._hits(request, stages)
+        if rescore is not None and rescore.metric != "dot":
+            return self._align(request, rescore, stages)
+        return self._hits(request, self._plan(request), stages)
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        answers = self.search(request)
-        shape = len(answers), min(request.most, sum(self.manifest.items.values()))
-        ids = np.full(shape, None, object)
-        scores = np.full(shape, -np.inf)
-        for i, hits in enumerate(answers):
-            ids[i, : len(hits)] = [hit.item.id for hit in hits]
-            scores[i, : len(hits)] = [hit.score for hit in hits]
-        return ids, scores
+        width = min(request.most, sum(self.manifest.items.values()))
+        return ids_and_scores(self.search(request), width)
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
         """Return what a plan is made from; the number of items that pass is kept for a minute."""
@@ -74,9 +67,8 @@ class ServerEngine(Contents):
             costs = costs._replace(patience=0, unscored=0.0)
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
-    def _hits(self, request: SearchRequest, stages: Stages) -> list[list[Hit]]:
+    def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
         """Return the hits of each query, found again where its terms have too few candidates."""
-        plan = self._plan(request)
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
@@ -165,9 +157,7 @@ class ServerEngine(Contents):
         scores = _scores(hits)
         if rescore is not None:
             products = self._vectors.products(scores, rescore.queries.vectors[i])
-            best = self._with_scores(hits, products)
-            best.sort(key=lambda hit: (-hit.score, hit.item.id))
-            return best[: rescore.k]
+            return reorder(self._with_scores(hits, scores), products, rescore.k)
         if scores and scores[0] >= EXACT:
             raise BackendError(
                 f"scores reach 2^24, from where {self._transport.label} rounds them",
@@ -179,15 +169,14 @@ class ServerEngine(Contents):
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         modality = request.modality
         assert modality is not None
-        near = Rescore("dot", rescore.queries, request.k) if request.planned else None
-        results = self.search(replace(request, rescore=near), stages)
-        if not request.planned:
-            stages.candidates += sum(map(len, results))
+        near = nearest(request, self.manifest.recall)
+        assert near.rescore is not None
+        near.rescore.k = min(near.rescore.k, requests.WINDOW)
         ranked = []
-        for i, hits in enumerate(results):
+        for i, hits in enumerate(self._hits(near, self._plan(request), stages)):
             concepts = self.concepts([hit.item.id for hit in hits])
             scores = alignment_scores(rescore, i, concepts, modality)
-            ranked.append(reorder(hits, scores, rescore.k))
+            ranked.append(reorder(hits, scores.tolist(), rescore.k))
         return ranked
 
     def request(self, search: SearchRequest) -> str:

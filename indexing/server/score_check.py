@@ -7,7 +7,6 @@ tells how a server can hold codes.
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import orjson
@@ -99,10 +98,6 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
             else:
                 bulk.index(key, orjson.dumps(document))
     transport.request("POST", f"/{index}/_refresh")
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 def lack_of(transport: Transport, field: str) -> str | None:

@@ -3,6 +3,7 @@ from elsewhere."""
 
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -90,6 +91,23 @@ def test_all_rows_and_plots_shown() -> None:
         assert path.stem in names or any(path.name in page for page in pages), path.name
     for path in (ROOT / "docs" / "figures").iterdir():
         assert any(f"figures/{path.name})" in page for page in pages), path.name
+
+
+def test_one_command_makes_the_rows_of_all_pages() -> None:
+    """Rows of scripts in the tree have a rule in bench/rows.mk; others are named."""
+    said = subprocess.run(
+        ["make", "-n", "results"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    pages = {page.stem for page in (ROOT / "docs" / "results").glob("*.md")}
+    named = set(re.findall(r"docs/results/([\w-]+)\.md has the rows", said))
+    assert named == pages - {"index"}
+    scripts = {name: read(ROWS / f"{name}.csv").head["script"] for name, *_ in MARKERS}
+    gone = {name for name, script in scripts.items() if script in docs.LAST_COMMIT}
+    assert set(re.findall(r"([\w-]+): no script here", said)) == gone
 
 
 CHOOSE = {

@@ -1,7 +1,9 @@
 """The plan of a search, and the numbers that it is made from."""
 
 import math
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,20 @@ from scipy import sparse
 
 from boc.plan import (
     FOLDER,
+    QUICK,
     SERVER,
     Costs,
     Statistics,
     candidates,
+    least_items,
     make_plan,
+    nearest,
     postings_read,
+    usual_way,
     vectors_read,
 )
 from boc.types import Embeddings, Filter, Rescore, SearchRequest
+from tests.oracles import new_manifest
 
 TERMS = sparse.csr_array((1, 9), dtype=np.int32)
 VECTORS = Embeddings(
@@ -133,6 +140,69 @@ def test_folder_compares_all_for_the_price_of_a_dictionary(
     price = (passing - FOLDER.begin) * FOLDER.row
     by_terms = postings_read(n_terms, depth, list_length=20, compact=False)
     assert (plan.way == "all") == (price <= by_terms)
+
+
+@given(
+    passing=st.integers(0, 20_000),
+    n_terms=st.none() | st.integers(1, 500),
+    depth=st.integers(40, 3000),
+    costs=st.sampled_from([FOLDER, SERVER]),
+)
+def test_an_alignment_has_the_same_candidates_on_all_engines(
+    passing: int,
+    n_terms: int | None,
+    depth: int,
+    costs: Costs,
+) -> None:
+    request = request_for(10, depth, n_terms=n_terms)
+    assert request.rescore is not None
+    request.rescore.metric = "mrsw"
+    known = Statistics(passing, 10**5, 20.0, 512)
+    plan = make_plan(request, lambda: known, costs._replace(compact=True))
+    assert (plan.way == "all") == (passing <= (depth if n_terms is None else QUICK))
+    assert plan.size == plan.depth == depth
+    assert n_terms is not None or plan.unscored < 0
+
+
+@given(
+    depth=st.integers(1, 20_000),
+    k=st.integers(1, 100),
+    planned=st.booleans(),
+    measured=st.booleans(),
+)
+def test_concept_sets_of_twenty_per_hit_are_compared_where_budgets_are_measured(
+    depth: int,
+    k: int,
+    planned: bool,
+    measured: bool,
+) -> None:
+    request = request_for(k, depth, planned=planned)
+    near = nearest(request, {"target": 0.98} if measured else {})
+    assert near.rescore is not None
+    assert near.rescore.metric == "dot"
+    most = 20 * max(k, 40) if planned and measured else depth
+    assert near.most == min(depth, most)
+    assert request.rescore is not None
+    assert request.rescore.k == k
+
+
+@pytest.mark.parametrize("dim", [16, 384, 1024])
+@pytest.mark.parametrize("rerank", ["dot", "mrsw"])
+def test_way_of_an_index_on_a_server(dim: int, rerank: str) -> None:
+    """By vectors, budgets are measured of each index that is searched by terms; an alignment under
+    a code that is no dictionary compares no more concept sets than candidates."""
+    manifest = replace(new_manifest(9, dim), rerank=rerank, items={"image": 9, "text": 0})
+    costs = SERVER._replace(quick=1 << 22)
+    for count in (400, 401, 4096, 4097, 10_000, 10_001, 12_000):
+        known = Statistics(count, count, 2.0, dim)
+        index: Any = SimpleNamespace(
+            costs=costs,
+            manifest=manifest,
+            statistics=lambda find, filters, known=known: known,
+        )
+        least = least_items(index) if rerank == "dot" else 400
+        assert (usual_way(index) == "all") == (count <= least)
+        assert usual_way(index, metric="dot") == ("all" if count <= least_items(index) else "terms")
 
 
 def test_under_filters_less_than_usual_is_too_few() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boc.topk import topk, topk_of_blocks, topk_positive
+from boc.topk import topk, topk_of_blocks
 
 FEW = st.sampled_from([-2.5, -1.0, -0.0, 0.0, 1.0, 7.0])
 SCORES = st.tuples(
@@ -40,7 +40,6 @@ def test_the_largest_come_first_and_ties_go_to_the_lower_place(
     assert topk(scores, k).tolist() == expected
     for row, places in zip(scores, expected, strict=True):
         assert topk(row, k).tolist() == places
-        assert topk_positive(row, k).tolist() == [place for place in places if row[place] > 0]
 
 
 @given(

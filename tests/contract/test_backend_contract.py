@@ -632,6 +632,56 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
                 assert plain(hits) == sorted(plain(hits), key=lambda pair: (-pair[1], pair[0]))
 
 
+@pytest.mark.parametrize("n_terms", [4, None])
+def test_alignment_of_the_nearest_or_of_the_best_by_terms(
+    backend: Backend,
+    name: str,
+    n_terms: int | None,
+) -> None:
+    """Under a dictionary the nearest by vectors are aligned, under other codes the best by terms,
+    on all back ends the same."""
+    rng = np.random.default_rng(3)
+    items = [picture(f"{i:02d}.jpg") for i in range(40)]
+    terms = random_terms(rng, (40, 6), 5, 0.9)
+    vectors = vectors_for(40)
+    sets = [vectors_for(3, 5, i) for i in range(40)]
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        vectors,
+        concepts=sets,
+        concept_dtype="float16",
+    )
+    queries = random_terms(rng, (3, 6), 9, 0.9)
+    query_sets = Ragged.from_sets([vectors_for(2, 5, 100 + i) for i in range(3)], 5)
+    asked = Embeddings("text", vectors_for(3, seed=9), query_sets)
+    request = SearchRequest(
+        queries,
+        12,
+        "image",
+        rescore=Rescore("mrsw", asked, 5),
+        planned=True,
+        n_terms=n_terms,
+    )
+    stages = Stages()
+    for i, hits in enumerate(index.search(request, stages)):
+        nearest = np.argsort(-(vectors @ asked.vectors[i]), kind="stable")[:12]
+        chosen = {items[row].id for row in nearest}
+        if n_terms is None:
+            query = queries.toarray()[i].tolist()
+            chosen = {key for key, _ in slow_search(items, terms, query, 12)}
+        scores = {
+            item.id: slow_alignment(query_sets[i], own, "mrsw")
+            for item, own in zip(items, sets, strict=True)
+            if item.id in chosen
+        }
+        best = sorted(chosen, key=lambda key: -scores[key])[:5]
+        assert [hit.item.id for hit in hits] == best
+    assert stages.plan == ("terms" if n_terms is None else "all")
+
+
 def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
     items = mixed_items(6)
     terms = random_terms(

@@ -1,5 +1,7 @@
 """One order of hits: however many are wanted, a shorter list is the beginning of a longer one."""
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,3 +106,28 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(
         ids, scores = searcher.rank_vectors(queries, k=400)
         assert ids.tolist() == [[hit.id for hit in hits] for hits in lists[-1]]
         assert scores.tolist() == [[hit.score for hit in hits] for hits in lists[-1]]
+
+
+def test_a_fused_list_goes_on_where_longer_ones_fuse_more_candidates(tmp_path: Path) -> None:
+    """A page fuses 600 candidates, 80 hits and more 2,000."""
+    items = 2500
+    pictures = [Item(f"p{i:04d}", "image", f"/p{i}.jpg") for i in range(items)]
+    write_features(tmp_path / "f.h5", Batch(pictures, some("image", items, 1)))
+    lines = [f"p{i:04d},{WORDS[i % 5]}" for i in range(items)]
+    table = tmp_path / "fields.csv"
+    table.write_text("\n".join(["id,title:text", *lines]))
+    at = f"file:{tmp_path / 'index'}"
+    build_index("order", tmp_path / "f.h5", at=at, code="scalar", rm=60, metadata=table)
+    searcher = Searcher.open("order", at)
+    searcher.index.costs = searcher.index.costs._replace(quick=0)
+    queries = some("text", 12, 2)
+    texts = [f"a {WORDS[i % 5]}" for i in range(12)]
+    lists = [
+        [
+            [hit.id for hit in hits]
+            for hits in searcher.search_vectors(queries, k=k, texts=texts, hybrid="rrf")
+        ]
+        for k in (40, 80, 200, 320)
+    ]
+    for shorter, longer in pairwise(lists):
+        assert shorter == [hits[: len(few)] for hits, few in zip(longer, shorter, strict=True)]
