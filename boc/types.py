@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.names import MODALITIES as MODALITIES
-from boc.names import Metric
-from boc.names import Modality as Modality
+from boc.names import MODALITIES as MODALITIES, Metric, Modality as Modality
 from boc.paths import path_of, system_path
 from boc.vectors import Floats, Ints
 

@@ -1,7 +1,5 @@
 """Who may import whom, and habits that no reviewer should have to look for."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -33,8 +33,7 @@ from PIL import Image
 
 import boc
 from boc.cli import main
-from tests.helpers import boc as run_boc
-from tests.helpers import parse
+from tests.helpers import boc as run_boc, parse
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent

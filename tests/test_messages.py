@@ -1,7 +1,5 @@
 """Messages name values and rules; each door words their hints for itself."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re
@@ -19,8 +17,7 @@ from boc.cli import main
 from boc.errors import MARK, PYTHON, BocError, note
 from boc.search.queries import Query
 from boc.web.http.responses import answer_problems
-from tests.helpers import boc as command
-from tests.helpers import run
+from tests.helpers import boc as command, run
 from tests.test_architecture import FILES, ROOT, parsed
 
 

@@ -49,8 +49,15 @@ from boc.codecs.parse import parse_code
 from boc.evaluate.metrics import DEPTH, ndcg_of_hits
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
-from boc.labels import BACKGROUND, CAPTIONS, Label, content_words, distinctive, unpack_labels
-from boc.labels import WORDS as LABEL_WORDS
+from boc.labels import (
+    BACKGROUND,
+    CAPTIONS,
+    WORDS as LABEL_WORDS,
+    Label,
+    content_words,
+    distinctive,
+    unpack_labels,
+)
 from boc.names import METRICS
 from boc.rerank.alignment import alignments
 from boc.topk import topk

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from bench.options import FOLDER
 from bench.race.data import Data, K, synthetic
-from bench.race.engine import child, use_threads
-from bench.race.engine import status as memory_of
+from bench.race.engine import child, status as memory_of, use_threads
 from bench.race.servers import SCHEMES, start_server
 from bench.report.rows import Writer
 from boc.search.searcher import Searcher

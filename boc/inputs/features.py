@@ -39,10 +39,14 @@ from numpy.typing import NDArray
 from boc.atomic_files import json_sha256
 from boc.errors import FeatureFileError
 from boc.foreign import parse_json
-from boc.inputs.hdf5_check import FORMAT as FORMAT
-from boc.inputs.hdf5_check import OPTIONAL as OPTIONAL
-from boc.inputs.hdf5_check import Header as Header
-from boc.inputs.hdf5_check import check_values, open_checked, reporting_damage
+from boc.inputs.hdf5_check import (
+    FORMAT as FORMAT,
+    OPTIONAL as OPTIONAL,
+    Header as Header,
+    check_values,
+    open_checked,
+    reporting_damage,
+)
 from boc.inputs.metadata import well_typed
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 

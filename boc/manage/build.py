@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as replace_in
+from dataclasses import dataclass, field, replace as replace_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

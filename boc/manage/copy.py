@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
-from dataclasses import replace as replace_in
+from dataclasses import dataclass, replace as replace_in
 from pathlib import Path
 
 from boc import plugins

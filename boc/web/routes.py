@@ -43,8 +43,7 @@ from boc.manage.pictures import add_pictures
 from boc.progress import silent
 from boc.types import Item
 from boc.web import serialize
-from boc.web.facets import DEPTH, facet_fields
-from boc.web.facets import facets as count_facets
+from boc.web.facets import DEPTH, facet_fields, facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, LibrarySnapshot
 from boc.web.pictures import uploads

@@ -21,8 +21,13 @@ from boc.remarks import write_counts
 from ..networks import text_towers
 from ..runtime.device import pick
 from ..runtime.model_config import HUBS
-from ..runtime.model_folder import NETWORKS, check_boxes, create_folder, make
-from ..runtime.model_folder import check_model_folder as check_model_folder
+from ..runtime.model_folder import (
+    NETWORKS,
+    check_boxes,
+    check_model_folder as check_model_folder,
+    create_folder,
+    make,
+)
 from .caption_tensors import CaptionTensors
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs

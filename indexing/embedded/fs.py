@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from boc.atomic_files import remove as remove
-from boc.atomic_files import sync as _sync
+from boc.atomic_files import remove as remove, sync as _sync
 from boc.errors import BackendError, advice
 
 

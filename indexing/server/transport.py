@@ -18,13 +18,12 @@ from elastic_transport import (
     JsonSerializer,
     RequestsHttpNode,
     TlsError,
+    Transport as Nodes,
     TransportError,
 )
-from elastic_transport import Transport as Nodes
 from elastic_transport.client_utils import basic_auth_to_header, url_to_node_config
 
-from boc.errors import BackendError
-from boc.errors import UnreachableError as UnreachableError
+from boc.errors import BackendError, UnreachableError as UnreachableError
 
 from .address import Address
 from .kept_node import KeptNode

@@ -1,14 +1,11 @@
 """Verdicts on the claims of a paper: they follow from differences and errors; and the authors' own
 order of steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bench.paper import variants
 from bench.paper.claims import HELD, LEVEL, NOT, SAME, TIE, TWO, Evidence, verdicts

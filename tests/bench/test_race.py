@@ -417,53 +417,20 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
         )  # those of faiss are scores and rows
 
 
-@pytest.mark.servers
-@pytest.mark.parametrize(
-    "server",
-    kinds("elasticsearch-9"),
-    indirect=True,
-)
+ON_SERVERS = {
+    "elasticsearch": (("dictionary:2", "bits:48", "scalar:48"), ("hnsw", "int8_hnsw")),
+    "opensearch": (("dictionary:2",), ()),
+}
+"""Codes and types of graphs, by the engine that has them."""
+
+
+@pytest.mark.parametrize("server", kinds("elasticsearch-9", "opensearch-3"), indirect=True)
 def test_server_race_of_codes_and_graphs(
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    check_server(
-        server,
-        files,
-        tmp_path,
-        ("dictionary:2", "bits:48", "scalar:48"),
-        ("hnsw", "int8_hnsw"),
-    )
-
-
-@pytest.mark.parametrize(
-    "server",
-    kinds("opensearch-3"),
-    indirect=True,
-)
-def test_server_race_without_graphs(
-    server: Any,
-    files: tuple[Path, Path],
-    tmp_path: Path,
-) -> None:
-    check_server(
-        server,
-        files,
-        tmp_path,
-        ("dictionary:2",),
-        (),
-    )
-
-
-def check_server(
-    server: Any,
-    files: tuple[Path, Path],
-    tmp_path: Path,
-    codes: tuple[str, ...],
-    graphs: tuple[str, ...],
-) -> None:
-    """The rows of the miniature on a server; ``graphs`` are types that it has."""
+    codes, graphs = ON_SERVERS[server.kind.engine]
     scheme = SCHEMES[server.kind.engine]
     at = f"{scheme}+{server.url}"
     missing = () if graphs else ("fp32",)

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bench.paper.printed import EQUAL, NEAR, PRINTED, verdict
-from bench.paper.reproduce import BOC, PAPERS, Plan, Step
-from bench.paper.reproduce import main as reproduce
+from bench.paper.reproduce import BOC, PAPERS, Plan, Step, main as reproduce
 from boc.cli import main as boc_main
 from tests.bench import published
 from tests.bench.scripts import read_rows

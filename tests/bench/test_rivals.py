@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
@@ -170,66 +169,6 @@ def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
         np.maximum(rows - penalty, 0),
         abs=1e-5,
     )
-
-
-@pytest.mark.slow
-def test_heads_learn_few_latents() -> None:
-    pytest.importorskip("torch")
-    from bench.rivals.heads import Autoencoder, Pairs, WordPieces, kept
-
-    rng = default_rng(8)
-    images = Embeddings(
-        "image",
-        unit_rows(rng.standard_normal((30, DIM)).astype(np.float32)),
-    )
-    owners = np.repeat(np.arange(30), 2)
-    noise = 0.1 * rng.standard_normal((60, DIM))
-    words = [[f"w{owner % 5}", f"v{owner // 5}"] for owner in owners]
-    texts = Embeddings(
-        "text",
-        unit_rows((images.vectors[owners] + noise).astype(np.float32)),
-        words=words,
-    )
-    pairs = Pairs(images, texts, owners)
-    for epoch in range(2):
-        batches = list(pairs.batches(epoch + 1, seed=0))[-1:]
-        assert sorted(np.concatenate([pictures for pictures, _ in batches])) == list(range(30))
-        assert all((owners[captions] == pictures).all() for pictures, captions in batches)
-
-    def lost(code: Autoencoder) -> float:
-        rows = code.rows(images)
-        apart = rows - code.decode(kept(code.latents(rows, "image"), 4))
-        return float(apart.square().sum().detach())
-
-    first, trained = (
-        Autoencoder(
-            pairs,
-            40,
-            4,
-            0.0,
-            epochs=epochs,
-        )
-        for epochs in (1, 200)
-    )
-    assert lost(trained) < lost(first) / 2
-    pieces = WordPieces(pairs, 4, 4, 0.0, epochs=200)
-    assert len(pieces.pieces) == 11
-    for code in (
-        trained,
-        Autoencoder(pairs, 40, 4, 1.0, epochs=200),
-        pieces,
-    ):
-        documents = code.encode_documents(images)
-        queries = code.encode_queries(texts)
-        assert np.diff(documents.indptr).max() <= 4
-        best = (
-            (queries @ documents.T)
-            .toarray()
-            .argmax(
-                axis=1,
-            )
-        )
-        assert (best == owners).mean() > 0.5  # by chance a thirtieth
 
 
 figures = st.builds(

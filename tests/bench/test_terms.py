@@ -1,8 +1,6 @@
 """Terms for other engines: they are read by the tools of the formats, and score 200 queries as the
 index does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

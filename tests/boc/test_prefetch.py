@@ -4,8 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.prefetch import ahead
 

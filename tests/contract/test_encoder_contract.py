@@ -1,7 +1,5 @@
 """What every encoder must do. A new one is one more entry of ``ENCODERS``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

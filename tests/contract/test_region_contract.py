@@ -1,7 +1,5 @@
 """What every region source must do. A new one is one more entry of ``SPECS``."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -15,8 +15,7 @@ from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
 from tests.contract.test_odd_options import *  # noqa: F403
 from tests.oracles import new_manifest, picture, random_terms
-from tests.servers.fixtures import SHARED, kinds
-from tests.servers.fixtures import address as address_of
+from tests.servers.fixtures import SHARED, address as address_of, kinds
 
 pytestmark = pytest.mark.parametrize(
     "server",

@@ -1,7 +1,5 @@
 """The demo as the Makefile makes it, and what its eyes learn."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -7,14 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 from PIL import Image
 
-from demo import Scene, Thing, boxes, captions, draw, draw_gallery, sample_scene
-from demo import gallery as painter
-from demo import scene as scenes
+from demo import (
+    Scene,
+    Thing,
+    boxes,
+    captions,
+    draw,
+    draw_gallery,
+    gallery as painter,
+    sample_scene,
+    scene as scenes,
+)
 from demo.canvas import SKIES
 from demo.land import PLACES
 from demo.things import ART, COLOURS

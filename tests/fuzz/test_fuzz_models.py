@@ -5,8 +5,6 @@ A folder is refused as a BocError, or encodes a sentence. BOC_FORGED sets how ma
 (default 100).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from tests.servers import KINDS, MismatchError, UnavailableError, jdk
-from tests.servers import fetch as fetching
+from tests.servers import KINDS, MismatchError, UnavailableError, fetch as fetching, jdk
 from tests.servers.catalogue import Kind
 from tests.servers.fixtures import check_fetched
 

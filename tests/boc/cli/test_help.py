@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc import __version__
 from boc.cli import SECTIONS, main

@@ -1,8 +1,6 @@
 """A library of 200 pictures with forty odd entries among them, through every command that reads
 it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

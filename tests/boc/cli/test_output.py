@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.cli.options import plain
 from boc.types import MODALITIES, Batch, Embeddings, Item

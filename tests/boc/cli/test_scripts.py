@@ -6,8 +6,7 @@ from unicodedata import normalize
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.cli import main
 from boc.paths import forms, nfc, words_of

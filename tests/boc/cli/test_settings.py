@@ -9,9 +9,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
 from boc.cli import main, settings
 from tests.helpers import boc, run

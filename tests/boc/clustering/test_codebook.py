@@ -12,8 +12,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 from numpy.typing import NDArray
 

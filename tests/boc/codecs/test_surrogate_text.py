@@ -1,7 +1,6 @@
 """Surrogate text and counts hold the terms of each row, and nothing else."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import sparse
 
 from boc.codecs.surrogate_text import to_counts

@@ -1,7 +1,5 @@
 """Recall, median rank and NDCG against slow stable sorts, others' libraries, and worked by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -10,8 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
 from numpy.typing import NDArray

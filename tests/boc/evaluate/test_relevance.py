@@ -1,13 +1,10 @@
 """ROUGE-L against the quadratic dynamic programme; relevance files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from boc.errors import BocError

@@ -1,8 +1,6 @@
 """What the items of feature files score with each other: models alone and together, by vectors and
 by alignment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

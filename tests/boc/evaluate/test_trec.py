@@ -1,16 +1,13 @@
 """Runs and qrels: trec_eval and a loop over their lines compute what boc prints; ties, odd ids,
 other files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc import Searcher
 from boc.errors import BocError

@@ -1,7 +1,5 @@
 """Verification finds what is wrong, by id, and nothing where nothing is."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 

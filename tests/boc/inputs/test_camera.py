@@ -1,7 +1,5 @@
 """What cameras write: right values, or none, whatever somebody wrote into a picture."""
 
-from __future__ import annotations
-
 import io
 import re
 from contextlib import suppress
@@ -11,8 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 

@@ -1,7 +1,5 @@
 """Pictures with captions and metadata as people have them: shards and tables."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
@@ -12,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
 from boc.errors import BocError, LeftOut, SourceError

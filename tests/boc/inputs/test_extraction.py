@@ -5,8 +5,6 @@ BOC_DAMAGED sets the number of damaged files in the folder that holds twenty tim
 20).
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

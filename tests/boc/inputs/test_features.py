@@ -1,8 +1,6 @@
 """Feature files: what is written is read, whatever the batches and interruptions, and strangers are
 refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +11,7 @@ from tempfile import TemporaryDirectory
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 
 from boc.errors import BocError, FeatureFileError

@@ -1,8 +1,6 @@
 """Facts of files: values of the declared types, the same for the same bytes and times, other ones
 for others."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """An odd or damaged feature file is refused by name: no traceback, no end of time, no look into
 other files."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

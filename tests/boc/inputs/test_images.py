@@ -1,8 +1,6 @@
 """Pictures of every mode come out upright and RGB; everything else is an ImageError that names the
 file."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import io
@@ -16,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 from PIL import Image, ImageFile
 

@@ -1,8 +1,6 @@
 """Metadata tables and filters: read strictly, refused by name, and the predicate against a slow
 one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -10,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import BocError, LeftOut, SourceError
 from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared_field

@@ -1,7 +1,5 @@
 """Words inside pictures: painted signs are read, kept by syncs, and found by hybrid search."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn

@@ -1,11 +1,8 @@
 """The order of hits by a metadata field."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.inputs.metadata import by_field, check_sort
 from boc.types import Hit

@@ -1,7 +1,5 @@
 """What the items of a SOURCE are, and how a bad one is refused."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from boc.errors import BocWarning, ImageError, LeftOut, SourceError
 from boc.inputs import images

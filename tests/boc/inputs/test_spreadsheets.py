@@ -1,7 +1,5 @@
 """Tables as spreadsheets save them: each is read, or costs a cell with the remedy."""
 
-from __future__ import annotations
-
 import codecs
 import warnings
 from datetime import datetime
@@ -9,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import LeftOut, SourceError
 from boc.inputs.metadata import Metadata

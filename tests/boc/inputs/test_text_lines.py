@@ -1,13 +1,10 @@
 """Lists of ids and queries are taken as they stand: exact, in UTF-8, or refused with the line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from boc.errors import LeftOut, SourceError
 from boc.inputs.text_lines import check_text, read_ids, text_lines

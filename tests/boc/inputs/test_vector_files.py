@@ -1,8 +1,6 @@
 """Vectors in the files of others: each form gives the rows that were written, with ids and
 sentences beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

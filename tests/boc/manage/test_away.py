@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from boc import plugins
 from boc.errors import BocError, BocWarning
@@ -27,7 +26,7 @@ ROOTS = 9  # pictures that stay, so that others are never more than half
 FOLDERS = ("one/", "disk/", "disk/deep/")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
     return Counting.installed(monkeypatch)
 
@@ -203,7 +202,6 @@ def test_a_disk_below_the_library_is_kept_and_named(
 
 @pytest.mark.parametrize("way", ["option", "keep_missing", "remove_many"])
 def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
-    encoder: Counting,
     files: Files,
     at: str,
     tmp_path: Path,
@@ -221,7 +219,6 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
 
 
 def test_single_files_are_removed_below_and_beside_a_disk(
-    encoder: Counting,
     files: Files,
     tmp_path: Path,
 ) -> None:
@@ -240,7 +237,6 @@ def test_single_files_are_removed_below_and_beside_a_disk(
 
 
 def test_an_index_that_knows_no_device_goes_by_folders(
-    encoder: Counting,
     files: Files,
     at: str,
     tmp_path: Path,
@@ -269,7 +265,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     assert (report.added, report.removed, report.away) == (1, 3, {})
 
 
-def test_an_excluded_folder_is_not_away(encoder: Counting, files: Files) -> None:
+def test_an_excluded_folder_is_not_away(files: Files) -> None:
     files.index()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BocWarning)  # of the folder that is left out
@@ -304,7 +300,6 @@ def table(files: Files, *folders: str) -> Path:
 
 
 def test_captions_do_not_count_beside_pictures(
-    encoder: Counting,
     files: Files,
     at: str,
     tmp_path: Path,
@@ -327,7 +322,6 @@ def test_captions_do_not_count_beside_pictures(
 
 
 def test_pictures_of_a_table_lie_on_two_disks(
-    encoder: Counting,
     files: Files,
     at: str,
     tmp_path: Path,
@@ -349,7 +343,6 @@ def test_pictures_of_a_table_lie_on_two_disks(
 
 
 def test_one_of_several_folders_does_not_count_beside_another(
-    encoder: Counting,
     files: Files,
     at: str,
 ) -> None:
@@ -436,7 +429,6 @@ def disk(files: Files, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
 
 
 def test_what_is_written_where_a_disk_was_mounted_is_no_disk(
-    encoder: Counting,
     files: Files,
     disk: tuple[str, Path, Path],
 ) -> None:

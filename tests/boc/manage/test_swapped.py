@@ -1,7 +1,5 @@
 """Two pictures of one size and time that change names are noticed by all that looks at files."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

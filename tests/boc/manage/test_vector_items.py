@@ -1,7 +1,5 @@
 """Indexes of the vectors of others, whose hits are the hits of a loop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """``boc model`` against a server that speaks the hub's protocol: what is downloaded, and what
 remains after faults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

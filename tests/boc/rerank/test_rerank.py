@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
 from boc.errors import BocError
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
-from boc.rerank import alignment, check_metric
-from boc.rerank import dot as dot_module
+from boc.rerank import alignment, check_metric, dot as dot_module
 from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import dot, products, reorder
 from boc.rerank.storage import restore_rows, round_rows, round_trip, store, store_rows

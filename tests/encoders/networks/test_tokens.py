@@ -6,8 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import EncoderError
 from encoders.networks.tokens import SPECIALS, Vocabulary, read_tokens, tokenize

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 from numpy.typing import NDArray
 from onnx import TensorProto, helper

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.random import default_rng
 from safetensors.torch import load_file
 from scipy import sparse
@@ -31,8 +30,7 @@ from encoders.networks import text_towers
 from encoders.networks.base import Network
 from encoders.networks.tern import Tern, TernConfig
 from encoders.runtime import model_folder as checkpoint
-from encoders.training import trainer as trainer_module
-from encoders.training import warmstart
+from encoders.training import trainer as trainer_module, warmstart
 from encoders.training.caption_tensors import CaptionTensors, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs

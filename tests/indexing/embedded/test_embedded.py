@@ -22,8 +22,7 @@ from boc.manage.build import build_index
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
 from boc.types import Batch, Embeddings, Filter, Item, Ragged, Rows, SearchRequest
-from indexing.embedded import commits, fs, merge, text_store_writer
-from indexing.embedded import writer as writer_module
+from indexing.embedded import commits, fs, merge, text_store_writer, writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.file import connect
 from tests.oracles import new_manifest, picture, random_terms, sentence, write_features

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -55,8 +54,14 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
-from indexing.embedded import kernel, merge, postings, segment, text_store_writer
-from indexing.embedded import writer as writer_module
+from indexing.embedded import (
+    kernel,
+    merge,
+    postings,
+    segment,
+    text_store_writer,
+    writer as writer_module,
+)
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
 from tests.oracles import TEXT, new_manifest, same_matrix

@@ -15,8 +15,7 @@ from unittest.mock import Mock
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import BackendError, BocWarning
 from indexing.server.bulk import Bulk, Ledger

@@ -3,8 +3,7 @@
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import BocWarning
 from indexing.server.term_fields import SAFE, ClauseBudget

@@ -1,8 +1,6 @@
 """One index loaded by several processes, each its part: the last one publishes, and the part of a
 dead one is taken over by the same command."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

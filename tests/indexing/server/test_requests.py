@@ -5,8 +5,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.types import MODALITIES, Item, Modality, TermMatrix
 from indexing.server import requests, searches

@@ -4,8 +4,7 @@ servers sent."""
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from boc.errors import BackendError
 from indexing.server.transport import RefusedError, UnreachableError, refusal, unreachable

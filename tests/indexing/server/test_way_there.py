@@ -1,8 +1,6 @@
 """What stands between boc and a cluster: proxies, prefixes of paths, headers of gateways,
 certificates of clients."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator
