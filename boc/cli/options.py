@@ -90,6 +90,11 @@ VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # harmless characters that join letters and emoji
 
 
+def amount(number: int, noun: str) -> str:
+    """Return a number with its noun, in the singular or plural."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def plain(text: object) -> str:
     """Return ``text`` with escapes for control characters and line ends, which a terminal would
     obey."""
@@ -327,6 +332,8 @@ def report(failed: list[tuple[str, str]], left: int) -> None:
     for _, reason in named:
         click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
-        click.echo(f"{len(failed)} items could not be used{more}; {left} are done.", err=True)
+        click.echo(
+            f"{amount(len(failed), 'item')} could not be used{more}; {left} are done.", err=True
+        )
         if not left:
             raise SystemExit(1)

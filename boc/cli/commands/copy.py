@@ -66,4 +66,5 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 def sentence(name: str, report: CopyReport | LoadReport) -> str:
     """Return a line about a finished copy or load."""
     state = " is up to date" if report.up_to_date else ""
-    return f"{name}{state}: {report.images} pictures and {report.texts} captions"
+    pictures = options.amount(report.images, "picture")
+    return f"{name}{state}: {pictures} and {options.amount(report.texts, 'caption')}"

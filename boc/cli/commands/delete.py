@@ -30,14 +30,14 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
 
     if everything:
         count = delete_index(name, at=at)
-        size = "everything" if count is None else f"{count} items"
+        size = "everything" if count is None else options.amount(count, "item")
         click.echo(f"{name}: {size} deleted, the index is removed")
         return
     keys = list(ids)
     if keys == ["-"]:
         keys = options.read_lines("-", "the standard input", "ids")
     report = delete_items(name, keys, at=at)
-    click.echo(f"{name}: {report.deleted} items deleted")
+    click.echo(f"{name}: {options.amount(report.deleted, 'item')} deleted")
     for key in report.unknown:
         click.echo(f"no item {options.plain(key)} in {name}", err=True)
     if not report.deleted:

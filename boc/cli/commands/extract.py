@@ -122,5 +122,6 @@ def command(
             text += f"; the encoder waited for pictures {share}"
         click.echo(text, err=True)
     with FeatureFile(output) as file:
-        click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
+        pictures = options.amount(file.count("image"), "picture")
+        click.echo(f"{pictures} and {options.amount(file.count('text'), 'caption')} in {output}")
         options.report(file.failures, file.count("image") + file.count("text"))

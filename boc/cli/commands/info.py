@@ -59,7 +59,8 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         stored = f"{sum(facts['bytes'].values()) / total:.0f} per item ({', '.join(parts)})"
     print_rows(
         {
-            "items": f"{counts['image']} pictures, {counts['text']} captions",
+            "items": f"{options.amount(counts['image'], 'picture')}, "
+            f"{options.amount(counts['text'], 'caption')}",
             "code": facts["code"] or "a chain without a name",
             "steps": ", ".join(facts["steps"]),
             "terms": facts["terms"],

@@ -212,4 +212,4 @@ def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None
     )
     assert "40 pictures" in result.stdout
     assert result.stderr.count("broken.png") == 1
-    assert "1 items could not be used; 40 are done." in result.stderr
+    assert "1 item could not be used; 40 are done." in result.stderr
