@@ -147,8 +147,8 @@ class Manifest:
         fields: Mapping[str, FieldType] | None = None,
         **others: Any,
     ) -> Manifest:
-        """Make the manifest of an empty index; ``others`` are ``source``, ``rm``, and entries that
-        may be missing."""
+        """Make the manifest of an empty index. ``others`` holds ``source``, ``rm`` and the optional
+        entries."""
         return cls(
             encoder=encoder,
             codec=dict(codec),

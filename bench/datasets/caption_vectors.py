@@ -115,7 +115,10 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
 @click.argument("captions", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--gallery", default=100_000, show_default=True, help="Number of captions in the gallery."
+    "--gallery",
+    default=100_000,
+    show_default=True,
+    help="Number of captions in the gallery.",
 )
 @click.option(
     "--queries",

@@ -220,7 +220,9 @@ def corpus_command(name: str) -> click.Command:
         help="Keep all captions, without looking for pictures.",
     )
     @click.option(
-        "--restval", is_flag=True, help="Join the split restval to train, as in the papers."
+        "--restval",
+        is_flag=True,
+        help="Join the split restval to train, as in the papers.",
     )
     def command(source: Path, out: Path, images: Path | None, blind: bool, restval: bool) -> None:
         convert(source, name, out, images, look=not blind, restval=restval)

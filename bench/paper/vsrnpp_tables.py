@@ -48,12 +48,18 @@ without word reasoning and Sinkhorn."""
 @click.command()
 @click.argument("regions", type=PATH)
 @click.option(
-    "--train", required=True, type=PATH, help="File with the ids of the training pictures."
+    "--train",
+    required=True,
+    type=PATH,
+    help="File with the ids of the training pictures.",
 )
 @click.option("--test", required=True, type=PATH, help="File with the ids of the test pictures.")
 @click.option("--out", default="vsrnpp-tables", type=FOLDER, show_default=True)
 @click.option(
-    "--line", "names", multiple=True, help="Line to train; can be repeated [default: all]."
+    "--line",
+    "names",
+    multiple=True,
+    help="Line to train; can be repeated [default: all].",
 )
 @click.option("--set", "more", multiple=True, help="Setting for all trainings; can be repeated.")
 def main(

@@ -288,7 +288,10 @@ def make_data(
     help="Number of items of random data, in place of GALLERY and QUERIES.",
 )
 @click.option(
-    "--dim", default=1024, show_default=True, help="Number of components of synthetic vectors."
+    "--dim",
+    default=1024,
+    show_default=True,
+    help="Number of components of synthetic vectors.",
 )
 @click.option(
     "--queries",
@@ -304,10 +307,15 @@ def make_data(
     help="Folder for everything that the race builds.",
 )
 @click.option(
-    "--terms", type=int, help="Size of the dictionary [default: by the size of the gallery]."
+    "--terms",
+    type=int,
+    help="Size of the dictionary [default: by the size of the gallery].",
 )
 @click.option(
-    "--threads", default=2, show_default=True, help="Number of threads that build each index."
+    "--threads",
+    default=2,
+    show_default=True,
+    help="Number of threads that build each index.",
 )
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -335,7 +343,9 @@ def make_data(
     help=f"Number of first items of GALLERY [default: all; {ON_SERVER} on a server].",
 )
 @click.option(
-    "--prepare", is_flag=True, help="Draw data, compute exact answers and build, without measuring."
+    "--prepare",
+    is_flag=True,
+    help="Draw data, compute exact answers and build, without measuring.",
 )
 def main(
     work: Path,

@@ -42,8 +42,8 @@ class Table:
 
 
 class CellFormatter(Formatter):
-    """A formatter of the cells of a row by column. Cells with numbers are formatted as numbers; a
-    missing column is empty."""
+    """Return a function that formats the cells of a row, column by column. It formats numbers as
+    numbers; a missing column gives an empty cell."""
 
     def get_value(self, key: int | str, args: object, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "")

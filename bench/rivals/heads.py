@@ -132,9 +132,9 @@ def matching(images: Tensor, texts: Tensor) -> Tensor:
 
 
 class Autoencoder(Head):
-    """A top-k sparse autoencoder of ``width`` latents that is trained with ``trained_z`` of them,
-    and with four times as many at an eighth of the weight, so that few latents die; ``weight`` is
-    the weight of the contrast."""
+    """A top-k sparse autoencoder with ``width`` latents. It is trained to reconstruct from the top
+    ``trained_z`` latents and, at one eighth of the weight, from the top ``4 * trained_z``, which
+    keeps most latents from dying. ``weight`` is the weight of the contrastive loss."""
 
     def __init__(
         self,

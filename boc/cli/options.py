@@ -333,7 +333,8 @@ def report(failed: list[tuple[str, str]], left: int) -> None:
         click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
         click.echo(
-            f"{amount(len(failed), 'item')} could not be used{more}; {left} are done.", err=True
+            f"{amount(len(failed), 'item')} could not be used{more}; {left} are done.",
+            err=True,
         )
         if not left:
             raise SystemExit(1)

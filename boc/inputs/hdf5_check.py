@@ -229,7 +229,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
                 length = count if folder == "dense" else rows
                 good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
                 expect(good, f"{modality}/{name}", f"{length} rows of floats")
-        # The captions of a file of regions are text alone.
+        # In a file of regions, captions are plain text.
         needed = {"dense/vectors": header.dim}
         if header.kind == "regions":
             needed = {"ragged/features": header.dim, "ragged/boxes": 4}
@@ -301,7 +301,10 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         finally:
             del view  # or the file could not be closed
     if not good:
-        raise FeatureFileError(f"{path}: damaged (its strings do not follow each other)", MAKE)
+        raise FeatureFileError(
+            f"{path}: damaged (its strings are not stored one after another)",
+            MAKE,
+        )
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
 MOST = 10_000_000  # limit of the number of terms in a request
-ITEMS = 64  # items that a question may name as wanted, and as unwanted
+ITEMS = 64  # largest number of items that a query marks as wanted, and as unwanted
 UNWANTED = 16  # words and sentences that a question may name as unwanted
 NAME = re.compile(r"[\w.-]*\d[\w.-]*")
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]

@@ -94,7 +94,7 @@ class FileRegions:
         names = sorted(path.relative_to(self._features).as_posix() for path in paths)
         if not names:
             raise EncoderError(
-                f"{self._features}: no .npz or .npy files; put one per picture there"
+                f"{self._features}: no .npz or .npy files; put one per picture there",
             )
         width = _read_array(self._features / names[0]).shape[-1]
         listing = "\n".join(f"{name} {(self._features / name).stat().st_size}" for name in names)

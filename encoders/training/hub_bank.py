@@ -1,7 +1,7 @@
-"""The bank of queries of a trained model (``encoders/runtime/hubs.py``), chosen in training.
+"""The query bank of a trained model (``encoders/runtime/hubs.py``), chosen during training.
 
-The captions and pictures of a bank come from training; its strengths give the best recall on the
-held-out pictures. A model has no bank if the recall does not rise.
+Its captions and pictures come from the training set; its strengths are the strengths with the best
+recall on the held-out pictures. If the bank does not raise recall, the model gets no bank.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--image",
     type=options.PATH,
-    help="Picture that is the query, instead of a sentence.",
+    help="Picture to use as the query, instead of a sentence.",
 )
 @options.as_json
 @options.at

@@ -77,7 +77,11 @@ if TYPE_CHECKING:
     help="Field that orders the hits, smallest value first; after a minus, largest value first.",
 )
 @click.option("-k", default=10, help="Number of hits per query.")
-@click.option("--rm", type=float, help="Candidates to re-rank per hit [default: as the index].")
+@click.option(
+    "--rm",
+    type=float,
+    help="Candidates to re-rank per hit [default: the setting of the index].",
+)
 @click.option(
     "--hybrid",
     type=click.Choice([*HYBRIDS, "words"]),
@@ -86,7 +90,9 @@ if TYPE_CHECKING:
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under their best hit.")
 @click.option(
-    "--html", type=options.PATH, help="HTML page to write, with the pictures of the hits."
+    "--html",
+    type=options.PATH,
+    help="HTML page to write, with the pictures of the hits.",
 )
 @click.option(
     "--paths",

@@ -36,8 +36,8 @@ from boc.cli import options
     "--keep",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="FOLDER",
-    help="Folder that keeps pictures that clients with the token send to POST /api/library; the "
-    "index gets these pictures.",
+    help="Folder for the pictures that clients with the token send to POST /api/library; they are "
+    "added to the index.",
 )
 @click.option("--log", is_flag=True, help="Log requests to stderr, without token, query and ids.")
 @options.at

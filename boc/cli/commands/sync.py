@@ -84,7 +84,7 @@ def command(
         return
     if missing == "remove-many":
         raise click.UsageError(
-            "--missing remove-many is for one sync, which somebody looks at; leave out --watch",
+            "--missing remove-many cannot go with --watch; run a single sync, and check its result",
         )
     from boc.manage.watch import watch
 
