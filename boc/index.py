@@ -1,4 +1,4 @@
-"""One index as an object: search it, add and delete items, keep it in line with its pictures."""
+"""Open one index as an object: search it, add and delete items, and sync it with its pictures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> Index:
-    """Open the index ``name``; it must exist (``boc.build_index`` makes one).
+    """Open an existing index; ``boc.build_index`` creates one.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     encoder : str, optional
-        KIND:PATH of the encoder of the index, if it has moved. It is loaded when the first query
+        KIND:PATH of the index's encoder, if it has moved. The encoder is loaded when a query first
         needs it.
     device : str, default="auto"
-        Device that the encoder runs on: cpu, cuda, or auto.
+        Device on which the encoder runs: cpu, cuda, or auto.
 
-    BackendError if there is no such index.
+    Raises BackendError if the index does not exist.
 
     >>> index = boc.open("photos")
     >>> index
@@ -70,10 +70,10 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
 
 
 class Index:
-    """An index of pictures and captions at a back end.
+    """Search and edit one index of pictures and captions.
 
-    Searches see the index as it was when it was opened, or last changed through this object;
-    ``refresh`` shows what other processes have changed. One object may be shared by threads.
+    Searches use the index as it was when it was opened, or last changed through this object;
+    ``refresh`` loads changes made by other processes. Threads may share one object.
 
     >>> index = boc.open("photos")
     >>> for hit in index.search("a red box at the left", k=2):
@@ -95,8 +95,8 @@ class Index:
         self._encoder = encoder
         self._device = device
         self.searcher = Searcher.open(name, at, encoder=encoder, device=device)
-        """The searcher behind ``search``: batches of sentences, vectors, several parts, and
-        stages."""
+        """The searcher behind ``search``, which also takes batches of sentences and vectors,
+        combines several query parts, and reports facts about the stages of a search."""
 
     def __repr__(self) -> str:
         counts = self.searcher.index.manifest.items
@@ -121,17 +121,18 @@ class Index:
     ) -> Hits:
         """Return the k best items for a query, best first.
 
-        A query is a sentence, a picture, items that hits should be ``like`` and ``unlike`` (one id
-        or several), or these together; or a vector of the encoder (d,), as of a sentence. A
-        picture is a path, a PIL image, an array (height, width, 3) of uint8, bytes or a binary
-        file.
+        A query is a sentence, a picture, ids of items that hits should be ``like`` or ``unlike``
+        (one or several), or any combination of these. It can instead be a ``vector`` (d,) in the
+        encoder's space, such as the vector of a sentence. A picture is a path, a PIL image, a uint8
+        array (height, width, 3), bytes, or a binary file.
 
-        The ``options`` are the fields of ``boc.SearchOptions``: ``filters`` as on the command line,
-        ``"width>=1000"``, or a list of these; ``find``, ``sort``, ``collapse``,
-        ``rm``, ``rerank``, ``query_z`` and ``hybrid``. A hit has ``id``,
-        ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
+        The ``options`` are the fields of ``boc.SearchOptions``: ``filters`` (one condition as on
+        the command line, ``"width>=1000"``, or a list of conditions), ``find``, ``sort``,
+        ``collapse``, ``rm``, ``rerank``, ``query_z`` and ``hybrid``. Each hit has ``id``,
+        ``score``, ``path`` and ``fields``; the returned list has ``to_pandas``, and a notebook
+        displays it as pictures.
 
-        BocError for invalid values; ImageError for an unreadable picture.
+        Raises BocError for invalid values, and ImageError for an unreadable picture.
 
         >>> index = boc.open("photos")
         >>> hits = index.search("a red box", k=3, filters="width>=64")
@@ -156,7 +157,8 @@ class Index:
         k: int = 10,
         **options: Unpack[MoreKeywords],
     ) -> list[Hits]:
-        """Search by several sentences at once, which is faster; return the hits of each.
+        """Search for several sentences in one batch, which is faster; return the hits of each
+        sentence.
 
         >>> [len(hits) for hits in boc.open("photos").search_many(["a red box", "a house"], k=3)]
         [3, 3]
@@ -164,15 +166,15 @@ class Index:
         return self.searcher.search_texts(texts, SearchOptions(k, **options))
 
     def warm(self) -> None:
-        """Load the encoder now, so that the first search waits for nothing. Call it where a service
-        starts."""
+        """Load the encoder now, so that the first search does not wait for it. Call this when a
+        service starts."""
         self.searcher.warm()
 
     def get(self, id: str) -> Item:
         """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and
         its ``fields``.
 
-        BocError if the index does not hold it.
+        Raises BocError if the index does not contain the item.
 
         >>> boc.open("photos").get("003.png").modality
         'image'
@@ -192,7 +194,7 @@ class Index:
         return False
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield all items, ordered by id, read in batches."""
+        """Yield all items in the order of their ids, reading them in batches."""
         return self.searcher.index.items()
 
     def explain(
@@ -202,8 +204,8 @@ class Index:
         *,
         image: Picture | None = None,
     ) -> Explanation:
-        """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that
-        they share.
+        """Explain an item's score for a sentence or a picture: ``matches`` lists the terms that the
+        query and the item share.
 
         >>> explanation = boc.open("photos").explain("a yellow box", "003.png")
         >>> explanation.score == sum(match.product for match in explanation.matches)
@@ -231,15 +233,15 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> LoadReport:
-        """Add pictures, or everything in ``source``, to the index, under its code; items with the
-        same ids are replaced.
+        """Add pictures, or everything in ``source``, to the index, encoded with the index's own
+        code; items with the same ids are replaced.
 
-        ``source`` is a picture or several: paths, or PIL images, arrays (height, width, 3) of
-        uint8, bytes or binary files, which are stored without a path. Their ids are ``id`` or
-        ``ids``, by default the names of the files; ``fields`` are metadata values of all
-        of them. Or it is a folder of pictures, a CSV of image,caption, or feature files,
-        with the options of ``boc.build_index``. A picture that cannot be read is in
-        ``failed`` of the report; SourceError if every picture fails.
+        ``source`` is one picture or several: paths, or PIL images, uint8 arrays (height, width, 3),
+        bytes or binary files, which are stored without a path. ``id`` or ``ids`` sets their ids, by
+        default the file names; ``fields`` sets metadata values for all of them. ``source`` can also
+        be a folder of pictures, a CSV of image,caption, or feature files, with the options of
+        ``boc.build_index``. The report lists unreadable pictures in ``failed``; SourceError is
+        raised if every picture fails.
         """
         single = is_picture(source) or isinstance(source, str) or not isinstance(source, Iterable)
         parts: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
@@ -286,10 +288,9 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> SyncReport:
-        """Bring the index in line with the pictures that it was made from: only new and changed
-        ones are encoded.
+        """Update the index to match its source pictures; only new and changed pictures are encoded.
 
-        The options are as in ``boc.manage.sync.sync_index``.
+        The options are the same as in ``boc.manage.sync.sync_index``.
         """
         report = sync_index(
             self.name,
@@ -308,26 +309,26 @@ class Index:
         return report
 
     def delete(self, ids: str | Iterable[str]) -> DeleteReport:
-        """Delete one item, or several; the captions of a picture are items of their own.
+        """Delete one item or several. The captions of a picture are separate items.
 
-        BackendError if the index would be empty.
+        Raises BackendError if no items would remain.
         """
         report = delete_items(self.name, _several(ids), at=self.at)
         self.refresh()
         return report
 
     def compact(self) -> CompactReport:
-        """Merge the index into one segment without deleted rows: smallest and fastest, with the
-        same hits."""
+        """Merge the index into one segment without deleted rows, which makes it smallest and
+        fastest; hits stay the same."""
         report = compact_index(self.name, at=self.at)
         self.refresh()
         return report
 
     def verify(self, features: Path | str | Sequence[Path | str] = ()) -> Verification:
-        """Check that the index is whole and exact; ``right`` of the report says so.
+        """Check that the index is complete and exact; ``right`` in the report gives the result.
 
-        Frequencies are computed from the stored vectors, or from the ``features``, the feature
-        files that the index was made from.
+        Frequencies are recomputed from the stored vectors, or from ``features``, the feature files
+        from which the index was built.
 
         >>> boc.open("photos").verify().right
         True
@@ -346,10 +347,10 @@ class Index:
         find: Modality | None = None,
         progress: bool | Progress = False,
     ) -> list[DuplicateGroup]:
-        """Return the groups of equal and nearly equal pictures, or of sentences.
+        """Return the groups of duplicate and near-duplicate pictures, or sentences.
 
-        ``threshold`` is the smallest cosine of near duplicates, by default that of few random
-        pairs. The first item of a group is the one to keep; nothing is deleted.
+        ``threshold`` is the smallest cosine of near duplicates; the default is a cosine that few
+        random pairs reach. The first item of a group is the best one to keep; nothing is deleted.
         """
         from boc.manage.duplicates import find_duplicates
 
@@ -361,7 +362,7 @@ class Index:
         )
 
     def info(self) -> dict[str, Any]:
-        """Return what the index holds and how it was made, as values for programs.
+        """Return the index's contents and build settings as a dictionary for programs.
 
         >>> facts = boc.open("photos").info()
         >>> facts["items"], facts["dimensions"]
@@ -370,7 +371,7 @@ class Index:
         return index_facts(self.searcher.index)
 
     def refresh(self) -> None:
-        """Show the current state of the index, which other processes may have changed. The encoder
+        """Load the current state of the index, which other processes may have changed. The encoder
         is kept."""
         self.searcher = self.searcher.renew()
 

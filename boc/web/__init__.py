@@ -1,1 +1,1 @@
-"""The search page and its JSON interface: an ASGI application over one index."""
+"""Serve the search page and its JSON interface, an ASGI application over one index."""

@@ -1,4 +1,4 @@
-"""The application: the page, its static files, and the JSON interface."""
+"""Build the application: the page, its static files, and the JSON interface."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
-    """Create the server of an index as an ASGI application.
+    """Create the ASGI application that serves an index.
 
-    It loads nothing itself: the first request waits for what ``searcher`` has not loaded yet.
+    The application itself loads nothing; the first request waits for whatever ``searcher`` has not
+    loaded yet.
     """
     app = FastAPI(
         title=f"boc: {settings.name}",
@@ -59,13 +60,14 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
 
     @app.get("/", include_in_schema=False)
     def page() -> Response:
-        # Its addresses are relative, so that a proxy may serve it below a prefix.
+        # The page uses relative addresses, so that a proxy may serve it below a prefix.
         shown = template.render(name=settings.name, token=settings.token is not None)
         return HTMLResponse(shown)
 
     add_operations(app, library, metrics)
     app.add_middleware(Compression)
-    for layer in (LoadLimit, BodyLimit, Guard):  # the last layer added sees a request first
+    # The layer added last handles a request first.
+    for layer in (LoadLimit, BodyLimit, Guard):
         app.add_middleware(layer, settings=settings)
     app.add_middleware(RequestCount, metrics=metrics)
     return app
@@ -73,7 +75,7 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
 
 @asynccontextmanager
 async def _warm(app: FastAPI) -> AsyncIterator[None]:
-    """Load the decoders of pictures, for which the first thumbnail would wait, and order the
+    """Load the picture decoders, which the first thumbnail would otherwise wait for, and sort the
     pictures of folders."""
     await run_in_threadpool(Image.init)
     service = app.state.service

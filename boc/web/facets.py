@@ -1,5 +1,5 @@
-"""Facets: how many hits have which value of a metadata field, and the filters that narrow a search
-to it."""
+"""Count the hits with each value of a metadata field, and build the filters that narrow a search to
+a value."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +9,13 @@ from boc.inputs.metadata import OPERATORS, values_of
 from boc.types import FieldType, Item
 from boc.web.live_index import LibrarySnapshot
 
-DEPTH = 100  # hits that are counted at most
-MANY = 30  # values that are counted at most; a number with more is a measure, without facet
+DEPTH = 100  # largest number of hits that facets count
+MANY = 30  # largest number of distinct values; a number with more is a measure and gets no facet
 
 
 def facet_fields(snapshot: LibrarySnapshot) -> dict[str, list[str]]:
-    """Return the fields that have facets, those that divide the first items of the index, and their
-    usual values."""
+    """Return the fields that have facets, and their usual values: the fields whose values divide
+    the first items of the index."""
     return {
         name: [str(value) for value, _ in counts.most_common(12)]
         for name, _, counts in count_values(snapshot, snapshot.begin)
@@ -27,8 +27,9 @@ def count_values(
     snapshot: LibrarySnapshot,
     items: Sequence[Item],
 ) -> Iterator[tuple[str, FieldType, Counter[Any]]]:
-    """Yield name, type, and number of items by value, years for a date, of each field that may
-    have a facet: no measure, and no fact of files by which nobody looks for a picture."""
+    """Yield the name, type, and number of items per value (per year for dates) of each field that
+    may have a facet. Measures are left out, and so are file properties by which people do not
+    search."""
     for name, kind in snapshot.fields.items():
         if name in ("width", "height", "orientation", "size"):
             continue
@@ -46,7 +47,7 @@ def count_values(
 
 
 def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
-    """Return how many of some items have which value of each field."""
+    """Return the number of ``items`` with each value of each field."""
     answer = []
     for name, kind, counts in count_values(snapshot, items):
         best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
@@ -54,7 +55,7 @@ def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
             best.sort(reverse=True)
         values = []
         for value, count in best:
-            # Before a value that begins with one the operator is written twice.
+            # The "=" is doubled before a value that itself begins with an operator.
             sign = "==" if str(value)[:1] in tuple(OPERATORS) else "="
             filters = [f"{name}{sign}{value}"]
             if kind == "date":

@@ -1,4 +1,4 @@
-"""The index of the server, reopened after it was replaced or unreachable, and a cache of encoded
+"""Keep the server's index open, reopen it after it was replaced or unreachable, and cache encoded
 queries."""
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from boc.web.settings import Settings
 
 T = TypeVar("T")
 
-BROWSED = 200_000  # items that a library without a search shows at most
+BROWSED = 200_000  # largest number of items that a library lists by date without a search
 AWAY = (BackendError, ManifestError, OSError)
-"""Errors of an index that was removed, or whose server does not answer."""
+"""Errors raised when an index was removed or its server does not answer."""
 
 
 class Recent(Generic[T]):
-    """A cache of the ``size`` values used last. Thread-safe; a value may be made twice."""
+    """Cache the ``size`` most recently used values. Thread-safe; two threads may compute the same
+    value."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -48,7 +49,7 @@ class Recent(Generic[T]):
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of ``key``, made if it is not in the cache."""
+        """Return the value of ``key``, computed by ``make`` if the cache lacks it."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -62,7 +63,7 @@ class Recent(Generic[T]):
 
 
 class LibrarySnapshot:
-    """A snapshot of the index."""
+    """Answer questions about the index as it was when it was opened."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
@@ -71,34 +72,35 @@ class LibrarySnapshot:
 
     @cached_property
     def begin(self) -> list[Item]:
-        """The first items of the index, from which examples are taken."""
+        """The first items of the index, from which example queries are taken."""
         return list(islice(self.searcher.index.items(), 1000))
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
-        """The fields that a page offers: those of text, and those of which an item has a value."""
+        """The fields that a page offers: text fields, and fields for which some item has a
+        value."""
         used = self.searcher.index.used_fields()
         fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
 
     @cached_property
     def examples(self) -> list[str]:
-        """Some short sentences from the beginning of the index, as examples of queries."""
+        """Some short sentences from the beginning of the index, as example queries."""
         sentences = [item.content for item in self.begin if item.modality == "text"]
         return list(dict.fromkeys(text for text in sentences if len(text) <= 60))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
-        """The words that the index and its encoder have."""
+        """The vocabulary of the index and its encoder."""
         return Spelling(self.searcher)
 
     def warm(self) -> None:
-        """Read what the first questions would wait for."""
+        """Load the data that the first requests would otherwise wait for."""
         _ = self.spelling.by_length, self.fields, self.examples
 
     def newest(self, filters: tuple[str, ...], span: slice) -> tuple[int, list[Item]]:
-        """Return the number of pictures that pass, and those in the ``span`` of them, the newest
-        first. ProblemError 404 for one that was deleted a moment ago."""
+        """Return the number of pictures that pass the filters, and the ``span`` of them, newest
+        first. Raises ProblemError 404 if one of these was deleted a moment ago."""
         ids = self.by_date(filters)
         try:
             return len(ids), self.searcher.index.find(ids[span])
@@ -106,8 +108,9 @@ class LibrarySnapshot:
             raise unknown(error.args[0]) from None
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
-        """Return the ids of the pictures that pass, the newest first, by the date taken, else that
-        of the file; of a library of more than ``BROWSED`` items those among the first of these."""
+        """Return the ids of the pictures that pass, newest first by the date taken, or by the file
+        date if that is unknown. In a library of more than ``BROWSED`` items, only pictures among
+        the first ``BROWSED`` items are listed."""
         if filters not in self.orders:
             index = self.searcher.index
             conditions = parse_filters(filters, index.manifest.fields)
@@ -128,10 +131,10 @@ class LibrarySnapshot:
 
 
 class Library:
-    """The current index of the server and its encoder. Thread-safe.
+    """Hold the server's current index and its encoder. Thread-safe.
 
-    ``snapshot`` is the index as it was opened last. A replaced index is noticed within seconds.
-    Until it is open, the old one answers.
+    ``snapshot`` is the index as last opened. A replaced index is noticed within seconds; until the
+    new index is open, the old one answers.
     """
 
     def __init__(
@@ -151,8 +154,8 @@ class Library:
         self._pictures: Recent[Embeddings] = Recent(64)
 
     def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
-        """Run ``work`` on the current index. ProblemError 503 if the index is and stays
-        unreachable."""
+        """Run ``work`` on the current index. Raises ProblemError 503 if the index is unreachable
+        and stays so."""
         try:
             return work(self._current())
         except AWAY:
@@ -180,8 +183,8 @@ class Library:
         name: str,
         key: Hashable,
     ) -> Embeddings:
-        """Return the embedding of a picture, from the cache if possible; ``key`` changes with its
-        contents."""
+        """Return the embedding of a picture, from the cache if possible; ``key`` changes when the
+        picture's contents do."""
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
@@ -198,8 +201,8 @@ class Library:
         part: QueryPart,
         sent: Upload | None = None,
     ) -> Embeddings:
-        """Return the embedding of a part of a question; its picture, if it has one, is the one that
-        was ``sent``."""
+        """Return the embedding of one part of a query; ``sent`` is the uploaded picture, if the
+        part is a picture."""
         if part.kind == "text":
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
@@ -207,7 +210,8 @@ class Library:
             return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
             item = find_item(snapshot.searcher.index, str(part.value))
-            # A code that reads regions or words needs those that the index does not store.
+            # If the code reads regions or words, they are computed again, since the index does not
+            # store them.
             if snapshot.searcher.codec.reads_concepts:
                 return self.whole_item(snapshot, item)
             return snapshot.searcher.embeddings(item.id)
@@ -215,7 +219,7 @@ class Library:
             raise unknown(str(part.value)) from None
 
     def item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return an item of the index, encoded again to get the regions or words that the index
+        """Return the embedding of an item, encoded again to get the regions or words that the index
         does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
@@ -224,13 +228,13 @@ class Library:
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def whole_item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return the stored vector of an item with its regions or words."""
+        """Return the stored vector of an item together with its regions or words."""
         vectors = snapshot.searcher.embeddings(item.id).vectors
         return replace(self.item(snapshot, item), vectors=vectors)
 
     def _current(self) -> LibrarySnapshot:
         since = monotonic() - self._looked
-        # An index that could not be opened is opened again after a second.
+        # Opening is retried at most once a second.
         if self._away is not None:
             if since < 1.0:
                 raise away(self._away)
@@ -241,7 +245,7 @@ class Library:
         return self.snapshot
 
     def _look(self) -> None:
-        """Reopen the index if it was replaced; record if it is gone."""
+        """Reopen the index if it was replaced; record that it is away if it is gone."""
         try:
             self._take(self.snapshot.searcher.renew())
         except (BocError, OSError) as error:
@@ -251,10 +255,10 @@ class Library:
             self._looking.release()
 
     def _reopen(self) -> LibrarySnapshot:
-        """Open the index now. ProblemError 503 if that fails.
+        """Open the index now. Raises ProblemError 503 if that fails.
 
-        Requests that wait meanwhile share what comes of it: while a server starts, each try takes
-        as long as a search.
+        Requests that arrive meanwhile wait for this attempt and share its result: while a server
+        starts, each attempt takes as long as a search.
         """
         begun = monotonic()
         with self._looking:
@@ -272,7 +276,7 @@ class Library:
     def _take(self, searcher: Searcher) -> None:
         old = self.snapshot
         if searcher is not old.searcher:
-            # Another encoder is loaded here, while the old index still answers.
+            # A different encoder is loaded here, while the old index still answers.
             if "encoder" in vars(old.searcher):
                 _ = searcher.encoder
             fresh = LibrarySnapshot(searcher)
@@ -283,5 +287,5 @@ class Library:
 
 
 def away(message: str) -> ProblemError:
-    """Return the 503 error for an index that cannot be reached."""
+    """Return the 503 error for an unreachable index."""
     return ProblemError(503, message, {"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
+"""Add routes for server operators: liveness, readiness, and Prometheus metrics."""
 
 from time import perf_counter
 
@@ -45,9 +45,9 @@ class Metrics:
 
 
 class RequestCount:
-    """Count and time each request by its route: the pattern of its address, as ``/api/item/{id}``,
-    and "none" without a route, or if the request was refused before. Methods that are not
-    ``METHODS`` count as "other". HEAD is answered as GET; servers leave out the body by
+    """Count and time each request by its route, which is the pattern of its address, such as
+    ``/api/item/{id}``. The route is "none" if no route matches or the request was refused earlier.
+    Methods outside ``METHODS`` count as "other". HEAD is answered like GET; servers drop the body
     themselves."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -1,5 +1,5 @@
-"""Micro-batching: sentences that wait at the same time are encoded as one batch; eight cost about
-as much as three."""
+"""Encode sentences that wait at the same time as one batch: eight sentences take about as long as
+three."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ from boc.types import Embeddings
 
 @dataclass(eq=False)
 class Waiting:
-    """A sentence of a thread that waits for its embedding."""
+    """Hold a thread's sentence until its embedding is ready."""
 
     text: str
     result: Embeddings | None = None
 
 
 class Batcher:
-    """Encodes sentences for several threads. One thread at a time encodes, for all threads that
-    wait by then; ``encoding`` gives it the encoder, also for other work."""
+    """Encode sentences for several threads. One thread at a time encodes for all threads waiting at
+    that moment; ``encoding`` lends it the encoder, also for other work."""
 
     def __init__(self) -> None:
         self.encoding = threading.Lock()
@@ -26,8 +26,8 @@ class Batcher:
         self._waiting: list[Waiting] = []
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
-        """Encode ``text``. If a batch fails, its thread gets the error; the others then try their
-        own sentences."""
+        """Encode ``text``. If a batch fails, the thread that ran it gets the error; the other
+        threads then retry with their own sentences."""
         mine = Waiting(text)
         with self._list:
             self._waiting.append(mine)
@@ -38,7 +38,7 @@ class Batcher:
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)
-                    # A batch has 32 sentences at most.
+                    # A batch has at most 32 sentences.
                     batch += self._waiting[:31]
                     del self._waiting[:31]
             encoded = encode([each.text for each in batch])

@@ -1,8 +1,8 @@
-"""The JSON interface: one handler per route, over the index that the application serves.
+"""Answer the JSON interface: one handler per route, over the index that the application serves.
 
-What the largest question of each costs, in milliseconds of one processor, in a library of 200,000
-items and 30,000 words (encoding apart, on a busy machine); further questions of this size wait in
-turn (``boc.web.http.limits``):
+The table gives the cost of the largest request to each route, in milliseconds of one processor, for
+a library of 200,000 items and 30,000 words (without encoding, on a busy machine). Further requests
+of this size wait in a queue (``boc.web.http.limits``):
 
 | route | largest question | ms |
 |---|---|---|
@@ -55,19 +55,20 @@ from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 
 class AnyId(PathConvertor):
-    """The rest of a path, line ends too, which names of files may have."""
+    """Match the rest of a path, including line breaks, which file names may contain."""
 
     regex = "(?s:.*)"
 
 
 register_url_convertor("any", AnyId())
 
-# checked each time: another index may have another picture under the same id
+# Browsers check each time, since another index may have another picture under the same id.
 CACHE_CONTROL = "private, no-cache"
 
 
 class Why(BaseModel):
-    """The query of an explanation: a sentence, or another item, unless a picture is sent."""
+    """Parameters of an explanation: the query is a sentence or another item, unless a picture is
+    sent."""
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
@@ -75,7 +76,7 @@ class Why(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """The parts that the routes use."""
+    """Hold the parts that the routes use."""
 
     library: Library
     thumbnails: Thumbnails
@@ -83,7 +84,7 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service of the application."""
+    """Return the application's service."""
     service: Service = request.app.state.service
     return service
 
@@ -99,8 +100,8 @@ async def picture_of(
         File(description="A picture; its bytes are looked at, not its name."),
     ] = None,
 ) -> AsyncIterator[Upload | None]:
-    """Keep the picture that was sent for as long as its request. ProblemError 415 for a POST
-    without one."""
+    """Keep the uploaded picture until its request ends. Raises ProblemError 415 for a POST without
+    a picture."""
     if image is not None:
         limits = service.settings.upload, service.settings.pixels
         kept = uploads.keep_upload(await image.read(), image.filename, *limits)
@@ -118,8 +119,8 @@ async def picture_of(
 
 
 async def check_parameters(request: Request) -> None:
-    """ProblemError 400 for a parameter that the route does not have: a slip would be answered as
-    if it had been left out."""
+    """Raise ProblemError 400 for a parameter that the route does not have: otherwise a misspelt
+    parameter would be ignored."""
     paths = request.app.openapi()["paths"]
     operations = paths[request.scope["route"].path_format]
     entries = operations[request.method.lower()].get("parameters", [])
@@ -137,7 +138,7 @@ api = APIRouter(prefix="/api", dependencies=[Depends(check_parameters)])
 
 @api.get("/info")
 def info(service: Served) -> Response:
-    """Return the contents of the index, and the limits of requests."""
+    """Return the contents of the index, and the limits on requests."""
     settings = service.settings
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
@@ -165,8 +166,8 @@ def info(service: Served) -> Response:
 @api.get("/search")
 @api.post("/search")
 def search(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Search by a sentence, by items, by a picture, or by several of these. Items that it names are
-    left out."""
+    """Search by a sentence, by items, by a picture, or by a combination. Items that the query names
+    are left out of the hits."""
     query = question.query(sent)
     library = service.library
 
@@ -188,7 +189,7 @@ def library(
     skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
     k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
 ) -> Response:
-    """The pictures of the index by date, the newest first: without a search."""
+    """List the pictures of the index without a search, newest first."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         count, items = snapshot.newest(tuple(filters), slice(skip, skip + k))
@@ -199,8 +200,9 @@ def library(
 
 @api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
-    """Keep a picture: in the folder that the owner named, and in the index, which shows it within
-    seconds. The same picture is kept once, and one that cannot be encoded not at all."""
+    """Save a picture to the folder that the owner named and add it to the index, which shows it
+    within seconds. A picture sent twice is saved once; a picture that cannot be encoded is not
+    saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
         raise ProblemError(403, "the owner of this server keeps no pictures of others")
@@ -213,7 +215,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
             undo.callback(path.unlink, missing_ok=True)
         with replacing(path) as temporary:
             shutil.copyfile(sent.path, temporary)
-        # Its name is that of the next sync, where the folder is that of the index.
+        # The next sync gives the picture the same id, if this folder is the indexed one.
         report = service.library.do(
             lambda snapshot: add_pictures(
                 snapshot.searcher,
@@ -233,7 +235,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
 
 @api.get("/words")
 def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
-    """The words of a sentence that neither the index nor its encoder knows."""
+    """List the words of a sentence that neither the index nor its encoder knows."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         return {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]}
@@ -244,7 +246,7 @@ def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Res
 @api.get("/facets")
 @api.post("/facets")
 def facets(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Count how many of the hits, or of the newest pictures, have which value of each field."""
+    """Count the hits, or the newest pictures, with each value of each field."""
     asks = question.q or question.like or question.unlike or sent
     query = question.query(sent) if asks else None
 
@@ -265,7 +267,7 @@ def facets(service: Served, question: Parameters, sent: Sent) -> Response:
 @api.get("/explain/{id:any}")
 @api.post("/explain/{id:any}")
 def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sent) -> Response:
-    """Explain why an item has its score for a sentence, for another item, or for a picture."""
+    """Explain an item's score for a sentence, for another item, or for a picture."""
     q = parameters.q
     like = parameters.like
     if [q, like, sent].count(None) != 2:
@@ -278,7 +280,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             encoded = library.picture(snapshot, sent.path, sent.name, sent.key)
         elif like is not None:
             query = find(snapshot, like)
-            # Without its picture, an item has its stored vector alone.
+            # If its picture is missing, an item has only its stored vector.
             try:
                 encoded = library.whole_item(snapshot, query)
             except ImageError:
@@ -293,7 +295,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             find(snapshot, id),
             partial(library.item, snapshot),
             snapshot.labels,
-            # So many terms get words and pictures.
+            # Words and pictures are added to this number of terms.
             labelled=12,
         )
         return serialize.explanation(explanation)
@@ -303,7 +305,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
 
 @api.get("/item/{id:any}")
 def item(service: Served, id: str) -> Response:
-    """One item."""
+    """Return one item."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         entry = find(snapshot, id)
@@ -324,7 +326,7 @@ def thumb(
         Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}."),
     ] = 240,
 ) -> Response:
-    """The thumbnail of a picture, or of the picture that a sentence describes."""
+    """Return the thumbnail of a picture, or of the picture that a sentence describes."""
     if side not in SIDES:
         raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
 
@@ -343,7 +345,7 @@ def thumb(
 
 @api.get("/picture/{id:any}")
 def original(service: Served, id: str) -> StreamingResponse:
-    """The file of a picture as it is, to be saved."""
+    """Return the unchanged file of a picture, as a download."""
     entry = service.library.do(lambda snapshot: find(snapshot, id))
     stack = ExitStack()
     content = stack.enter_context(opened(entry))
@@ -362,7 +364,7 @@ def original(service: Served, id: str) -> StreamingResponse:
 
 @contextmanager
 def opened(entry: Item) -> Iterator[Content]:
-    """Open the file of a picture. ProblemError 404 if it cannot be read or decoded."""
+    """Open the file of a picture. Raises ProblemError 404 if it cannot be read or decoded."""
     try:
         with open_content(entry) as content:
             yield content
@@ -371,8 +373,8 @@ def opened(entry: Item) -> Iterator[Content]:
 
 
 def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
-    """Return the sentences about the same picture, found by the ids that boc gives to the captions
-    of a table."""
+    """Return the sentences about the same picture, looked up by the ids that boc gives to the
+    captions of a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
     ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
@@ -388,7 +390,7 @@ def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
 
 
 def find(snapshot: LibrarySnapshot, id: str) -> Item:
-    """Return an item. ProblemError 404 for an unknown id."""
+    """Return an item. Raises ProblemError 404 for an unknown id."""
     try:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Search requests of the interface: their parameters, and the answer with its timings."""
+"""Define search requests of the interface: their parameters, and the timed response."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from boc.web.live_index import LibrarySnapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
-MOST = 10_000_000  # limit of the number of terms in a request
+MOST = 10_000_000  # upper limit on the number of terms in a request
 ITEMS = 64  # largest number of items that a query marks as wanted, and as unwanted
-UNWANTED = 16  # words and sentences that a question may name as unwanted
+UNWANTED = 16  # largest number of unwanted words and sentences in a query
 NAME = re.compile(r"[\w.-]*\d[\w.-]*")
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
@@ -35,11 +35,11 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
     "query_z": (int | None, Field(None, alias="z", ge=1, le=MOST)),
     "sort": (str | None, Field(None, max_length=1000)),
 }
-"""Types and limits of parameters that differ from those of ``SearchOptions``."""
+"""Types and limits of the parameters whose types or limits differ from ``SearchOptions``."""
 
 
 def parameters() -> dict[str, Any]:
-    """Return the fields of ``SearchOptions`` as parameters of a request, described by its
+    """Return the fields of ``SearchOptions`` as request parameters, with descriptions from its
     docstring."""
     types = get_type_hints(SearchOptions)
     entries = re.findall(
@@ -60,7 +60,8 @@ _Options: Any = create_model("_Options", **parameters())
 
 
 class Question(_Options):
-    """A search: its options, and a sentence, items, or both. A picture may be sent with them."""
+    """Parameters of a search: its options, and a sentence, items, or both. A picture may be sent
+    along."""
 
     q: str | None = Field(
         None,
@@ -71,8 +72,8 @@ class Question(_Options):
     unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of items: less like these.")
 
     def options(self, snapshot: LibrarySnapshot) -> SearchOptions:
-        """Return its options for an index. BocError for an unknown field, and for what the index
-        does not hold."""
+        """Return the search options for an index. Raises BocError for an unknown field, and for
+        options that the index does not support."""
         manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(
@@ -84,12 +85,13 @@ class Question(_Options):
         return SearchOptions(**values)
 
     def query(self, sent: Upload | None = None) -> Query:
-        """Return its query, with the picture that was sent. BocError if it asks for nothing."""
+        """Return the query, including the uploaded picture. Raises BocError if the query is
+        empty."""
         sentence: str | None = None
         minus: list[str] = []
         if self.q is not None:
             sentence, minus = parse_text(self.q)
-            # Each is encoded by itself.
+            # Each unwanted text is encoded separately.
             if len(minus) > UNWANTED:
                 raise BocError(
                     f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; "
@@ -110,9 +112,9 @@ def answer_question(
     query: Query,
     encode: Callable[[QueryPart], Embeddings],
 ) -> serialize.Json:
-    """Return the hits of a question; ``more``: a larger k might give more of them.
+    """Return the hits of a search; ``more`` is true if a larger k might return more hits.
 
-    The name of a file, as IMG_1234.jpg or IMG_1234, finds the files of this name.
+    A file name, such as IMG_1234.jpg or IMG_1234, finds the files with this name.
     """
     searcher = snapshot.searcher
     options = question.options(snapshot)

@@ -1,4 +1,4 @@
-"""Items, terms and parts as JSON."""
+"""Convert items, terms and parts to JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from boc.explain.score import Explanation
 from boc.inputs.file_facts import visible_fields
 from boc.types import Item, TermMatrix
 
-CAPTIONS = 12  # captions per picture that are sent
+CAPTIONS = 12  # largest number of captions sent per picture
 
 Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an item, with the file name of a picture, not its path; its size is that of its
-    fields, None without them, its ``thumb`` the address of a thumbnail."""
+    """Return an item as JSON. A picture has its file name instead of its path, its size from the
+    metadata fields (None without them), and in ``thumb`` the address of its thumbnail."""
     picture = entry.modality == "image"
     width = entry.fields.get("width")
     height = entry.fields.get("height")
@@ -39,15 +39,16 @@ def item(entry: Item) -> Json:
 
 
 def thumb(id: str) -> str:
-    """Return the address of the thumbnail of an item, from that of the page of its index."""
-    # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between
-    # encoded slashes.
+    """Return the address of an item's thumbnail, relative to the page of its index."""
+    # Browsers resolve such parts of a path, encoded or not, but leave text between encoded slashes
+    # alone.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return the words of one row of terms, the most frequent first, ties to the lower term."""
+    """Return the words of one row of terms, the most frequent first; of equally frequent terms, the
+    lower first."""
     pairs = sorted(
         zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),
@@ -58,7 +59,7 @@ def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
 
 
 def explanation(result: Explanation) -> Json:
-    """Return an explanation whose examples have thumbnails."""
+    """Return an explanation as JSON, with thumbnails for its examples."""
     answer = result.to_dict()
     for term in answer["terms"]:
         term["examples"] = [{**each, "thumb": thumb(each["id"])} for each in term["examples"]]

@@ -1,4 +1,4 @@
-"""Settings and limits of a server of one index."""
+"""Define the settings and limits of a server of one index."""
 
 import os
 import secrets
@@ -9,35 +9,34 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Return the default folder of thumbnails, in XDG_CACHE_HOME, ~/.cache, or the temporary
-    folder."""
+    """Return the default thumbnail folder, in XDG_CACHE_HOME, ~/.cache, or the temporary folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    except RuntimeError:  # a user without a home, as in a container
+    except RuntimeError:  # the user has no home folder, as in a container
         home = Path(tempfile.gettempdir()) / f"boc-{os.getuid()}"
     return home / "boc" / "thumbnails"
 
 
-K = 1000  # hits per search at most
-SENTENCE = 1000  # characters of a sentence at most
+K = 1000  # largest number of hits per search
+SENTENCE = 1000  # largest number of characters in a sentence
 FILTERS = 16
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the server of index ``name`` at ``at``. With a ``token``, every request for data
-    needs it.
+    """Configure the server of index ``name`` at ``at``. With a ``token``, every request for data
+    must carry it.
 
-    ``hosts`` are further host names that requests may use, beside loopback and ``host``; without
+    ``hosts`` lists host names that requests may use in addition to loopback and ``host``; without
     this check a foreign page could reach the server through a name that points here. ``upload``
-    limits the bytes, ``pixels`` the pixels of an uploaded picture, ``decoding`` those of all
-    pictures that are decoded at a time, ``cache_bytes`` all thumbnails. ``active`` requests, and
-    ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further ones are
-    rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the
-    number of seconds between checks whether the index was replaced. ``keep`` is the folder of
-    pictures that clients add, None if they may not. ``secret`` signs their cookies, those of this
-    start of the server.
+    limits the bytes and ``pixels`` the pixels of an uploaded picture, ``decoding`` limits the total
+    pixels of all pictures being decoded, and ``cache_bytes`` limits the total size of all
+    thumbnails. ``active`` requests, and ``uploads`` of pictures, are processed at a time and
+    ``waiting`` more may wait; further requests are rejected. ``patience`` is the number of seconds
+    within which a body must arrive, ``look_every`` the number of seconds between checks whether the
+    index was replaced. ``keep`` is the folder for pictures that clients add; None forbids adding.
+    ``secret`` signs cookies, which are valid until the server restarts.
     """
 
     name: str

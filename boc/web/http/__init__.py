@@ -1,1 +1,1 @@
-"""HTTP around the interface: access, limits, connections, headers and errors."""
+"""Handle HTTP around the interface: access, limits, connections, headers and errors."""

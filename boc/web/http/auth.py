@@ -1,4 +1,4 @@
-"""Access control: check the host name, the origin of the page, and the token, and add security
+"""Control access: check the host name, the origin of the page, and the token, and add security
 headers."""
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from boc.web.http.responses import ProblemError
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
-SESSION = 7 * 86400  # seconds that a cookie opens
+SESSION = 7 * 86400  # lifetime of a session cookie in seconds
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths without access control: their answers reveal nothing, and a probe may know neither host
-name nor token."""
+"""Paths without access control: their responses reveal nothing, and a probe may know neither the
+host name nor the token."""
 
 
 class Guard:
-    """Rejects requests that may not pass, and adds the security headers to every answer."""
+    """Reject unauthorized requests, and add the security headers to every response."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -64,8 +64,8 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for a request that may pass; a redirect with the cookie for one with the
-        token in its address."""
+        """Return None for an authorized request, or a redirect that sets the cookie for a request
+        with the token in its address."""
         if path_of(scope) in PROBES:
             return None
         if (
@@ -91,8 +91,8 @@ class Guard:
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        """Reject unknown host names: a foreign name that points here is how DNS rebinding reaches a
-        local server."""
+        """Reject unknown host names, because DNS rebinding reaches a local server through a foreign
+        name that points here."""
         names = headers.getlist("host")
         name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and is_address(name))):
@@ -134,8 +134,8 @@ class Guard:
         raise _token_error()
 
     def _ticket(self, scope: Scope, session: str) -> str:
-        """Return the value of the cookie of a session, END.NUMBER: it opens only this port, of this
-        start of the server, since browsers send cookies to every port of a host."""
+        """Return the value of a session's cookie, END.NUMBER. It is valid only for this port and
+        until the server restarts, since browsers send cookies to every port of a host."""
         signed = f"{session}\0{cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
@@ -148,14 +148,15 @@ class Guard:
 
 
 def _check_origin(headers: Headers) -> None:
-    """Data is for our own page and for programs; programs send no Origin or Sec-Fetch headers."""
+    """Allow requests from our own page and from programs, which send no Origin or Sec-Fetch
+    headers."""
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     ours = headers.get("host", "").lower()
     page = ours
     if origin is not None:
         page = ""
-        with suppress(ValueError):  # another text is no address
+        with suppress(ValueError):  # text that does not parse is not an address
             page = urlsplit(origin).netloc.lower()
     if site not in (None, "same-origin", "none") or page != ours:
         raise ProblemError(
@@ -173,7 +174,7 @@ def _token_error() -> ProblemError:
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare in constant time, so that timing does not reveal where they differ."""
+    """Compare in constant time, so that timing does not reveal where two strings differ."""
     return hmac.compare_digest(
         one.encode("utf-8", "surrogatepass"),
         other.encode("utf-8", "surrogatepass"),
@@ -181,7 +182,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def cookie_name(scope: Scope) -> str:
-    """Return the name of the cookie: another one for each port of a host."""
+    """Return the name of the cookie, which is different for each port of a host."""
     return f"boc_{(scope.get('server') or ('', 0))[1]}"
 
 
@@ -198,7 +199,7 @@ def _host(header: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a host name is an address of IPv4 or IPv6."""
+    """Return whether a host name is an IPv4 or IPv6 address."""
     try:
         ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Security headers of all responses, and helpers for mount paths."""
+"""Define the security headers of all responses, and helpers for mount paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Load limits: requests at a time, and bytes and seconds of their bodies."""
+"""Limit the load: the number of simultaneous requests, and the size and duration of their
+bodies."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from boc.web.settings import Settings
 
 
 class BodyLimit:
-    """Read the whole body before a request is handled; reject those too long, too slow, or too many
-    at a time."""
+    """Read the whole body before a request is handled; reject bodies that are too long, too slow,
+    or too many at a time."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        # A form has some bytes beside its picture.
+        # A form adds some bytes to its picture.
         self._most = settings.upload + 65_536
-        # So many of the largest size, or more smaller ones, are in memory at a time.
+        # Memory holds this many bodies of the largest size, or more smaller bodies.
         self._room = 16 * self._most
         self._limit = settings.upload
         self._patience = settings.patience
@@ -83,11 +84,11 @@ class BodyLimit:
 
 
 class LoadLimit:
-    """Limit the requests in progress and those that wait; further ones are answered with 429 and
-    Retry-After.
+    """Limit the requests in progress and the requests that wait; further requests are answered with
+    429 and Retry-After.
 
-    Thumbnails, uploads, files of pictures, helpers (lists, facets, spelling, explanations) and
-    searches have separate queues, so that no queue delays the next search.
+    Thumbnails, uploads, picture files, helpers (lists, facets, spelling, explanations) and searches
+    have separate queues, so that the other queues never delay a search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -96,7 +97,7 @@ class LoadLimit:
             "thumb": settings.active,
             "upload": settings.uploads,
             "question": settings.active,
-            # files of pictures, and questions beside a search
+            # Picture files share these places with the queries that accompany a search.
             "picture": 2,
             "helper": 2,
         }
@@ -107,7 +108,8 @@ class LoadLimit:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
-        # Thumbnails and files of pictures have their own places, and every body is an upload.
+        # Thumbnails and picture files have queues of their own, and every request with a body is an
+        # upload.
         path = path_of(scope)
         kind = path.split("/")[2]
         if kind in ("library", "facets", "words", "explain"):
@@ -128,9 +130,10 @@ class LoadLimit:
         self._room[kind] -= 1
         try:
             async with self._places[kind]:
-                # The file of a picture may be too large for a buffer.
+                # A picture file may be too large for a buffer.
                 await self._app(scope, receive, send if kind == "picture" else buffer)
         finally:
             self._room[kind] += 1
-        for message in response:  # here, where a client that reads slowly keeps no other waiting
+        # Sending happens here, where a slow client does not hold up other requests.
+        for message in response:
             await send(message)

@@ -1,4 +1,4 @@
-"""Responses: JSON, errors as ``{"error": "one line"}`` with a status, and compression."""
+"""Build responses: JSON, errors as ``{"error": "one line"}`` with a status, and compression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMETERS = {"like", *vars(SearchOptions())}
 
 
 class ProblemError(BocError):
-    """An error to answer with. ``message`` names the value, the rule and the next step."""
+    """Error that is sent as a response. ``message`` names the value, the rule and the next step."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class ProblemError(BocError):
         self.headers = headers
 
     def answer(self) -> Response:
-        """Return the response that says so."""
+        """Return the error's HTTP response."""
         return refusal(self.http_status, str(self), self.headers)
 
 
@@ -44,14 +44,14 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def parameter_words(mark: str) -> str:
-    """Word the mark of a hint as a parameter of a request; others are for the operator, who types
-    them on the command line."""
+    """Write an option named in a hint as the request parameter of the same name. Other options stay
+    as they are, for the operator, who types them on the command line."""
     name, _, value = mark[2:].partition(" ")
     return f"{name}={value}" if name in PARAMETERS else mark
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response to a failed request."""
+    """Return the error response to a failed request."""
     return as_json({"error": " ".join(message.split())}, status, headers)
 
 
@@ -64,7 +64,7 @@ def unknown(id: str) -> ProblemError:
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Make ``app`` answer every error in this form."""
+    """Make ``app`` answer every error in the form of this module."""
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
@@ -81,7 +81,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
-        # this handler runs outside the layers, which would add the headers
+        # This handler runs outside the layers, which would otherwise add the headers.
         return refusal(500, "the server failed at this; its terminal has the error", HEADERS)
 
 
@@ -101,7 +101,7 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 class Compression(GZipMiddleware):
-    """Compress all responses but pictures, which are compressed already."""
+    """Compress all responses except pictures, which are already compressed."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app, minimum_size=1000, compresslevel=5)

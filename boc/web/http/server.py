@@ -1,4 +1,4 @@
-"""Serving an application over HTTP."""
+"""Serve an application over HTTP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from starlette.types import ASGIApp
 
 from boc.errors import BocError
 
-CONNECTIONS = 1024  # at a time; a request on a further one is answered with 503
-LEAST = 32  # connections, and pictures that they ask for
-FILES = 256  # that the process needs beside connections: the index, pictures
+CONNECTIONS = 1024  # at a time; requests on further connections are answered with 503
+LEAST = 32  # smallest number of connections, each of which may open a picture
+FILES = 256  # files that the process needs besides connections: the index, pictures
 
 
 def configure_logging() -> None:
-    """Log faults of the server on stderr, and requests if uvicorn logs them: without words that are
-    behind their routes, which may be a token, a sentence or an id."""
+    """Log server faults on stderr, and requests if uvicorn logs them. The part of an address behind
+    its route is left out, since it may be a token, a sentence or an id."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     requests = logging.getLogger("uvicorn.access")
@@ -31,7 +31,7 @@ def configure_logging() -> None:
 
 
 def cut_address(record: logging.LogRecord) -> bool:
-    """Cut the address in a line of uvicorn's log of requests behind its route."""
+    """Shorten the address in a line of uvicorn's request log to its route."""
     assert isinstance(record.args, tuple)
     client, method, path, *others = record.args
     route = re.match("(/api)?/?[^/?]*", str(path))
@@ -40,8 +40,8 @@ def cut_address(record: logging.LogRecord) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. BocError if the port is taken, or the host is no address of this
-    machine."""
+    """Open a listening socket. Raises BocError if the port is taken, or if the host is not an
+    address of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host,
@@ -56,7 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
             "give <--host 127.0.0.1>",
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit this option; uvicorn sets it on sockets only that it opened itself.
+    # Connections inherit this option; uvicorn sets it only on sockets that it opened itself.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.bind(address)
@@ -76,10 +76,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket, *, log: bool = False) -> None:
-    """Answer requests until Ctrl-C or SIGTERM, and ``log`` them.
+    """Answer requests until Ctrl-C or SIGTERM; with ``log``, log them.
 
-    Clients that send or read slowly keep their connection: a proxy in front of the server closes
-    these.
+    Clients that send or read slowly keep their connection; a proxy in front of the server closes
+    such connections.
     """
     uvicorn.run(
         app,
@@ -90,24 +90,24 @@ def run(app: ASGIApp, sock: socket.socket, *, log: bool = False) -> None:
         server_header=False,
         backlog=CONNECTIONS,
         limit_concurrency=connection_limit(),
-        # Open requests have 3 seconds to finish when the server stops.
+        # Open requests get 3 seconds to finish when the server stops.
         timeout_graceful_shutdown=3,
     )
 
 
 def return_memory() -> None:
-    """Let the C library return the memory of each picture when it is freed: it would keep a
-    gigabyte for later ones."""
+    """Make the C library return the memory of each picture when it is freed; otherwise it would
+    keep a gigabyte for later pictures."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        # The option M_MMAP_THRESHOLD: blocks of a megabyte and more are mapped for themselves.
+        # Option -3 is M_MMAP_THRESHOLD: each block of a megabyte or more gets its own mapping.
         library.mallopt(-3, 1 << 20)
 
 
 def connection_limit() -> int:
-    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted.
-    BocError if that is too low to open the index again, as after a change, while clients are
-    connected."""
+    """Return the connection limit derived from RLIMIT_NOFILE, whose soft limit is raised if
+    permitted. Raises BocError if the limit is too low to reopen the index, as after a change, while
+    clients are connected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = CONNECTIONS + FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,1 +1,1 @@
-"""Pictures as the server reads and sends them: uploads, thumbnails, originals."""
+"""Read and send pictures: uploads, thumbnails, originals."""

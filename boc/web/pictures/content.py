@@ -1,4 +1,5 @@
-"""The file of a picture, opened for a route: the checked file is the decoded or sent one."""
+"""Open picture files for routes, so that the file that was checked is the file that is decoded or
+sent."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from boc.inputs.images import check_file, check_pixels, decoding, open_image
 from boc.paths import path_of
 from boc.types import Item
 
-LARGEST = 1_000_000_000  # bytes of a file
-FOLDERS = 1 << 14  # that were indexed, whose places are kept
+LARGEST = 1_000_000_000  # largest size of a picture file in bytes
+FOLDERS = 1 << 14  # largest number of indexed folders whose locations are cached
 CHUNK = 1 << 18  # bytes read at a time
 FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
@@ -27,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Content:
-    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file,
-    of which ``state`` is the identity."""
+    """An open picture file; ``kind`` is its format, such as "JPEG". ``path`` leads to this very
+    file, and ``state`` identifies it."""
 
     file: BinaryIO
     name: str
@@ -37,7 +38,7 @@ class Content:
     kind: str
 
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes of the file, as many as it had when it was opened."""
+        """Yield the bytes of the file, up to the size that it had when it was opened."""
         self.file.seek(0)
         for position in range(0, self.status.st_size, CHUNK):
             yield self.file.read(min(CHUNK, self.status.st_size - position))
@@ -49,12 +50,12 @@ class Content:
 
 @contextmanager
 def open_content(item: Item) -> Iterator[Content]:
-    """Open the file of a picture. Every route that reads one does so here.
+    """Open the file of a picture; every route that reads a picture calls this function.
 
-    An index says how its pictures are called, may be from a stranger, and files change. So this
-    raises ImageError, which names no folder, for a file that is missing, no regular file, no
-    picture of a known format, or too large, and for a link that leads out of the folder that was
-    indexed. What is refused is logged, without its name.
+    The paths in an index may come from a stranger, and files change. Therefore ImageError, which
+    names no folder, is raised for a missing file, a file that is not a regular file, an unknown
+    picture format, a file that is too large, and a link that leads out of the indexed folder.
+    Refusals are logged without the file's name.
     """
     name = Path(item.content).name
     with ExitStack() as stack:
@@ -75,17 +76,18 @@ def open_content(item: Item) -> Iterator[Content]:
 
 @lru_cache(FOLDERS)
 def _first_seen(folder: Path) -> Path:
-    """Return where a folder leads, as when it was looked at first: it may be swapped for a link to
-    another."""
+    """Return the folder's real location as of the first call, since the folder may later be swapped
+    for a link to another folder."""
     return Path(os.path.realpath(folder))
 
 
 def _open(item: Item) -> tuple[int, FileState]:
-    """Return a descriptor of the file of a picture, which is in the folder that was indexed, and
-    its state.
+    """Return an open descriptor and the state of a picture's file, which must be in the indexed
+    folder.
 
-    That is the path before the id, or the folder of the file if it does not end with the id. Each
-    folder on the way is opened in the one before, so that no folder can become a link meanwhile.
+    The indexed folder is the path before the id, or the file's own folder if the path does not end
+    with the id. Each folder on the way is opened relative to the one before, so that no folder can
+    become a link meanwhile.
     """
     path = item.path
     root = item.content.removesuffix(f"/{item.id}")

@@ -1,4 +1,4 @@
-"""One budget for the memory of pictures that are decoded at the same time."""
+"""Limit the memory of all pictures that are decoded at the same time."""
 
 import threading
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from boc.inputs.images import image_size
 
 
 class PixelBudget:
-    """Lets threads decode pictures of at most ``pixels`` altogether; a larger one is decoded alone.
-    Thread-safe."""
+    """Let threads decode pictures of at most ``pixels`` in total; a larger picture is decoded
+    alone. Thread-safe."""
 
     def __init__(self, pixels: int) -> None:
         self._pixels = pixels
@@ -20,8 +20,9 @@ class PixelBudget:
 
     @contextmanager
     def of(self, path: Path, name: str) -> Iterator[None]:
-        """Wait until the picture may be decoded, within the block. ImageError if it cannot be: with
-        its ``name``, since an answer must not reveal paths of this disk."""
+        """Wait until the picture may be decoded inside the block. Raises ImageError with the
+        picture's ``name`` if it cannot be decoded, since a response must not reveal paths of this
+        disk."""
         try:
             width, height = image_size(path)
             share = min(width * height, self._pixels)

@@ -1,4 +1,4 @@
-"""Thumbnails of pictures, cached in a folder."""
+"""Make thumbnails of pictures and cache them in a folder."""
 
 import hashlib
 import math
@@ -17,12 +17,12 @@ SIDES = (240, 480, 960, 1920)
 
 
 class Thumbnails:
-    """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``.
-    Thread-safe.
+    """Make JPEGs of pictures on this disk, at most ``side`` pixels wide and high, and cache them in
+    ``folder``. Thread-safe.
 
-    Names are digests of path and state of a picture, so a changed picture gets a new thumbnail.
-    Above ``most`` bytes the oldest are removed. If the folder is not writable, thumbnails are made
-    each time.
+    File names are digests of the path and state of a picture, so a changed picture gets a new
+    thumbnail. When the cache exceeds ``most`` bytes, the oldest thumbnails are removed. If the
+    folder is not writable, thumbnails are made anew each time.
     """
 
     def __init__(self, folder: Path, most: int, budget: PixelBudget) -> None:
@@ -34,18 +34,18 @@ class Thumbnails:
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
     def name(self, path: str, state: FileState, side: int) -> str:
-        """Return the name of the thumbnail of a picture, which changes when the picture does."""
+        """Return the file name of a picture's thumbnail, which changes when the picture does."""
         facts = f"{path}\0{state}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, picture: Content, name: str, side: int) -> bytes:
-        """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be
-        decoded."""
+        """Return a picture's thumbnail, the JPEG called ``name``. Raises ImageError if the picture
+        cannot be decoded."""
         file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
             return file.read_bytes()
         with self._making:
-            with suppress(OSError):  # another thread made it meanwhile
+            with suppress(OSError):  # another thread has made it meanwhile
                 return file.read_bytes()
             with self._budget.of(picture.path, picture.name):
                 data = thumbnail(picture.path, side)
@@ -64,7 +64,8 @@ class Thumbnails:
                 self._recount()
 
     def _recount(self) -> None:
-        """Count the bytes of all files; remove the oldest above the limit, down to four fifths."""
+        """Add up the bytes of all files; above the limit, remove the oldest down to four fifths of
+        it."""
         files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):

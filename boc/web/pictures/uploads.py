@@ -1,4 +1,4 @@
-"""Uploaded pictures: checked before they are decoded."""
+"""Check uploaded pictures before they are decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from boc.web.http.responses import ProblemError
 
 @dataclass(frozen=True)
 class Upload:
-    """An uploaded picture in a temporary file. ``key`` is the digest of its bytes."""
+    """An uploaded picture in a temporary file; ``key`` is the digest of its bytes."""
 
     path: Path
     name: str
@@ -27,9 +27,9 @@ class Upload:
 def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
     """Keep an uploaded picture in a temporary file.
 
-    ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for
-    more than ``most`` bytes, or more ``pixels``, which are read from the header before anything is
-    decoded.
+    Raises ProblemError 400 for an empty or damaged picture, 415 for a file that is not a picture,
+    and 413 for more than ``most`` bytes or more than ``pixels`` pixels. The pixels are read from
+    the header before anything is decoded.
     """
     if len(data) > most:
         raise ProblemError(
