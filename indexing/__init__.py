@@ -1,1 +1,2 @@
-"""Engines that hold posting lists: one module per kind, each with ``connect(url) -> Backend``."""
+"""Store and search posting lists: one module per kind of engine, with ``connect(url) ->
+Backend``."""

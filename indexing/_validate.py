@@ -1,4 +1,4 @@
-"""Checks of input rows and of re-ranking, shared by all back ends."""
+"""Check input rows and search requests, for all back ends."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """BackendError unless ``rows`` have equal lengths and different ids, and fit the index and its
-    ``concept_dim``."""
+    """Raise BackendError unless ``rows`` have equal lengths and different ids, and fit the index
+    and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(
@@ -50,8 +50,8 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
 
 
 def check_request(request: SearchRequest, manifest: Manifest, name: object) -> None:
-    """BocError unless index ``name`` can answer the request: what holds for all back ends, and is
-    asked of none."""
+    """Raise BocError unless index ``name`` can answer the request. The checks are the same for all
+    back ends and need no access to them."""
     check_conditions(request.k, request.modality, request.filters, manifest)
     n_terms = manifest.codec["n_terms"]
     rescore = request.rescore
@@ -71,7 +71,7 @@ def check_conditions(
     filters: Sequence[Filter],
     manifest: Manifest,
 ) -> None:
-    """BocError unless an index can have hits of ``modality`` under these conditions."""
+    """Raise BocError unless an index can have hits of ``modality`` under these conditions."""
     if k < 1:
         raise BackendError(f"k must be at least 1, got {k}")
     if modality is not None and modality not in MODALITIES:

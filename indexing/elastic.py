@@ -1,5 +1,5 @@
-"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. The rest is
-``indexing.server``."""
+"""Connect to Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. Everything
+else is in ``indexing.server``."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,18 @@ from .server.backend import ServerBackend
 from .server.transport import Transport
 
 STRATEGIES = ("text", "sparse_vector", "rank_features")
-"""Best first, by bench/race/race.py --server."""
+"""Strategies, fastest first, as measured by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
-    """Return the cluster at ``url``, without a request. BackendError for an invalid address."""
+    """Return the back end for the cluster at ``url``; no request is sent. Raises BackendError for
+    an invalid address."""
     address = parse(url)
     return ServerBackend(ElasticTransport(address), address, STRATEGIES)
 
 
 class ElasticTransport(Transport):
-    """Requests to Elasticsearch, which names itself in every answer."""
+    """Send requests to Elasticsearch, which names itself in every response."""
 
     engine = "elasticsearch"
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"

@@ -1,4 +1,4 @@
-"""The embedded engine: ``file:DIR``, indexes in a folder of this machine."""
+"""Connect to the embedded engine: ``file:DIR`` is a folder of indexes on this machine."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from .embedded.backend import EmbeddedBackend
 
 
 def connect(url: str) -> EmbeddedBackend:
-    """Return the back end for ``file:DIR``. The folder is created with its first index."""
+    """Return the back end for ``file:DIR``. The folder is created together with its first index."""
     folder = url.partition(":")[2]
     if not folder:
         raise BackendError(f"{url!r} names no folder; write file:DIR, for example file:boc-data")

@@ -1,5 +1,5 @@
-"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. The rest is
-``indexing.server``."""
+"""Connect to OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. Everything
+else is in ``indexing.server``."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,18 @@ from .server.backend import ServerBackend
 from .server.transport import Transport
 
 STRATEGIES = ("counted_text", "text", "rank_features")
-"""Best first, by bench/race/race.py --server."""
+"""Strategies, fastest first, as measured by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
-    """Return the cluster at ``url``, without a request. BackendError for an invalid address."""
+    """Return the back end for the cluster at ``url``; no request is sent. Raises BackendError for
+    an invalid address."""
     address = parse(url)
     return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
 
 
 class OpenSearchTransport(Transport):
-    """Requests to OpenSearch, which names itself nowhere, as Elasticsearch does in every answer."""
+    """Send requests to OpenSearch, which, unlike Elasticsearch, names itself in no response."""
 
     engine = "opensearch"
     advice = "no OpenSearch; for Elasticsearch write elastic+URL"

@@ -1,1 +1,1 @@
-"""The embedded engine: posting lists in memory-mapped files of a folder."""
+"""Search posting lists in the memory-mapped files of a folder."""

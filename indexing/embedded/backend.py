@@ -1,5 +1,4 @@
-"""The back end of the embedded engine: indexes in a folder, which are listed, made, edited and
-removed."""
+"""List, create, edit and remove the indexes in a folder."""
 
 import shutil
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from .writer import EmbeddedEditor, EmbeddedWriter
 
 
 class EmbeddedBackend:
-    """A folder of embedded indexes."""
+    """Manage the embedded indexes of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,10 +81,10 @@ class EmbeddedBackend:
                 return EmbeddedEngine(home)
             except (ManifestError, OSError):
                 if self.exists(name) and current == self._current(home):
-                    raise  # damaged; otherwise it was replaced while it was opened
+                    raise  # the index is damaged; otherwise it was replaced while it was opened
 
     def _current(self, home: Path) -> str | None:
-        """Return the current commit of ``home``; None if the index was just removed."""
+        """Return the current commit of ``home``, or None if the index was just removed."""
         try:
             return commits.current(home)
         except FileNotFoundError:

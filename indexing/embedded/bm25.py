@@ -1,7 +1,7 @@
-"""Text analysis, and BM25 over the rows of several segments as if they were one.
+"""Split text into words, and compute BM25 over the rows of several segments as if they were one.
 
-SQLite's FTS5 is no alternative: it counts per file, so scores would depend on how rows are spread
-over segments, and it returns rows one by one, which takes fifty times as long.
+SQLite's FTS5 is not an alternative. It counts per file, so scores would depend on how rows are
+spread over segments, and it returns rows one by one, which takes fifty times as long.
 """
 
 import math
@@ -17,7 +17,7 @@ from boc.paths import folded
 
 from .text_store import Occurrences, TextStore
 
-# defaults of Elasticsearch and OpenSearch
+# These are the defaults of Elasticsearch and OpenSearch.
 K1 = 1.2
 B = 0.75
 
@@ -25,8 +25,8 @@ _ALONE = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA LETT
 
 
 class _WordTable(dict[int, str]):
-    """The replacement of each character that separates words by spaces; looked up in Unicode
-    once."""
+    """Map each character to its replacement for splitting text at spaces; each character is looked
+    up in Unicode once."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -38,12 +38,13 @@ class _WordTable(dict[int, str]):
 
 
 _LETTERS = {**dict(zip("ðøđħıłŧ", "dodhilt", strict=True)), "æ": "ae", "þ": "th", "œ": "oe"}
-"""Letters that Unicode does not compose of others and marks, and how search engines read them."""
+"""Letters that Unicode does not decompose into a letter and marks, with the replacements that
+search engines use."""
 _WORDS = _WordTable(str.maketrans({"\n": "\n", **_LETTERS}))
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of ``text``, folded: its runs of letters and digits, and each ideograph.
+    """Return the words of ``text``, folded: runs of letters and digits, and single ideographs.
 
     >>> tokens("A Man's 2-legged dog, IMG_1234, Łódź: 犬です")
     ['a', 'man', 's', '2', 'legged', 'dog', 'img', '1234', 'lodz', '犬', 'で', 'す']
@@ -52,19 +53,20 @@ def tokens(text: str) -> list[str]:
 
 
 def space_words(texts: Sequence[str]) -> str:
-    """Return the words of ``texts`` separated by spaces, one line per text; faster than text by
-    text."""
+    """Return the words of ``texts`` separated by spaces, one line per text. One call is faster than
+    one call per text."""
     text = "\n".join([text.replace("\n", " ") for text in texts])
     return folded(text).translate(_WORDS)
 
 
 class WordRanking:
-    """BM25 over the rows of several segments.
+    """Compute BM25 over the rows of several segments.
 
-    Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009, in the
-    form of Elasticsearch: the sum, over the words w of a text, of ln(1 + (N - N_w + 0.5) / (N_w +
-    0.5)) * (K1 + 1) * f / (f + K1 * (1 - B + B * length / mean length)), which is above 0 for every
-    row with such a word. Rows without words are neither in N nor in the mean.
+    The formula is that of Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and
+    Beyond, 2009, in the form of Elasticsearch: the sum, over the words w of a text, of ln(1 + (N -
+    N_w + 0.5) / (N_w + 0.5)) * (K1 + 1) * f / (f + K1 * (1 - B + B * length / mean length)), which
+    is above 0 for every row with such a word. Rows without words count neither in N nor in the
+    mean.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class WordRanking:
         self._mean = sum(int(part.sum(dtype=np.int64)) for part in lengths) / max(self._n, 1)
 
     def scores(self, text: str) -> list[NDArray[np.float64]]:
-        """Return scores (n,) for each segment, 0 for deleted rows and for rows that share no word
+        """Return scores (n,) for each segment: 0 for deleted rows and for rows that share no word
         with ``text``.
 
-        A word twice in ``text`` counts twice. Scores are bit-identical however rows are spread over
-        segments.
+        A word that occurs twice in ``text`` counts twice. Scores are bit-identical however rows are
+        spread over segments.
         """
         sums = [np.zeros(segment.n if segment else 0) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):
@@ -108,8 +110,8 @@ class WordRanking:
         return sums
 
     def match(self, text: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Return the rows of each segment that share a word with ``text``, ascending, and their
-        scores."""
+        """Return the rows of each segment that share a word with ``text``, in ascending order, and
+        their scores."""
         scores = self.scores(text)
         rows = [np.flatnonzero(part) for part in scores]
         return [(matching, part[matching]) for matching, part in zip(rows, scores, strict=True)]
@@ -135,7 +137,7 @@ class WordRanking:
 
 
 def _forms(segment: TextStore) -> dict[str, list[str]]:
-    """Return the words of a file that is not folded by what ``tokens`` makes of them."""
+    """Return the unfolded words of an old file, grouped by their folded form (see ``tokens``)."""
     forms: dict[str, list[str]] = {}
     words = list(segment.vocabulary())
     for word, line in zip(words, space_words(words).split("\n"), strict=True):

@@ -1,4 +1,5 @@
-"""Commits: each is a file that lists the segments of an index; CURRENT names the current commit.
+"""Read and publish commits. A commit file lists the segments of an index; CURRENT names the current
+commit.
 
 The folder of an index has::
 
@@ -10,8 +11,9 @@ The folder of an index has::
     dead-*.npy       tombstones: int32 rows of a segment that are deleted or replaced
     .checked         stamps of verified files
 
-Files never change once a commit lists them. Folders, commits and tombstone files are named by their
-contents. The next writer removes files that neither CURRENT nor loading.json needs.
+Files never change once a commit lists them. The names of folders, commits and tombstone files are
+derived from their contents. The next writer removes files that neither CURRENT nor loading.json
+needs.
 """
 
 import hashlib
@@ -38,14 +40,14 @@ from .npy_files import DAMAGED, Files, Output, load_array, name_of, reading
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
-"""The path of a file or folder of an index, which leads nowhere else."""
+"""The relative path of a file or folder of an index, which cannot lead out of the index."""
 LOADING = "loading.json"
 CHECKED = ".checked"
 
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment of a commit: the name of its folder, and of its tombstone file, if it has one."""
+    """A segment in a commit: the name of its folder, and the name of its tombstone file, if any."""
 
     name: _File
     rows: Count
@@ -54,7 +56,7 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class Commit:
-    """The contents of an index. Paths in ``files`` are relative to its folder."""
+    """The contents of an index. The paths in ``files`` are relative to the folder of the index."""
 
     manifest: Manifest
     codec: str
@@ -62,7 +64,7 @@ class Commit:
     files: Files = field(default_factory=dict)
 
     def inside(self, folder: str) -> Files:
-        """Return the files in a folder."""
+        """Return the files inside a folder."""
         return {name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/")}
 
     def to_json(self) -> str:
@@ -83,7 +85,7 @@ class _Entries(Struct):
 
 
 def read(path: Path) -> Commit:
-    """Read a commit. ManifestError if it is damaged, or of a newer format."""
+    """Read a commit. Raises ManifestError if it is damaged or has a newer format."""
     with reading(path):
         entries = typed(read_json(path), _Entries)
         manifest = Manifest.from_dict(entries.manifest, where=str(path))
@@ -98,12 +100,13 @@ def read(path: Path) -> Commit:
 
 
 def current(home: Path) -> str:
-    """Return the name of the current commit in ``home``; OSError if there is none."""
+    """Return the name of the current commit in ``home``. Raises OSError if there is no current
+    commit."""
     return (home / "CURRENT").read_text(encoding="utf-8", errors="replace").strip()
 
 
 def read_current(home: Path) -> tuple[str, Commit]:
-    """Return the name of the current commit, and the commit. ManifestError if either is damaged."""
+    """Return the current commit and its name. Raises ManifestError if either is damaged."""
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
@@ -122,7 +125,7 @@ def read_current(home: Path) -> tuple[str, Commit]:
 
 
 def publish(home: Path, commit: Commit) -> None:
-    """Make ``commit`` the current one in ``home``. All its files must be synced.
+    """Make ``commit`` the current commit in ``home``. All its files must already be synced.
 
     Files without a stamp were just written, so they are recorded as verified.
     """
@@ -131,7 +134,7 @@ def publish(home: Path, commit: Commit) -> None:
     _replace_file(home / name, data)
     fs.sync(home)
     _replace_file(home / "CURRENT", name.encode())
-    # The engine may have made the folders above too.
+    # The engine may have created the parent folders too.
     for folder in (home, *home.parents[:2]):
         fs.sync(folder)
     known = _read_checks(home)
@@ -145,7 +148,7 @@ def note_load(home: Path, commit: Commit) -> None:
 
 
 def broken_load(home: Path) -> Commit | None:
-    """Return the commit of a killed load, if there is one and all its files are undamaged."""
+    """Return the commit of a killed load, if it exists and all its files are undamaged."""
     try:
         load = read(home / LOADING)
         check(home, load)
@@ -155,14 +158,15 @@ def broken_load(home: Path) -> Commit | None:
 
 
 def forget_done_load(home: Path, manifest: Manifest) -> None:
-    """Remove the record of a load of ``manifest`` that was killed right after it was published."""
+    """Remove the record of a load of ``manifest`` that was published but killed right
+    afterwards."""
     with suppress(ManifestError):
         if read(home / LOADING).manifest.same_contents(manifest):
             fs.remove(home / LOADING)
 
 
 def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
-    """Write an array to a file that is named by its contents."""
+    """Write an array to a file named after its contents."""
     path = home / f".{kind}.tmp"
     with fs.create(path) as handle:
         np.save(handle, array, allow_pickle=False)
@@ -174,7 +178,7 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
-    """Write the learned arrays of a codec to a folder that is named by its contents."""
+    """Write a codec's learned arrays to a folder named after its contents."""
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -187,8 +191,8 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
-    """Rename a finished folder to the name given by its contents. Return the name, and the files
-    with their paths from the parent of the folder."""
+    """Rename a finished folder to the name derived from its contents. Return that name, and the
+    files with paths relative to the parent folder."""
     name = f"{kind}-{name_of(files)}"
     home = stage.parent
     if (home / name).exists():
@@ -199,12 +203,12 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
 
 
 def load_codec(home: Path, commit: Commit) -> dict[str, NDArray[Any]]:
-    """Load the learned arrays of a commit."""
+    """Load the learned arrays of a commit's codec."""
     return {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
 
 
 def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
-    """Remove everything that is in none of ``commits`` and not in ``names``."""
+    """Remove everything that is neither part of ``commits`` nor listed in ``names``."""
     kept = {".lock", CHECKED, *names}
     for commit in commits:
         kept |= {commit.codec, *(name.partition("/")[0] for name in commit.files)}
@@ -214,10 +218,11 @@ def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
 
 
 def check(home: Path, commit: Commit) -> None:
-    """ManifestError naming a file that is missing, cut short, or has changed since it was written.
+    """Raise ManifestError, naming the file, if a file is missing, cut short, or changed since it
+    was written.
 
-    A file with the stamp of its last verification is not read; all others are read and compared.
-    ``damage`` reads all.
+    A file that still has the stamp of its last verification is not read; all other files are read
+    and compared. ``damage`` reads all files.
     """
     known = _read_checks(home)
     stamps = {}
@@ -233,7 +238,8 @@ def check(home: Path, commit: Commit) -> None:
 
 
 def damage(folder: Path, files: Files) -> list[str]:
-    """Return the ``files`` of a folder that have changed or are missing; reads all."""
+    """Return the names of ``files`` in a folder that have changed or are missing; reads all
+    files."""
     return [
         str(folder / name)
         for name, (size, digest) in files.items()
@@ -242,8 +248,8 @@ def damage(folder: Path, files: Files) -> list[str]:
 
 
 def stamp(path: Path) -> list[int]:
-    """Return the size of a file, its times and inode, which change when it is written; [-1] if it
-    is missing."""
+    """Return the size, times and inode of a file, which change when it is written, or [-1] if the
+    file is missing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -263,7 +269,7 @@ def _read_checks(home: Path) -> dict[str, list[int]]:
 
 
 def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
-    # If the stamps are lost, or the folder is read-only, files are compared again.
+    # If the stamps are lost or the folder is read-only, files are simply compared again.
     note = home / f"{CHECKED}.{os.getpid()}.tmp"
     with suppress(OSError):
         try:

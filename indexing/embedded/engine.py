@@ -1,8 +1,8 @@
-"""Searching an index of the embedded engine, memory-mapped from its folder.
+"""Search an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits make new
-segments and tombstones, which one rename publishes. A process that dies leaves the last commit
-intact; a reader keeps its own.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits write new
+segments and tombstones, and one rename publishes them. If a process dies, the last commit stays
+intact; a reader keeps the commit that it opened.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from .npy_files import DAMAGED
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side
 
-LEAST = 20_000  # items from which compact codes order candidates; fewer vectors are in the cache
+# Smallest number of items for which compact codes order candidates; the vectors of fewer items fit
+# in the cache.
+LEAST = 20_000
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,12 +59,12 @@ PARTS = {
     "concepts": "concepts",
     "concept": "concepts",
 }
-"""Parts of the size of an index, by the first word of the name of a file."""
+"""The component of an index's size to which a file counts, by the first word of the file name."""
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of methods of an index: where arrays do not fit each other, the files are looked at
-    before any is called damaged. Forged files can have right digests."""
+    """Decorate a method of an index to check the files if arrays do not fit each other, before
+    reporting a file as damaged. Forged files can have correct digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -77,7 +79,7 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class EmbeddedEngine:
-    """An open index, memory-mapped; it keeps the commit that it opened."""
+    """Search an open index, memory-mapped, at the commit that was current when it was opened."""
 
     exact_vectors = True
     is_unfinished = False
@@ -96,9 +98,10 @@ class EmbeddedEngine:
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
-        # Masks of filters are cached in 32 MiB, and of 16 sets of filters at least.
+        # The filter masks may take 32 MiB in the cache, which always holds at least 16 sets of
+        # filters.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
-        # A function that refers to self would keep the files open for long.
+        # A function that refers to self would keep the files open for a long time.
         self._ranking = lru_cache(cached)(
             lambda modality, filters: Ranking(
                 parts,
@@ -129,7 +132,8 @@ class EmbeddedEngine:
         return self.damaged_files()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; opening has compared their digests with those of the commit."""
+        """The codec's arrays, whose digests were compared with the commit when the index was
+        opened."""
         return self._arrays
 
     @_refusing
@@ -175,7 +179,7 @@ class EmbeddedEngine:
         return ranking(request, plan, stages, near)
 
     def _prepare(self, request: SearchRequest) -> tuple[Ranking, Plan]:
-        """Check a request, and plan it."""
+        """Check a request and plan its search."""
         check_request(request, self.manifest, self._home)
         ranking = self._ranking(request.modality, tuple(request.filters))
         return ranking, make_plan(request, lambda: ranking.statistics, self.costs)
@@ -267,7 +271,7 @@ class EmbeddedEngine:
 
     @_refusing
     def passing(self, modality: Modality, filters: Sequence[Filter], most: int) -> set[str]:
-        """Return the ids of items that pass all filters, among them the ``most`` smallest."""
+        """Return ids of items that pass all filters, including the ``most`` smallest ids."""
         chosen = self._ranking(modality, tuple(filters)).passing_rows()
         pairs = zip(self._parts, chosen, strict=True)
         return set().union(*(part.segment.ids(rows[:most]) for part, rows in pairs))
@@ -311,13 +315,13 @@ class EmbeddedEngine:
         return counts
 
     def damaged_files(self) -> list[str]:
-        """Return the files whose bytes have changed; reads all files."""
+        """Return the names of files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit.files)
 
 
 def _compact_code(opened: Snapshot) -> CompactCode | None:
-    """Return the code that orders candidates before their vectors are read; None for a small index,
-    or if a segment has no compact codes."""
+    """Return the code that orders candidates before their vectors are read, or None for a small
+    index or if a segment lacks compact codes."""
     parts = [part for part in opened.parts if len(part.segment)]
     if sum(map(len, parts)) < LEAST or any(part.segment.compact is None for part in parts):
         return None
@@ -326,5 +330,6 @@ def _compact_code(opened: Snapshot) -> CompactCode | None:
 
 
 def _order(groups: Sequence[Located]) -> NDArray[np.int64]:
-    """Return what orders the rows of parts, one after the other, like the ids that they are of."""
+    """Return the permutation that puts the rows of all parts, one part after another, into the
+    order of the ids."""
     return np.argsort(np.concatenate([np.zeros(0, np.int64), *(each[1] for each in groups)]))

@@ -1,7 +1,8 @@
-"""All file operations of the embedded engine, in one place, so that crash tests can replace them.
+"""Perform all file operations of the embedded engine in one place, so that crash tests can replace
+them.
 
-After ``create`` and ``adopt`` a file's bytes survive a power cut, its name only after ``sync`` of
-its folder.
+After ``create`` and ``adopt`` the bytes of a file survive a power cut; its name survives only after
+``sync`` of its folder.
 """
 
 import os
@@ -16,7 +17,7 @@ from boc.errors import BackendError, advice
 
 @contextmanager
 def _report_errors(path: Path) -> Iterator[None]:
-    """Turn system errors about a file that cannot be written into BackendError."""
+    """Turn system errors about an unwritable file into BackendError."""
     try:
         yield
     except OSError as error:
@@ -27,8 +28,8 @@ def _report_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file for writing; its bytes are synced when the block succeeds. BackendError if
-    that fails."""
+    """Open a new file for writing; its bytes are synced when the block succeeds. Raises
+    BackendError if that fails."""
     with _report_errors(path), path.open("wb") as handle:
         yield handle
         handle.flush()
@@ -36,18 +37,18 @@ def create(path: Path) -> Iterator[BinaryIO]:
 
 
 def adopt(path: Path) -> None:
-    """Sync the bytes of a file that other code wrote. BackendError if that fails."""
+    """Sync the bytes of a file that other code wrote. Raises BackendError if that fails."""
     with _report_errors(path):
         _sync(path)
 
 
 def sync(folder: Path) -> None:
-    """Sync the names in a folder."""
+    """Sync the file names in a folder."""
     _sync(folder)
 
 
 def make(folder: Path) -> None:
-    """Make a new folder."""
+    """Create a new folder."""
     folder.mkdir()
 
 

@@ -1,7 +1,8 @@
-"""The best rows of queries in one native call: posting lists of some parts, then products with
-stored vectors.
+"""Find the best rows of queries in one native call: read the posting lists of some parts, then
+compute products with stored vectors.
 
-``_search.c`` lets other threads run meanwhile. Callers do the same in numpy where it was not built.
+``_search.c`` lets other threads run meanwhile. Callers do the same work in numpy if it was not
+built.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from boc.vectors import are_plain
 
 try:
     from . import _search
-except ImportError:  # installed without a C compiler
+except ImportError:  # the package was installed without a C compiler
     _search = None  # type: ignore[assignment]
 
 BLOCK = 65536  # rows of a block of posting lists
-CODES = 64  # that are cached: of each modality of queries and budget
+CODES = 64  # number of cached query codes, one for each modality of queries and each budget
 
 Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
-"""A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids,
-vectors or None."""
+"""The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask; bytes and
+offsets of ids; vectors or None."""
 
 
 class TopRows(NamedTuple):
-    """The best rows of n queries, best first, of equal scores that of the smaller id: buffers of
-    ``width`` places per query, of which query i fills ``counts[i]`` (int64): numbers of parts
-    (int32), rows (int64) and scores (float64)."""
+    """The best rows of n queries, best first; equal scores are ordered by id. The buffers have
+    ``width`` places per query, of which query i fills ``counts[i]`` (int64). They contain numbers
+    of parts (int32), rows (int64) and scores (float64)."""
 
     width: int
     parts: Any
@@ -42,12 +43,12 @@ class TopRows(NamedTuple):
     counts: Any
 
     def lengths(self) -> list[int]:
-        """Return how many rows each query has."""
+        """Return the number of rows of each query."""
         lengths: list[int] = np.frombuffer(self.counts, np.int64).tolist()
         return lengths
 
     def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-        """Return parts, rows and scores (n, k), to be read up to ``lengths``."""
+        """Return parts, rows and scores (n, k); row i is valid up to ``lengths()[i]``."""
         shape = len(self.lengths()), self.width
         return (
             np.frombuffer(self.parts, np.int32).reshape(shape),
@@ -70,10 +71,10 @@ class TopRows(NamedTuple):
 
 
 class Kernel:
-    """Answers queries over some parts, each given by its arrays and its number of rows.
+    """Answer queries over some parts, each given by its arrays and its number of rows.
 
-    ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit
-    each other.
+    ``dim`` is the dimension of the vectors, or 0 without vectors. Raises ValueError for arrays that
+    do not fit each other.
     """
 
     def __init__(
@@ -112,12 +113,13 @@ class Kernel:
         plan: Plan,
         vectors: NDArray[np.float32] | None = None,
     ) -> tuple[TopRows, int, int] | None:
-        """Return the k best rows of each query, the number of all candidates, and of the queries
-        that were compared with all rows that pass.
+        """Return the k best rows of each query, the total number of candidates, and the number of
+        queries that were compared with all rows that pass.
 
-        With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then
-        be the code that makes terms of these, which are plain (``boc.vectors.are_plain``). None if
-        it was not built, if a score may be 2**32 or more, or for arrays of other types.
+        With ``vectors`` (n, d) of the queries, rows are ranked by dot products. ``queries`` may
+        then be the code that computes the terms of these vectors, which must be plain
+        (``boc.vectors.are_plain``). Returns None if the native code was not built, if a score may
+        be 2**32 or more, or if arrays have other types.
         """
         if _search is None or self._parts is None:
             return None

@@ -1,4 +1,4 @@
-"""The parts of an index: segments with their tombstones."""
+"""Represent the parts of an index: segments with their tombstones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +20,15 @@ from .segment import Segment, load
 
 T = TypeVar("T")
 Located: TypeAlias = "tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]"
-"""A part with some of the ids of a list: their positions in the list, and their rows."""
+"""A part that contains some ids of a list: the positions of these ids in the list, and their
+rows."""
 
 
 @dataclass(eq=False)
 class LiveSegment:
-    """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
+    """A segment and a mask of its ``live`` rows: uint8 (n,), or None if all rows are live.
 
-    ``name`` is that of its folder.
+    ``name`` is the name of the segment's folder.
     """
 
     name: str
@@ -44,7 +45,7 @@ class LiveSegment:
         return row if row is not None and (self.live is None or self.live[row]) else None
 
     def remove(self, key: str) -> bool:
-        """Mark the row of an id as deleted; return whether there was one."""
+        """Mark the row of an id as deleted; return whether a live row existed."""
         row = self.find(key)
         if row is None:
             return False
@@ -54,13 +55,13 @@ class LiveSegment:
         return True
 
     def items(self) -> Iterator[Item]:
-        """Return the items of the live rows, in order."""
+        """Return the items of the live rows, in row order."""
         return self.segment.all_items(self.live)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of an index: its parts stay valid, whatever happens to the files."""
+    """A snapshot of an index, whose parts stay valid whatever happens to the files."""
 
     manifest: Manifest
     arrays: dict[str, NDArray[Any]]
@@ -69,10 +70,11 @@ class Snapshot:
 
 
 def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
-    """Open the current commit in ``home``. ManifestError naming a file that is missing, damaged or
-    of another format.
+    """Open the current commit in ``home``. Raises ManifestError, naming the file, for a file that
+    is missing, damaged or in another format.
 
-    ``scattered`` means random access to the vectors, as in searches, and not sequential reading.
+    ``scattered`` announces random access to the vectors, as in searches, instead of sequential
+    reading.
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
@@ -91,7 +93,7 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[LiveSegment]:
-    """Open the parts of a commit. ManifestError naming a damaged file."""
+    """Open the parts of a commit. Raises ManifestError, naming the file, for a damaged file."""
     parts = []
     for entry in commit.segments:
         segment = load(home / entry.name, commit.manifest, scattered=scattered)
@@ -121,8 +123,8 @@ def masks_of(
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> list[NDArray[np.uint8] | None]:
-    """Return the mask of rows of each part that are live, of this modality, and pass all filters;
-    None if all do."""
+    """Return a row mask for each part: live rows of this modality that pass all filters, or None if
+    all rows do."""
     masks = []
     for part in parts:
         segment = part.segment
@@ -130,7 +132,7 @@ def masks_of(
         if modality is not None and segment.counts()[modality] < len(segment):
             marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
         for condition in filters:
-            # Where no item of a segment has metadata, only != holds.
+            # If no item of a segment has metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
             if segment.words is not None:
                 passed = segment.words.passing(condition)
@@ -145,8 +147,8 @@ def read(
     rows: NDArray[np.int64],
     of: Callable[[Segment, NDArray[np.int64]], list[T]],
 ) -> list[T]:
-    """Return the values that ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,),
-    in that order."""
+    """Return the values that ``of`` reads from ``rows`` (m,) in the parts with these ``numbers``
+    (m,), in the given order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
     values: dict[int, T] = {}
@@ -158,7 +160,8 @@ def read(
 
 
 def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
-    """Return the part with an id, and its row there. KeyError for an unknown id."""
+    """Return the part that contains an id, and the id's row there. Raises KeyError for an unknown
+    id."""
     for part in parts:
         row = part.find(key)
         if row is not None:
@@ -167,7 +170,7 @@ def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
 
 
 def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
-    """Return the parts that have some of ``ids``. KeyError for an unknown id."""
+    """Return the parts that contain some of ``ids``. Raises KeyError for an unknown id."""
     owners = [owner(parts, key) for key in ids]
     located = []
     for part in parts:
@@ -179,8 +182,7 @@ def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
 
 
 def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:
-    """Return the entries of a commit for stored parts, and their files, with new ones for
-    tombstones."""
+    """Return the commit entries of stored parts, and their files, including new tombstone files."""
     entries: list[SegmentEntry] = []
     files: Files = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Merging of segments, so that an index has few."""
+"""Merge segments, so that an index has few of them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from . import commits, fs
 from .live_segments import LiveSegment
 from .segment import Segment, load, merge
 
-MERGE = 8  # segments of similar size that are merged into one
+MERGE = 8  # number of segments of similar size that are merged into one
 FEW = 1 << 14
-"""Segments of fewer rows are merged with each other at once: each costs a query as much as a large
-one."""
+"""Number of rows below which segments are merged with each other at once, since each small segment
+costs a query as much as a large segment."""
 
 
 class Merger:
-    """Keeps the number of ``parts`` of an index small.
+    """Keep the number of ``parts`` of an index small.
 
-    Size classes are powers of ``MERGE``, so a row is written about log(n) times in total.
+    Size classes are powers of ``MERGE``, so each row is written about log(n) times in total.
     """
 
     def __init__(
@@ -43,22 +43,22 @@ class Merger:
         self._manifest = manifest
 
     def add(self, segment: Segment) -> None:
-        """Store a segment as a part, and merge what is due."""
+        """Store a segment as a part, then merge the parts that are due."""
         self.parts.append(self._write_merge([segment], [None]))
         while ripe := _ripe(self.parts, 0):
             self._merge(ripe)
 
     def settle(self) -> None:
-        """Merge everything that is due, and rewrite segments with many deleted rows."""
-        # A segment of which half the rows are deleted is rewritten.
+        """Merge all parts that are due, and rewrite segments with many deleted rows."""
+        # A segment is rewritten if half of its rows are deleted.
         while ripe := (
             _ripe(self.parts, FEW) or [p for p in self.parts if len(p) < len(p.segment) / 2][:1]
         ):
             self._merge(ripe)
 
     def compact(self) -> None:
-        """Merge all parts into one, unless there is only one without deleted rows, and with all
-        files."""
+        """Merge all parts into one, unless the index is already a single part with all files and
+        without deleted rows."""
         for part in self.parts:
             uncoded = self._code is not None and part.segment.compact is None
             if len(self.parts) > 1 or part.live is not None or uncoded:
@@ -92,8 +92,8 @@ class Merger:
 
 
 def _ripe(parts: Sequence[LiveSegment], few: int) -> list[LiveSegment]:
-    """Return the parts to merge: two or more of fewer than ``few`` rows, or ``MERGE`` in the
-    smallest such size class, or none."""
+    """Return the parts to merge: all parts of fewer than ``few`` rows if there are at least two, or
+    else ``MERGE`` parts of the smallest full size class, or an empty list."""
     sizes: defaultdict[int, list[LiveSegment]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows

@@ -1,4 +1,4 @@
-"""Files of arrays and strings, written with their digests and read by memory-mapping."""
+"""Write files of arrays and strings with their digests, and memory-map them for reading."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from . import fs
 from .string_column import Strings
 
 Files: TypeAlias = dict[str, tuple[int, str]]
-"""Size and SHA-256 of files, by name."""
+"""Size and SHA-256 of each file, by name."""
 
-SMALL = 1 << 16  # bytes of a file that is read as a whole
+SMALL = 1 << 16  # largest size in bytes of a file that is read as a whole
 DAMAGED = "make the index again with <boc index --replace>"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, "
@@ -33,7 +33,7 @@ _HEADER = re.compile(
 
 
 class Output:
-    """Writes the files of a folder; each is synced to disk when its method returns."""
+    """Write the files of a folder; each file is synced to disk when its method returns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Output:
 
 
 class HashingFile:
-    """A file that computes the digest of its bytes while it is written."""
+    """A file that computes the digest of its bytes while they are written."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -91,7 +91,7 @@ class HashingFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """ManifestError for a file of an index that cannot be read, or is not as it was written."""
+    """Raise ManifestError if a file of an index is unreadable or differs from what was written."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -100,10 +100,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
-    """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
+    """Map a .npy file in row-major order. Raises ManifestError if the file has another format or is
+    cut short.
 
-    numpy parses the header as a Python expression, which is slower and may fail in threads (CPython
-    3.11).
+    The header is parsed here, since numpy parses it as a Python expression, which is slower and may
+    fail in threads (CPython 3.11).
     """
     with reading(path):
         mapped = _map(path)
@@ -119,13 +120,13 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
             header.end(),
         ).reshape(shape)
     if scattered and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
+        mapped.madvise(mmap.MADV_RANDOM)  # otherwise the system reads 100 kB around each row
     return array
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
-    """Map a file into memory; read one of few bytes, since a map holds a descriptor and edits make
-    many small files."""
+    """Map a file into memory. Small files are read instead, since each map takes a file descriptor
+    and edits create many small files."""
     with path.open("rb") as handle:
         if os.fstat(handle.fileno()).st_size <= SMALL:
             return handle.read()
@@ -133,9 +134,9 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def release(array: NDArray[Any]) -> None:
-    """Let the pages of a mapped array go that were read: they stay in the page cache, but no longer
-    count as memory of the process. It has no effect on arrays in memory, or on systems without
-    madvise."""
+    """Release the pages of a mapped array that were read. They stay in the page cache, but no
+    longer count as memory of the process. This has no effect on arrays in memory, or on systems
+    without madvise."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -146,12 +147,12 @@ def release(array: NDArray[Any]) -> None:
 
 
 def rows_of(mask: NDArray[np.uint8] | None, n: int) -> NDArray[np.int64]:
-    """Return the rows that a mask selects of n, ascending; None selects all."""
+    """Return the rows of ``n`` that a mask selects, in ascending order; None selects all rows."""
     return np.arange(n) if mask is None else np.flatnonzero(mask)
 
 
 def load_strings(folder: Path, name: str) -> Strings:
-    """Map a column of strings. ManifestError naming a damaged file."""
+    """Map a column of strings. Raises ManifestError, naming the file, for a damaged file."""
     offsets = load_array(folder / f"{name}.npy")
     path = folder / f"{name}.bin"
     with reading(path):
@@ -162,7 +163,7 @@ def load_strings(folder: Path, name: str) -> Strings:
 
 
 def name_of(files: Files) -> str:
-    """Return the name for a set of files: the same bytes give the same name."""
+    """Return the name for a set of files; the same bytes give the same name."""
     listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 
@@ -173,14 +174,14 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return offsets of concatenated sets of these lengths, int64 (n + 1,)."""
+    """Return the offsets of concatenated sets with these lengths, int64 (n + 1,)."""
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return offsets
 
 
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of lists with at most ``most`` entries in total, or a single longer list;
-    ``counts`` are lengths."""
+    """Yield ranges of consecutive lists with at most ``most`` entries in total, or a single longer
+    list; ``counts`` contains the lengths of the lists."""
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):

@@ -1,9 +1,9 @@
-"""Posting lists in blocks of rows, and the k best scores of a query over them.
+"""Store posting lists in blocks of rows, and score a query over them.
 
 Rows are split into B blocks of 65,536, so that a list has 16-bit rows and the scores of a block
 stay in the cache while all lists of a query are added to them (term-at-a-time evaluation). The
-postings of a term are contiguous, block by block. ``kernel.py`` does the search; if it was not
-built, or a score may reach 2**32, numpy does the same.
+postings of a term are contiguous, block by block. ``kernel.py`` does the search; if the kernel was
+not built, or a score may reach 2**32, numpy does the same.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FREQUENCIES = (np.uint8, np.uint16, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class Postings:
-    """The term frequencies of n rows over V terms, by term.
+    """The term frequencies of n rows over V terms, grouped by term.
 
     ``starts`` is uint32 (V * B + 1,): the list of term j in block b is ``[starts[j * B + b],
-    starts[j * B + b + 1])``. ``rows`` is uint16 (P,), row - 65,536 b, ascending in a list.
-    ``frequencies`` is (P,) of the smallest of uint8, uint16 and int32 that holds the largest; (0,)
-    if all are 1. The arrays may be memory maps: ValueError if they are inconsistent, here or when a
-    damaged list is read.
+    starts[j * B + b + 1])``. ``rows`` is uint16 (P,), row - 65,536 b, ascending within a list.
+    ``frequencies`` is (P,), of the smallest type among uint8, uint16 and int32 that fits the
+    largest frequency; it is (0,) if all frequencies are 1. The arrays may be memory maps. Raises
+    ValueError if they are inconsistent, here or when a damaged list is read.
     """
 
     starts: NDArray[np.uint32]
@@ -69,7 +69,8 @@ class Postings:
 
     @classmethod
     def from_matrix(cls, terms: TermMatrix) -> Postings:
-        """Make postings of a term matrix (n, V); BackendError if it has 2**32 values."""
+        """Build the postings of a term matrix (n, V). Raises BackendError if it has 2**32
+        values."""
         n, n_terms = terms.shape
         if terms.nnz >= 1 << 32:
             raise BackendError(
@@ -100,12 +101,13 @@ class Postings:
 
     @cached_property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """The arrays that the kernel takes; the last are the largest frequencies of terms, 0 where
-        it has not computed them yet."""
+        """The arrays that the kernel takes; the last array has the largest frequency of each term,
+        or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
-        """Return scores (n,) of all rows for one query; integers, exact up to 2**53."""
+        """Return scores (n,) of all rows for one query, which are integers and exact up to
+        2**53."""
         if weights.min(initial=0) < 0:
             raise ValueError(f"the weights of a query must not be negative, got {weights.min()}")
         scores = np.zeros(self.n)
@@ -119,8 +121,8 @@ class Postings:
         first: int,
         last: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-        """Return the lists of terms ``first`` to ``last`` - 1: offsets, and concatenated rows and
-        frequencies."""
+        """Return the lists of terms ``first`` to ``last`` - 1: their offsets, and the concatenated
+        rows and frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
         blocks = np.arange(self.blocks, dtype=np.int32)
@@ -128,9 +130,9 @@ class Postings:
         return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span, len(rows))
 
     def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
-        """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in that order.
+        """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in the given order.
 
-        Reads the blocks that contain them.
+        Only the blocks that contain these rows are read.
         """
         distinct, order = np.unique(chosen, return_inverse=True)
         matrices = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
@@ -142,7 +144,8 @@ class Postings:
             rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
             listed = self._absolute(rows, ends - begins, np.array([b], np.int32))
             at = np.flatnonzero(np.isin(listed, wanted))
-            # Ends of the lists here; in the file, those of other blocks lie between them.
+            # These are ends of the lists in this array; in the file, lists of other blocks lie
+            # between them.
             lasts = np.cumsum(ends - begins)
             terms = np.searchsorted(lasts, at, side="right")
             frequencies = self._frequencies(at + (ends - lasts)[terms], len(at))
@@ -151,10 +154,10 @@ class Postings:
         return sparse.vstack(matrices, format="csr")[order]
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
-        """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in
-        that order.
+        """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the
+        given order.
 
-        Reads the lists of those terms only.
+        Only the lists of these terms are read.
         """
         indptr = [0]
         indices = [np.empty(0, np.int64)]
@@ -173,7 +176,7 @@ class Postings:
         return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """Return the number of rows with each term (V,)."""
+        """Return the number of rows that contain each term (V,)."""
         bounds = self.starts[:: self.blocks].astype(np.int64)
         return bounds[1:] - bounds[:-1]
 
@@ -188,7 +191,7 @@ class Postings:
         lengths: NDArray[np.int64],
         blocks: NDArray[np.int32],
     ) -> NDArray[np.int32]:
-        """Return rows of the segment for rows in ``blocks``: of lists whose blocks have
+        """Return rows of the segment for rows in ``blocks``, given as lists whose blocks have
         ``lengths``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""The best rows of queries over all parts of an index, as a plan (``boc/plan.py``) says.
+"""Rank the rows of all parts of an index for queries, as a plan (``boc/plan.py``) directs.
 
-The native call of ``kernel.py`` finds them where it applies. Everything else is done here step by
-step, with the same results: alignments, scores that count words, scores of 2**32 and more, and all
-queries where it was not built.
+The native call of ``kernel.py`` finds the best rows where it applies. Everything else is done here
+step by step, with the same results: alignments, scores that count words, scores of 2**32 and more,
+and all queries if the kernel was not built.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,8 @@ from .segment import Segment
 
 
 class RankedRows(NamedTuple):
-    """The best rows of one query, best first: numbers of parts, rows of these, and scores."""
+    """The best rows of one query, best first: numbers of parts, rows within these parts, and
+    scores."""
 
     parts: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -34,7 +35,7 @@ class RankedRows(NamedTuple):
 
 
 class Ranking:
-    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
+    """Rank the rows of ``parts`` that ``masks`` select; see ``live_segments.masks_of``."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Ranking:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """What a plan is made from."""
+        """The statistics from which a plan is made."""
         segments = [part.segment for part in self.parts]
         postings = sum(len(each.postings.rows) for each in segments)
         n_terms = max((each.postings.n_terms for each in segments), default=1)
@@ -61,7 +62,7 @@ class Ranking:
         return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
 
     def passing_rows(self) -> list[NDArray[np.int64]]:
-        """Return the rows of each part that the masks select, ascending."""
+        """Return the rows of each part that the masks select, in ascending order."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [rows_of(mask, len(part.segment)) for part, mask in pairs]
 
@@ -72,7 +73,7 @@ class Ranking:
         stages: Stages | None,
         near: TopRows | None = None,
     ) -> TopRows:
-        """Return the best rows of all queries, of an alignment among the rows ``near``."""
+        """Return the best rows of all queries; an alignment chooses among the rows ``near``."""
         rescore = request.rescore
         best = None
         if rescore is None or rescore.metric == "dot":
@@ -122,7 +123,8 @@ class Ranking:
         return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest, near: TopRows | None) -> Iterator[RankedRows]:
-        """Yield the rows ``near`` to each query, else the best ``request.k`` by posting lists."""
+        """Yield the rows ``near`` each query if given, else the best ``request.k`` rows by posting
+        lists."""
         if near is None:
             plan = Plan("terms", request.k, request.k)
             best = self._kernel.best(request.queries, request.k, plan)
@@ -135,7 +137,7 @@ class Ranking:
             yield RankedRows(*near.query(i))
 
     def _score_rows(self, request: SearchRequest, i: int) -> list[RowScores]:
-        """Return the rows of each part with a score above 0 for query i, and their scores."""
+        """Return the rows of each part that score above 0 for query i, and their scores."""
         queries = request.queries
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         scored = []
@@ -148,13 +150,13 @@ class Ranking:
         return scored
 
     def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:
-        """Return whether query i is compared with all rows that pass: as planned, or since too few
-        candidates share a term with it and others pass."""
+        """Return whether query i is compared with all rows that pass, either as planned, or because
+        too few candidates share a term with the query while other rows pass."""
         few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
         return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
-        """Return the rows of each part, ascending."""
+        """Return the rows of each part, in ascending order."""
         return [np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))]
 
     def _rescore(
@@ -194,9 +196,9 @@ def _arrays(segment: Segment, mask: NDArray[np.uint8] | None) -> Arrays:
 
 
 def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:
-    """Return the k best rows by (-score, id) of the ``matches`` in each part.
+    """Return the k best rows, in the order (-score, id), among the ``matches`` in each part.
 
-    Rows of a part are ordered by id; ids are read only to order rows of several parts.
+    The rows of a part are already ordered by id; ids are read only to order rows of several parts.
     """
     lengths = [len(rows) for rows, _ in matches]
     numbers = np.repeat(np.arange(len(matches), dtype=np.int32), lengths)

@@ -1,6 +1,6 @@
-"""Segments: some items of an index with everything stored for them, as immutable arrays.
+"""Store some items of an index, with all their data, as immutable arrays: a segment.
 
-The folder of a segment has, for n rows sorted by id, V terms and d components::
+The folder of a segment contains, for n rows sorted by id, V terms and d components::
 
     starts, rows, frequencies  the posting lists, see ``postings.py``
     vectors                    (n, d), for re-ranking; int8: uint8 (n, d + 4) with the scales
@@ -14,7 +14,7 @@ The folder of a segment has, for n rows sorted by id, V terms and d components::
     fields                     the same, if the manifest declares metadata: JSON of each item
     words.sqlite               the text and metadata index, see ``text_store.py``
 
-Arrays are ``.npy`` files. A segment has compact codes if the code of the index has a mean.
+Arrays are ``.npy`` files. A segment has compact codes if the code of the index stores a mean.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from .string_column import Strings
 from .text_store import TextStore
 
 _TermPostings: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
-"""The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and
-frequencies."""
+"""The postings of a range of terms: first term, end term, ascending keys ``term << TERM | row``,
+and frequencies."""
 
-BLOCK = 4096  # rows copied at a time
-POSTINGS = 1 << 22  # postings merged at a time
-TERM = 32  # low bits of a key, which hold the row
-MOST_POSTINGS = 1 << 32  # postings per segment, since offsets are uint32
+BLOCK = 4096  # number of rows copied at a time
+POSTINGS = 1 << 22  # number of postings merged at a time
+TERM = 32  # number of low bits of a key, which hold the row
+MOST_POSTINGS = 1 << 32  # largest number of postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
@@ -78,13 +78,13 @@ class Segment:
     words: TextStore | None = None
     compact: CompactRows | None = None
     held: Sequence[Item] | None = None
-    """The items of all rows, if the segment was just made from them."""
+    """The items of all rows, if the segment was just built from them."""
 
     def __len__(self) -> int:
         return len(self.modality)
 
     def counts(self, live: NDArray[np.uint8] | None = None) -> dict[str, int]:
-        """Return the number of rows, or ``live`` ones, of each modality."""
+        """Return the number of rows, or of ``live`` rows, per modality."""
         totals = np.bincount(self.modality, live, len(MODALITIES))
         return dict(zip(MODALITIES, totals.astype(int).tolist(), strict=True))
 
@@ -93,11 +93,11 @@ class Segment:
         return self.texts["ids"].find(key)
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the ids of ``rows``, in that order."""
+        """Return the ids of ``rows``, in the given order."""
         return self.texts["ids"].take(rows)
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
-        """Return the items of ``rows``, in that order."""
+        """Return the items of ``rows``, in the given order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         return list(
@@ -112,8 +112,8 @@ class Segment:
         )
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
-        """Return the items of all rows, or of the ``live`` ones, read block by block unless they
-        are in memory."""
+        """Return the items of all rows, or of the ``live`` rows. They are read block by block
+        unless they are in memory."""
         if self.held is not None and live is None:
             return iter(self.held)
         rows = rows_of(live, len(self))
@@ -121,7 +121,7 @@ class Segment:
         return (item for block in blocks for item in self.items(block))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-        """Return the number of live rows with each term (V,)."""
+        """Return the number of live rows that contain each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
         parts = [np.zeros(0, np.int64)]
@@ -133,7 +133,7 @@ class Segment:
 
 
 def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the metadata of some items. ValueError if they are not one JSON object per item."""
+    """Return the metadata of some items. Raises ValueError unless each text is one JSON object."""
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
         raise ValueError(
@@ -150,8 +150,8 @@ def gather_segment(
     types: Mapping[str, FieldType],
     rows: Iterable[int],
 ) -> Segment:
-    """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows,
-    which are freed."""
+    """Build a segment in memory from ``rows`` of the other arguments. ``vectors`` are blocks of
+    rows, which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
     order = np.array(ordered, np.int64)
     chosen = [items[row] for row in ordered]
@@ -177,7 +177,7 @@ def gather_segment(
 
 
 def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Return rows ``order`` of stacked blocks; each block is freed after it is copied."""
+    """Return the rows ``order`` of the stacked blocks; each block is freed once it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
     first = 0
@@ -190,7 +190,7 @@ def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
-    """Return the concept sets of all parts, part by part."""
+    """Concatenate the concept sets of all parts."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     scales = [part.scales for part in parts if part.scales is not None]
     values = np.concatenate([part.values for part in parts])
@@ -198,9 +198,10 @@ def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
 
 
 def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
-    """Memory-map the segment in ``folder``. ManifestError naming a damaged file.
+    """Memory-map the segment in ``folder``. Raises ManifestError, naming the file, for a damaged
+    file.
 
-    ``scattered`` advises the system that vectors and concepts are accessed randomly.
+    ``scattered`` advises the system that vectors and concepts will be accessed at random.
     """
 
     def map_array(name: str) -> NDArray[Any]:
@@ -260,8 +261,8 @@ def merge(
     types: Mapping[str, FieldType],
     code: CompactCode | None = None,
 ) -> Files:
-    """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if
-    ``code`` is given; return its files. Memory holds the ids, and blocks.
+    """Write the live rows of ``parts`` as one segment to the empty ``folder``, with compact codes
+    if ``code`` is given; return its files. Only the ids and single blocks are kept in memory.
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
@@ -285,7 +286,7 @@ def merge(
             code,
         ),
     ]
-    # Two at a time: most of their time is writing, hashing and sorting.
+    # Two files are written at a time, since most of the time goes to writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
@@ -294,11 +295,11 @@ def merge(
 
 
 _PartRows: TypeAlias = tuple[Segment, NDArray[np.int64]]
-"""A segment, and some of its rows."""
+"""A segment and some of its rows."""
 
 
 class _MergeOrder:
-    """The live rows of some segments, in the order of their ids."""
+    """Order the live rows of some segments by their ids."""
 
     def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         self._parts = parts
@@ -328,8 +329,8 @@ class _MergeOrder:
         return len(self._row)
 
     def blocks(self) -> Iterator[tuple[list[_PartRows], NDArray[np.intp]]]:
-        """Yield for each block of rows: the parts with their rows, and the order of the rows when
-        the parts stand one after another."""
+        """Yield, for each block of rows, the parts with their rows, and the order of the rows after
+        the parts are concatenated."""
         for start in range(0, len(self), BLOCK):
             part = self._part[start : start + BLOCK]
             row = self._row[start : start + BLOCK]
@@ -338,7 +339,7 @@ class _MergeOrder:
             yield [(each, rows) for each, rows in chosen if len(rows)], order
 
     def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Yield blocks of an array with one entry per row."""
+        """Yield blocks of an array that has one entry per row."""
         for block, order in self.blocks():
             values = np.concatenate([of(part)[_run(rows)] for part, rows in block])
             for part, _ in block:
@@ -360,7 +361,7 @@ class _MergeOrder:
             yield Strings.of(texts[place] for place in order)
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_TermPostings]:
-        """Yield all postings, many lists at a time: keys of terms and rows, and frequencies."""
+        """Yield all postings, many lists at a time, as keys of terms and rows, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []
             frequencies = []
@@ -378,7 +379,7 @@ class _MergeOrder:
 
 class _SegmentOutput(Output):
     def rows(self, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
-        """Write everything except postings and text index."""
+        """Write everything except the postings and the text index."""
         n = len(merged)
         if code is not None:
             self.compact(merged, code)
@@ -471,7 +472,8 @@ class _SegmentOutput(Output):
             (part.postings.frequencies for part in parts),
             key=lambda each: each.itemsize * bool(len(each)),
         )
-        dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
+        # An empty array means that all frequencies are 1.
+        dtype = widest.dtype if len(widest) else None
         total = int(counts.sum())
         blocks = max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
@@ -487,7 +489,8 @@ class _SegmentOutput(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                # The row within its block: the number of rows of a block is a power of two.
+                # The row within its block is found with a bit mask, since a block has a power of
+                # two rows.
                 rows.write((keys & (ROWS - 1)).astype(np.uint16).data)
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)
@@ -524,12 +527,14 @@ class _SegmentOutput(Output):
 
 
 def _concepts(part: Segment) -> StoredConcepts:
-    assert part.concepts is not None  # all segments of an index have concept sets, or none
+    # Either all segments of an index have concept sets, or no segment has any.
+    assert part.concepts is not None
     return part.concepts
 
 
 def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
-    """Ascending rows, as a slice if they are consecutive, which is copied many times faster."""
+    """Return ascending rows as a slice if they are consecutive, since a slice is copied many times
+    faster."""
     first = int(rows[0])
     last = int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows

@@ -1,4 +1,4 @@
-"""A column of n UTF-8 strings, concatenated in one array of bytes."""
+"""Store n UTF-8 strings as a column, concatenated in one array of bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 try:
     from . import _search
-except ImportError:  # installed without a C compiler
+except ImportError:  # the package was installed without a C compiler
     _search = None  # type: ignore[assignment]
 
 
 class Strings:
-    """String i is ``data[offsets[i]:offsets[i + 1]]``; sorted strings can also be found by value.
+    """A column of strings: string i is ``data[offsets[i]:offsets[i + 1]]``. Sorted strings can also
+    be looked up by value.
 
     ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
     """
@@ -23,7 +24,7 @@ class Strings:
     def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         self.data = data
         self.offsets = offsets
-        # Memory views, since slicing an array is ten times as slow.
+        # Memory views are used, since slicing an array is ten times as slow.
         self._bytes = data.data
         self._ends = offsets.data
 
@@ -40,7 +41,7 @@ class Strings:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the strings of ``rows``, in that order."""
+        """Return the strings of ``rows``, in the given order."""
         if _search is None:
             return [self[row] for row in rows.tolist()]
         return _search.strings(np.ascontiguousarray(rows, np.int64), self.data, self.offsets)

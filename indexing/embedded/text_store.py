@@ -1,7 +1,6 @@
-"""Text and metadata index of a segment: one SQLite file, written by ``text_store_writer`` and read
-here.
+"""Read the text and metadata index of a segment, one SQLite file written by ``text_store_writer``.
 
-Rows are the rows of the segment, from 0. The tables and their columns::
+Row numbers are the segment's rows, from 0. The tables and their columns are::
 
     words     word, documents, gaps, frequencies: the posting list of a word, with differences of
               rows, and the frequency in each row; no frequencies if all are 1
@@ -9,7 +8,7 @@ Rows are the rows of the segment, from 0. The tables and their columns::
     fields    field, name, rows: the rows of all values of a metadata field, ordered by value
     edges     field, value, stop: the end of the rows of a value; strings are UTF-8
 
-``user_version`` is 1. It is 0 in files of boc 0.3.0, whose words are not folded.
+``user_version`` is 1. It is 0 in files written by boc 0.3.0, whose words are not folded.
 
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
@@ -32,17 +31,18 @@ from .npy_files import DAMAGED
 
 Ints: TypeAlias = NDArray[np.int64]
 Occurrences: TypeAlias = tuple[Ints, NDArray[Any]]
-"""The rows with a word, ascending, and its frequency in each, unsigned integers."""
+"""The rows that contain a word, in ascending order, and the word's frequency in each row, as
+unsigned integers."""
 T = TypeVar("T")
 
 UNREAD = ("unable to open database file", "disk I/O error")
-"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a
+"""SQLite's messages for SQLITE_CANTOPEN and SQLITE_IOERR: the system refused to open or read a
 file."""
 
 
 class Lists(NamedTuple):
-    """Concatenated lists of some keys, words or values of a field, ascending: how many rows each
-    key has, these rows, and its frequency in each."""
+    """The concatenated lists of some keys (words or values of a field), in ascending order: the
+    number of rows of each key, these rows, and the key's frequency in each row."""
 
     keys: Sequence[Any]
     counts: Ints
@@ -51,8 +51,8 @@ class Lists(NamedTuple):
 
 
 def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
-    """Let a method raise ManifestError for what is of another type or size than was written: SQLite
-    checks neither."""
+    """Decorate a method to raise ManifestError for data of an unexpected type or size, which SQLite
+    does not check."""
 
     @wraps(read)
     def method(store: "TextStore", *arguments: Any) -> T:
@@ -65,9 +65,10 @@ def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
 
 
 class TextStore:
-    """The file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is open.
+    """Read the file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is
+    open.
 
-    ManifestError for a damaged file, here or when more of it is read.
+    Raises ManifestError for a damaged file, here or when more of the file is read.
     """
 
     @_telling_damage
@@ -95,8 +96,8 @@ class TextStore:
 
     @_telling_damage
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
-        """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but
-        text."""
+        """Return a mask (n,) of the rows for which ``boc.inputs.metadata.holds`` is true. The field
+        may have any type except text."""
         mask = np.zeros(self.n, np.bool_)
         for each in condition.alternatives:
             if each.field in self._fields and each.value == each.value:
@@ -115,7 +116,8 @@ class TextStore:
 
     @_telling_damage
     def occurrences(self, word: str) -> Occurrences:
-        """Return the rows with ``word``, a token from ``tokens``, and its frequency in each."""
+        """Return the rows that contain ``word``, a token from ``tokens``, and its frequency in each
+        row."""
         entries = self._read(
             "SELECT documents, gaps, frequencies FROM words WHERE word = ?",
             (word,),
@@ -130,7 +132,7 @@ class TextStore:
 
     @_telling_damage
     def vocabulary(self) -> dict[str, int]:
-        """Return the number of rows with each word."""
+        """Return the number of rows that contain each word."""
         entries = self._read("SELECT word, documents FROM words")
         return {str(word): int(n) for word, n in entries}
 
@@ -160,7 +162,7 @@ class TextStore:
 
     @_telling_damage
     def values(self, field: str) -> Lists:
-        """Return the lists of the values of a field."""
+        """Return the lists of a field's values."""
         if field not in self._fields:
             nothing = np.zeros(0, np.int64)
             return Lists([], nothing, nothing, nothing)
@@ -174,13 +176,13 @@ class TextStore:
         return Lists([value for value, _ in edges], counts, rows, np.ones_like(rows))
 
     def fields(self) -> list[str]:
-        """Return the fields, but for text, of which a row has a value."""
+        """Return the fields for which some row has a value, without text fields."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     @_telling_damage
     def rows(self, field: str) -> Ints:
-        """Return the rows with a value of one of the ``fields``; a row with several values is there
-        several times."""
+        """Return the rows that have a value of ``field``, one of the ``fields``; a row with several
+        values appears several times."""
         data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][
             0
         ]
@@ -189,13 +191,13 @@ class TextStore:
     @cached_property
     @_telling_damage
     def lengths(self) -> NDArray[Any]:
-        """Number of words of each row (n,), unsigned integers."""
+        """The number of words of each row (n,), as unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]
         return _unpack(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
-        """Start and end of the rows whose value fulfils the condition; for "!=", of those that do
-        not."""
+        """Return the start and end of the rows whose value satisfies the condition; for "!=", of
+        the rows whose value does not."""
         field, end = self._fields[condition.field]
         below = self._stop(field, "<", condition.value)
         last = condition.value if condition.last is None else condition.last
@@ -225,7 +227,7 @@ class TextStore:
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:
-        """Return the exception for an error of SQLite, which hides the error of the system."""
+        """Map a SQLite error to ManifestError; SQLite hides the system's error."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files "
@@ -239,7 +241,7 @@ class TextStore:
 
 
 def encode_value(value: Any) -> Any:
-    """Encode strings as bytes, in the order of their code points, including lone surrogates."""
+    """Encode strings as bytes, which sort by code point, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
@@ -248,7 +250,7 @@ def _smallest(largest: int) -> np.dtype[Any]:
 
 
 def pack(values: NDArray[Any], largest: int) -> bytes:
-    """Return the bytes of integers up to ``largest``, as narrow as it allows."""
+    """Return the bytes of integers up to ``largest``, in the narrowest type that fits it."""
     return values.astype(_smallest(largest)).tobytes()
 
 

@@ -1,8 +1,8 @@
-"""Writes the text and metadata index of a segment, by merging those of items in memory and of
+"""Write the text and metadata index of a segment by merging the indexes of items in memory and of
 other segments.
 
-The format is described in ``text_store``. Both give the same bytes, if equal values are written in
-the same way.
+The format is described in ``text_store``. Both sources give the same bytes if equal values are
+written in the same way.
 """
 
 import sqlite3
@@ -27,9 +27,9 @@ from .text_store import Ints, Lists, TextStore, encode_value, pack
 
 _ValueRows: TypeAlias = "defaultdict[Any, array[int]]"
 
-ITEMS = 1024  # items tokenized at a time
-OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
-ROW = 32  # low bits of a key, which hold a row; the high bits hold a word or value
+ITEMS = 1024  # number of items tokenized at a time
+OCCURRENCES = 1 << 20  # number of word occurrences sorted at a time
+ROW = 32  # number of low bits of a key, which hold a row; the high bits hold a word or value
 LOW = (1 << ROW) - 1
 
 _SETTINGS = (
@@ -48,9 +48,10 @@ _TABLES = (
 
 
 class ItemWords:
-    """The text and metadata index of some items in memory, with the interface of the one in a file.
+    """The text and metadata index of some items in memory, with the same interface as
+    ``TextStore``.
 
-    Full text is sentences and the fields of type text; ``types`` are the types of all fields. Each
+    Full text comprises sentences and text fields; ``types`` gives the types of all fields. Each
     item is read once.
     """
 
@@ -71,7 +72,7 @@ class ItemWords:
             for name, rows in fields.items():
                 for row, item in some:
                     for value in values_of(item.fields, name):
-                        if value == value:  # skips NaN, which equals nothing
+                        if value == value:  # This skips NaN, which equals nothing.
                             rows[encode_value(value)].append(row)
         self.lengths: Ints = np.array(lengths, np.int64)
         self._fields = fields
@@ -85,7 +86,7 @@ class ItemWords:
         )
 
     def vocabulary(self) -> dict[str, int]:
-        """Return the number of rows with each word."""
+        """Return the number of rows that contain each word."""
         counts = np.bincount(self._keys >> ROW, minlength=len(self._words))
         return dict(zip(self._words, counts.tolist(), strict=True))
 
@@ -103,7 +104,7 @@ class ItemWords:
         )
 
     def values(self, name: str) -> Lists:
-        """Return the lists of the values of a field that can be filtered by."""
+        """Return the lists of the values of a filterable field."""
         rows = self._fields[name]
         values = sorted(rows)
         joined = np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64)
@@ -118,12 +119,13 @@ def merge(
     n: int,
     types: Mapping[str, FieldType],
 ) -> bool:
-    """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is
-    nothing to write.
+    """Write the file of ``n`` rows by merging ``parts``; return False, and write no file, if the
+    parts have no words or values.
 
-    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is
-    a part without words or values. Same items, same bytes, not yet synced. BackendError if the file
-    cannot be written, or for an integer beyond 64 bits.
+    ``moved`` is, for each part, the new row of each of its rows, or -1 for rows left out. A part
+    without words or values is None. The same items always give the same bytes, which are not yet
+    synced. Raises BackendError if the file cannot be written, or for an integer of more than 64
+    bits.
     """
     sources = [
         (part, places) for part, places in zip(parts, moved, strict=True) if part is not None
@@ -188,8 +190,8 @@ def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
 
 
 def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
-    """Merge lists of several parts, each with the new rows of its rows; keys without rows are left
-    out."""
+    """Merge lists of several parts, each with the new rows of its rows; keys without rows are
+    dropped."""
     ordered = sorted(set(chain.from_iterable(lists.keys for lists, _ in parts)))
     rank = {key: i for i, key in enumerate(ordered)}
     keys = [np.zeros(0, np.int64)]
@@ -212,7 +214,7 @@ def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
 
 
 def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Yield the table rows of some words, each of which occurs."""
+    """Yield the table rows of some words, each of which occurs at least once."""
     starts = np.cumsum(lists.counts) - lists.counts
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
@@ -223,8 +225,8 @@ def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
 
 
 def _cut(values: Ints, starts: Ints) -> Iterator[bytes]:
-    """Yield each list of ``values``, which begin at ``starts``, as bytes as narrow as its largest
-    value allows."""
+    """Yield each list of ``values`` as bytes, in the narrowest type that fits its largest value;
+    ``starts`` are the list starts."""
     widths = 1 << np.searchsorted([1 << 8, 1 << 16], np.maximum.reduceat(values, starts), "right")
     data = {width: values.astype(f"<u{width}").tobytes() for width in (1, 2, 4)}
     ends = np.append(starts[1:], len(values))

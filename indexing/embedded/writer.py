@@ -1,5 +1,4 @@
-"""Writers of the embedded index: rows are buffered, flushed as segments, and published by a
-commit."""
+"""Write the embedded index: rows are buffered, flushed as segments, and published by a commit."""
 
 from __future__ import annotations
 
@@ -30,11 +29,12 @@ from .merge import Merger
 from .npy_files import Files
 from .segment import Segment, gather_segment, side_by_side
 
-WAITING = 48 << 20  # bytes of a full buffer; a flush takes twice that while the next buffer fills
+# Size of a full buffer in bytes; a flush takes twice as much memory while the next buffer fills.
+WAITING = 48 << 20
 
 
 class _Buffer:
-    """The buffer: rows in memory. If an id occurs again, its last row counts."""
+    """Buffer rows in memory. If an id occurs again, its last row counts."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -61,7 +61,7 @@ class _Buffer:
     def segment(self) -> Segment:
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
-        self._terms.clear()  # freed now, else everything would be in memory three times
+        self._terms.clear()  # freed now, or everything would be in memory three times
         self._concepts.clear()
         return gather_segment(
             self._items,
@@ -74,19 +74,19 @@ class _Buffer:
 
 
 class _Writing:
-    """Base of the writers: the lock, the buffer, the segments, and the final commit."""
+    """Base class of the writers, with the lock, the buffer, the segments, and the final commit."""
 
     _manifest: Manifest
     _arrays: Mapping[str, NDArray[Any]]
     _codec: tuple[str, Files] | None = None
-    """The folder of the learned arrays, and its files, once they are stored."""
+    """The folder of the learned arrays and its files, once they are stored."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._held = ExitStack()
 
     def _begin(self) -> None:
-        """Lock the folder, and open the segments to start from."""
+        """Lock the folder, and open the segments with which writing starts."""
         try:
             self._held.enter_context(sole_writer(self._home))
         except OSError as error:
@@ -111,8 +111,8 @@ class _Writing:
             held.pop_all()
 
     def _remove_if_empty(self) -> None:
-        """Remove the folder if nothing but the lock is in it: there was no index before, and there
-        is none now."""
+        """Remove the folder if it contains nothing but the lock, because no index existed before
+        and none was created."""
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
@@ -135,7 +135,7 @@ class _Writing:
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """Return the commit of the current segments; writes the files of their tombstones."""
+        """Return the commit of the current segments, after writing their tombstone files."""
         parts = self._merger.parts
         if self._codec is None:
             self._codec = commits.keep_codec(self._home, self._arrays)
@@ -163,19 +163,19 @@ class _Writing:
 
 
 class EmbeddedWriter(_Writing):
-    """Writes a new index from the added rows, which replaces an older one.
+    """Write a new index from the added rows, which replaces an older index.
 
-    Segments flushed before the process was killed are used by the next load of the same contents.
+    If the process is killed, the next load of the same contents reuses the flushed segments.
     """
 
     def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(home)
         self._manifest = manifest
         self._arrays = arrays
-        self._hashes = np.empty(0, np.int64)  # hashes of the ids in segments, sorted
+        self._hashes = np.empty(0, np.int64)  # sorted hashes of the ids in segments
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._left: Future[None] | None = None  # the flush in progress
-        self._goes_on = False  # whether it continues an earlier load
+        self._goes_on = False  # whether this load continues an earlier load
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -190,7 +190,7 @@ class EmbeddedWriter(_Writing):
             )
             if (
                 self._committed or not later
-            ):  # after a kill, or if the source is lost, the load continues later
+            ):  # the load continues later, after a kill or if the source is lost
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
 
@@ -268,7 +268,7 @@ class EmbeddedWriter(_Writing):
 
 
 class EmbeddedEditor(_Writing):
-    """Adds segments to an index, and marks rows of the others as deleted."""
+    """Add segments to an index, and mark rows of other segments as deleted."""
 
     def __enter__(self) -> EmbeddedEditor:
         self._begin()
@@ -294,7 +294,7 @@ class EmbeddedEditor(_Writing):
         self._finish(source)
 
     def compact(self) -> None:
-        """Merge everything into one segment without tombstones."""
+        """Merge all segments into one without tombstones."""
         self._merger.compact()
         self._finish(self._manifest.source)
 
@@ -334,5 +334,5 @@ def _sweep(home: Path) -> None:
         if (home / LOADING).is_file():
             kept.append(commits.read(home / LOADING))
     except ManifestError:
-        return  # unknown what a damaged index needs
+        return  # the files that a damaged index needs are unknown
     commits.sweep(home, kept, names)
