@@ -14,8 +14,8 @@ MANY = 30  # largest number of distinct values; a number with more is a measure 
 
 
 def facet_fields(snapshot: LibrarySnapshot) -> dict[str, list[str]]:
-    """Return the fields that have facets, and their usual values: the fields whose values divide
-    the first items of the index."""
+    """Return the fields that have facets, with their usual values. A field has a facet if its
+    values divide the first items of the index."""
     return {
         name: [str(value) for value, _ in counts.most_common(12)]
         for name, _, counts in count_values(snapshot, snapshot.begin)

@@ -12,7 +12,7 @@ of this size wait in a queue (``boc.web.http.limits``):
 | search, hybrid | 160 words, 2,000 hits fused | 100 |
 | facets | 1,000 characters, 16 filters | 10 |
 | library | 16 filters, 1,000 pictures | 110 |
-| words | 160 unknown words, 16 of them looked for | 50 |
+| words | 160 unknown words, 16 of them looked up | 50 |
 | explain | any item | 40 |
 """
 

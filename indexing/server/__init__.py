@@ -1,1 +1,1 @@
-"""The client of search servers, shared by Elasticsearch and OpenSearch."""
+"""Connect to search servers; Elasticsearch and OpenSearch share this client."""

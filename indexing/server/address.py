@@ -1,5 +1,5 @@
-"""The address of a cluster: hosts, how to connect to and trust them, and how indexes are made
-there."""
+"""Parse the address of a cluster: its hosts, how to connect to them and trust them, and how to
+create indexes there."""
 
 import os
 import re
@@ -18,15 +18,16 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
+    """A parsed address such as ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY, and
-    BOC_HEADERS, lines ``Name: value`` for gateways. The options of the connection have the names
-    that the clients of the servers use, except ``search_timeout``: how many seconds a search waits
-    for one of several hosts before it asks the next. The others apply to a new index: ``field`` is
-    how its codes are stored (None: the best that the server supports), ``vectors`` how its vectors
-    for re-ranking are stored (None: in the form that the server compares fastest), and ``patience``
-    how many seconds a load retries without progress.
+    Secrets come from the environment: BOC_PASSWORD if the address names a user, otherwise
+    BOC_API_KEY; BOC_HEADERS contains lines ``Name: value`` for gateways. Connection options have
+    the same names as in the servers' own clients, except ``search_timeout``, the number of seconds
+    that a search waits for one of several hosts before it tries the next. The other options apply
+    to a new index: ``field`` sets how codes are stored (None chooses the best way that the server
+    supports), ``vectors`` sets how vectors for re-ranking are stored (None chooses the form that
+    the server compares fastest), and ``patience`` is the number of seconds for which a load retries
+    without progress.
     """
 
     hosts: tuple[str, ...]
@@ -49,13 +50,13 @@ class Address:
 
     @property
     def label(self) -> str:
-        """The hosts without secrets, for messages."""
+        """The hosts, without secrets, for messages."""
         return ",".join(self.hosts)
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """The seconds that a search waits for each host, the first time it asks them, the second,
-        and the last."""
+        """The seconds that a search waits for each host in the first round, in the second, and in
+        the last."""
         whole = self.request_timeout
         if len(self.hosts) == 1:
             return (whole,)
@@ -64,12 +65,12 @@ class Address:
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:
-        """The options that cannot change once an index is made."""
+        """The options that cannot change once an index exists."""
         return self.field, self.vectors, self.shards
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
-    """Parse an address. BackendError names the part that is wrong, never a secret."""
+    """Parse an address. Raises BackendError, which names the wrong part but never a secret."""
     scheme = url.partition(":")[0].partition("+")[0]
     example = f"{scheme}+https://USER@HOST:9200?ca_certs=FILE"
     protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
@@ -80,7 +81,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         )
     netloc = re.split("[/?#]", authority, maxsplit=1)[0]
     behind = authority[len(netloc) :]
-    # A password may contain these characters, so nothing of it is shown.
+    # A password may contain these characters, so the message shows no part of it.
     if re.search("@|#|//", behind):
         raise BackendError(
             "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a "
@@ -131,7 +132,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
 
 
 def _headers(lines: str) -> tuple[tuple[str, str], ...]:
-    """Return names, in small letters, and values of headers, one a line."""
+    """Return the lower-case names and the values of headers, given one per line."""
     headers = []
     for line in filter(str.strip, lines.splitlines()):
         name, _, value = map(str.strip, line.partition(":"))

@@ -1,11 +1,11 @@
-"""The indexes of a cluster behind their names.
+"""Manage the indexes of a cluster behind their names.
 
 The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``:
-DIGEST is computed from what is loaded and how, N counts up. A generation that is being loaded has
-no alias NAME, so no search sees it. It is written through another alias, never by its own name: a
-server creates a missing index again, with guessed fields, but refuses a missing alias. Publishing
-swaps the alias in one request. The previous generation stays until the next load begins, so that
-readers that have it open can continue.
+DIGEST is computed from the contents and the way they are stored, and N counts up. A generation that
+is being loaded does not have the alias NAME, so no search sees it. It is written through another
+alias, never by its own name: a server would recreate a missing index with guessed fields, but it
+refuses a missing alias. Publishing swaps the alias in one request. The previous generation stays
+until the next load begins, so that readers that have it open can continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
 ATTACHED_NAME = "boc-on-"
-"""What the name of an index of an attachment begins with, which no pattern of its owner matches."""
+"""The prefix of the index of an attachment, chosen so that no pattern of the other program matches
+it."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
 
@@ -40,16 +41,16 @@ WITH_CODE = [{"exists": {"field": field}} for field in ("vector", "item")]
 
 @dataclass(frozen=True)
 class AliasState:
-    """The state of an index on a server, stored beside its manifest.
+    """The state of an index on a server, stored next to its manifest.
 
-    ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names
+    ``state`` is loading, complete, or editing (an edit was begun but not finished). ``field`` names
     the strategy, ``digits`` is the largest number of digits of its frequencies, ``vectors`` the
-    layout of the vectors, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
-    documents that hold the arrays of the codec.
-    ``attached``: the items are documents of another index, ``name``, and of those ``targets`` that
-    an alias of this name stood for; so many documents had no code, ``uncoded``, when it was
-    published. While it is loaded, ``by`` is the key of the claim of the process that made it, in
-    ``parts``.
+    layout of the vectors, ``concept_dim`` the dimension of concept sets, and ``blocks`` the number
+    of documents that hold the codec's arrays. If ``attached`` is true, the items are documents of
+    another index, called ``name``, and of its ``targets``, the indexes to which an alias of this
+    name has pointed; ``uncoded`` is the number of documents that had no code when it was published.
+    During a load in ``parts`` parts, ``by`` is the claim key of the process that created the
+    generation.
     """
 
     state: str
@@ -66,22 +67,22 @@ class AliasState:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all of it was loaded once."""
+        """Return whether the index was completely loaded at least once."""
         return self.state in ("complete", "editing")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its
-    alias.
+    """One version of an index: ``physical`` is the index name on the server, ``name`` its alias.
 
-    ``live``: all of it was loaded, and it has the alias. ``narrowed``: it is read through the
-    alias, which shows a part of it, or is all that this user may read. ``shadowed``: runtime fields
-    that are computed in place of fields of boc; ``pipelines`` change what is written, ``blocks``
-    forbid it. ``created``: the time of the cluster, and what decides between equal ones.
-    ``coded``: of the indexes behind the name of another program, those that have the code, if there
-    are others; ``is_part``: an alias shows a part of them. ``lost``: so many items have no code any
-    more.
+    ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
+    that it is read through the alias, because the alias shows only a part of it or because this
+    user may read nothing else. ``shadowed`` lists runtime fields that replace fields of boc;
+    ``pipelines`` lists the pipelines that change written documents, and ``blocks`` the blocks that
+    forbid writing. ``created`` is the cluster's time of creation, and a tie-breaker for equal
+    times. ``coded`` names the indexes that have the code, if the name of another program also
+    covers other indexes; ``is_part`` means that an alias shows only a part of them. ``lost`` is the
+    number of items that no longer have a code.
     """
 
     physical: str
@@ -117,7 +118,7 @@ class Generation:
 
     @property
     def alias(self) -> str:
-        """The alias of a generation that is published: its name, unless that is an index of another
+        """The alias of a published generation: its name, unless that name is an index of another
         program."""
         if self.state.attached:
             return attached_alias(self.physical.rpartition("-boc-")[0].removeprefix(ATTACHED_NAME))
@@ -125,8 +126,8 @@ class Generation:
 
     @property
     def target(self) -> str:
-        """The name by which items are read: one index whatever the alias is moved to, unless the
-        alias narrows it."""
+        """The name through which items are read. It refers to the same index wherever the alias is
+        moved, unless the alias narrows it."""
         if self.state.attached or self.narrowed:
             return self.coded or self.name
         return self.physical
@@ -137,13 +138,13 @@ class Generation:
 
 
 def attached_alias(name: str) -> str:
-    """Return the alias of what is attached to the index ``name``."""
+    """Return the alias of an attachment to the index ``name``."""
     return f"{name}-boc"
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """12 hex digits that differ for other contents, or for the same contents stored in another
-    way."""
+    """Return 12 hex digits that differ for different contents, and for the same contents stored in
+    another way."""
     contents = {**manifest.entries(), "how": list(how)}
     for part in ("items", "postings", "created", "maker", *OPTIONAL):
         contents.pop(part, None)
@@ -151,17 +152,17 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 
 def meta(manifest: Manifest, state: AliasState) -> Json:
-    """Return the ``_meta`` of the mapping of a generation."""
+    """Return the ``_meta`` of a generation's mapping."""
     return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
-    """Return all generations of ``name``, oldest first, those attached to it among them."""
+    """Return all generations of ``name``, including its attachments, oldest first."""
     patterns = [f"{name}-boc-*", f"{ATTACHED_NAME}{name}-boc-*"]
     try:
         indices = indices_of(transport, ",".join(patterns))
     except RefusedError as error:
-        # The second pattern is a right that only an attachment needs.
+        # Only an attachment needs the right to the second pattern.
         if error.status != 403:
             raise
         indices = indices_of(transport, patterns[0])
@@ -169,8 +170,8 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """Return the generation that ``name`` points to. BackendError if there is none, or for an index
-    of others."""
+    """Return the generation that ``name`` points to. Raises BackendError if it does not exist, or
+    if another program made the index."""
     generation = generation_behind(transport, name)
     if generation is None:
         existing = names(transport)
@@ -188,7 +189,7 @@ def check_own(generation: Generation | None) -> None:
     if generation is None:
         return
     name = generation.name
-    # An alias, a clone, or an index that was restored or shrunk.
+    # The index is an alias, a clone, or was restored or shrunk.
     if not generation.digest:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, "
@@ -203,8 +204,8 @@ def check_own(generation: Generation | None) -> None:
 
 
 def generation_behind(transport: Transport, name: str) -> Generation | None:
-    """Return the generation that ``name`` stands for. BackendError for an index that boc cannot
-    read."""
+    """Return the generation that ``name`` stands for. Raises BackendError for an index that boc
+    cannot read."""
     indices = indices_of(transport, name)
     if not indices:
         return None
@@ -231,8 +232,8 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
 
 
 def _attachment(transport: Transport, indices: Json, name: str) -> Generation | None:
-    """Return what is attached to documents behind ``name``, under this name or another one of their
-    index. BackendError if an index was made again, and its fields of boc are others."""
+    """Return the attachment to documents behind ``name``, under this name or under another name of
+    their index. Raises BackendError if an index was recreated and its boc fields are different."""
     others = [name]
     for physical, entry in indices.items():
         if OBJECT in entry["mappings"].get("properties", {}):
@@ -240,7 +241,7 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
     for each in dict.fromkeys(others):
         there = generations(transport, each)
         if not there:
-            # With rights on two aliases alone, a pattern does not find the second one.
+            # With rights on two aliases only, a pattern does not match the second alias.
             with suppress(RefusedError):
                 there = _parse_generations(indices_of(transport, attached_alias(each)), each)
         live = [g for g in there if g.live and g.state.attached]
@@ -288,8 +289,8 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
 
 
 def theirs_of(indices: Json) -> Json:
-    """Return the indexes of ``indices`` that other programs made: a template or an administrator
-    may have given the small index of an attachment their alias."""
+    """Return the entries of ``indices`` that other programs made: a template or an administrator
+    may have given their alias to the small index of an attachment."""
     return {
         physical: entry
         for physical, entry in indices.items()
@@ -298,13 +299,13 @@ def theirs_of(indices: Json) -> Json:
 
 
 def is_narrowed(entry: Json, name: str) -> bool:
-    """Return whether the alias ``name`` of an index shows a part of it."""
+    """Return whether the alias ``name`` shows only a part of an index."""
     return not {"filter", "search_routing"}.isdisjoint(entry.get("aliases", {}).get(name, ()))
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation | None:
-    """Return the generation behind a name that it was not made as. BackendError if there are
-    several."""
+    """Return the generation behind a name other than its original name. Raises BackendError if
+    there are several."""
     entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
     if not entries:
         return None
@@ -324,9 +325,9 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
-    """Return the generation as this user may read it: through the alias, if under no other name.
-    BackendError if no item has its code: a server's own copying of documents loses them. Items that
-    lost theirs are counted, and cost themselves."""
+    """Return the generation as this user may read it: through the alias, if no other name is
+    allowed. Items that lost their code are counted, and left out of searches. Raises BackendError
+    if no item has a code, since a server's own copying of documents loses codes."""
     if generation.state.attached:
         return generation
     item = {"exists": {"field": "modality"}}
@@ -359,8 +360,8 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 
 
 def names(transport: Transport) -> list[str]:
-    """Return the names of all published indexes, sorted; closed and blocked ones refuse most
-    requests, but not this."""
+    """Return the sorted names of all published indexes. Closed and blocked indexes refuse most
+    requests, but not this request."""
     result = set()
     answer = transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")
     for entry in answer.get("indices", ()):
@@ -377,8 +378,9 @@ def names(transport: Transport) -> list[str]:
 
 
 def newest_whole(present: Sequence[Generation]) -> int:
-    """Return the number of the generation that a load keeps: the one that the name points to, or,
-    without any, the newest that was loaded in whole; 0 if there is none."""
+    """Return the number of the generation that a load keeps: the generation that the name points
+    to, or otherwise the newest generation that was completely loaded, or 0 if there is no such
+    generation."""
     live = [g.number for g in present if g.live]
     return max(live or [g.number for g in present if g.state.is_whole], default=0)
 
@@ -390,7 +392,8 @@ def remember(transport: Transport, generation: Generation) -> None:
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> None:
-    """Point the name to ``generation`` only, in one request; ``before`` may have it."""
+    """Point the name to ``generation`` only, in one request; the generations ``before`` may have
+    had it."""
     own = {"index": generation.physical}
     gone = [
         {"index": old.physical, "alias": old.name}
@@ -400,7 +403,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
     gone.append({**own, "alias": generation.loading_alias})
     actions: list[Json] = [{"remove": {**each, "must_exist": False}} for each in gone]
     alias = {**own, "alias": generation.alias, "is_write_index": True}
-    # A pattern of the owner finds no hidden alias.
+    # A hidden alias matches no pattern of the other program.
     if generation.state.attached:
         alias["is_hidden"] = True
     actions.append({"add": alias})
@@ -408,13 +411,13 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
 
 
 def drop(transport: Transport, unwanted: list[Generation]) -> None:
-    """Delete generations from the server; missing ones are no error."""
+    """Delete generations from the server; a missing generation is not an error."""
     for generation in unwanted:
         drop_index(transport, generation.physical)
 
 
 def drop_index(transport: Transport, physical: str) -> None:
-    """Delete an index from the server; a missing one is no error."""
+    """Delete an index from the server; a missing index is not an error."""
     try:
         transport.request("DELETE", f"/{physical}")
     except RefusedError as error:
@@ -457,11 +460,11 @@ def _generation(
     digest: str = "",
     number: int = 0,
 ) -> Generation:
-    """Return the generation that the ``_meta`` of an index tells of. ManifestError if it is of
-    another version."""
+    """Return the generation that the ``_meta`` of an index describes. Raises ManifestError for a
+    generation of another version."""
     own = _meta_of(entry)
     try:
-        # Entries of other versions are left out.
+        # Entries written by other versions are left out.
         state = convert(own["server"], AliasState)
     except (KeyError, ValidationError):
         raise ManifestError(
@@ -514,11 +517,12 @@ THEIRS: dict[str, FieldType] = {
     "date": "date",
     "text": "text",
 }
-"""The types of other programs' fields that filters know, and what they are as metadata."""
+"""The types of other programs' fields that filters support, with the matching metadata types."""
 
 
 def _fields(properties: Json, path: str = "") -> Iterator[tuple[str, FieldType]]:
-    """Return the fields of a mapping that filters know, with their types; boc's own apart."""
+    """Yield the fields of a mapping that filters support, with their types; boc's own fields are
+    left out."""
     for name, entry in properties.items():
         if entry.get("type") == "nested" or f"{path}{name}" == OBJECT:
             continue

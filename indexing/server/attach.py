@@ -1,13 +1,13 @@
-"""Codes added to the documents of an index that another program made, and taken away again.
+"""Add codes to the documents of an index that another program made, and remove them again.
 
-All of ours is one object of a document, ``boc``, laid out as in boc's own documents, with one field
-more: ``boc.row``, a digest of the code and of what the item was made of. A document that has it
-needs no update, which is how an attachment continues after a kill, and how it follows a newer
-feature file. Updates are scripts that set or remove this object alone; the server runs one again if
-another program wrote the document meanwhile.
+Everything that boc adds is one object of a document, ``boc``, laid out as in boc's own documents,
+with one additional field: ``boc.row``, a digest of the code and of the data from which the item was
+made. A document with the right digest needs no update, so an attachment can continue after a kill,
+and follow a newer feature file. Updates are scripts that set or remove only this object; the server
+reruns a script if another program wrote the document meanwhile.
 
-The manifest and the arrays of the code are in a small index beside theirs, ``NAME-boc-DIGEST-N``,
-with the alias ``NAME-boc`` once the attachment is complete.
+The manifest and the arrays of the code are in a small index next to the other program's index,
+``NAME-boc-DIGEST-N``, with the alias ``NAME-boc`` once the attachment is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .transport import Json, RefusedError, Transport
 from .writer import counts, put_arrays
 
 KEYS = 500
-"""Keys of documents looked up at a time."""
+"""Number of document keys looked up at a time."""
 ROW = ATTACHED.own("row")
 # An alias may move to another index, whose mapping lacks the field.
 ORDER = {ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"}}
@@ -64,23 +64,23 @@ KEEP_THEIRS = (
     f"def b = ctx._source.{OBJECT}; if (b != null && !(b instanceof Map && b.row instanceof String "
     "&& b.row.length() == 24 && b.containsKey('modality'))) {ctx.op = 'none'; return}"
 )
-"""What a script begins with, so that it leaves an object of another program alone."""
+"""The beginning of each script, which leaves an object of another program alone."""
 
 
 def is_ours(there: Any) -> bool:
-    """Return whether the object of a document is what an attachment wrote."""
+    """Return whether an attachment wrote the object of a document."""
     return isinstance(there, dict) and "modality" in there and len(str(there.get("row"))) == 24
 
 
 def uncoded(transport: Transport, index: str) -> int:
-    """Return how many documents have no code."""
+    """Return the number of documents without a code."""
     query = {"bool": {"must_not": {"exists": {"field": ROW}}}}
     return int(transport.search(f"/{index}/_count", {"query": query})["count"])
 
 
 def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
-    """Return how many documents lost their code since it was attached, now that ``items`` have one;
-    those that were removed are none of them."""
+    """Return how many documents have lost their code since it was attached, when ``items``
+    documents have a code now; removed documents are not counted."""
     missing = sum(generation.manifest.items.values()) - items
     if not generation.state.attached or generation.is_part or missing <= 0:
         return 0
@@ -89,12 +89,12 @@ def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
 
 
 class ServerAttachment:
-    """A code that is, or will be, in the documents of the index ``name``. BackendError if it is no
-    such index.
+    """A code that is, or will be, in the documents of the index ``name``. Raises BackendError if
+    this is not such an index.
 
-    ``index`` is the attachment that is there already, perhaps unfinished, whose code continues.
-    Else ``begin`` starts one. Then ``put`` adds items to documents, ``finish`` publishes, and
-    ``detach`` takes all away.
+    ``index`` is the existing attachment, perhaps unfinished, whose code continues. Without an
+    attachment, ``begin`` starts one. Then ``put`` adds items to documents, ``finish`` publishes,
+    and ``detach`` removes everything.
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
@@ -139,7 +139,7 @@ class ServerAttachment:
             )
 
     def _settings(self, name: str, default: int) -> int:
-        """Return a limit of the index, which is that of the server unless it was set."""
+        """Return a limit of the index, which has the server's default unless it was set."""
         settings = self._indices[self._physical].get("settings", {}).get("index", {})
         return int(settings.get(name, default))
 
@@ -148,8 +148,9 @@ class ServerAttachment:
         return None if self._generation is None else ServerEngine(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError
-        if the server can add no codes, or a field is in the way."""
+        """Return the mapping change that ``begin`` will make, which is empty if the mapping is
+        already right. Raises BackendError if the server cannot add codes to the index, or if a
+        field is in the way."""
         self._check_single()
         for limit in ("max_result_window", "max_rescore_window"):
             if self._settings(limit, WINDOW) < WINDOW:
@@ -158,11 +159,11 @@ class ServerAttachment:
                     f"searches rank up to {WINDOW} documents",
                     f"raise it (PUT /{self._physical}/_settings), then repeat the command",
                 )
-        # What forbids searches is told before anything is changed.
+        # A search fails here, before anything is changed, if searches are forbidden.
         self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
-        # The documents of a moment ago are found, too.
+        # After a refresh, documents written a moment ago are found, too.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
         mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)
@@ -178,8 +179,8 @@ class ServerAttachment:
         return {}
 
     def _choose_field(self) -> str:
-        """Return the best field type that holds codes without settings of the index, once scripts
-        of updates are known to run."""
+        """Return the best field type that stores codes without index settings, after checking that
+        update scripts run."""
         source = self._mapping.get("_source", {})
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
@@ -187,7 +188,7 @@ class ServerAttachment:
                 "would lose the rest; "
                 "make it again with a whole _source",
             )
-        # This script writes nothing.
+        # This test script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}
         test = {"script": script, "scripted_upsert": True, "upsert": {}}
         path = f"/{self._physical}/_update/boc:test"
@@ -203,7 +204,7 @@ class ServerAttachment:
         )
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
-        """Store the code, and change the mapping, unless this is done."""
+        """Store the code and change the mapping, unless this is already done."""
         check_unclaimed(self._transport, self._attachments())
         is_new = self._generation is None
         if self._generation is None:
@@ -222,14 +223,14 @@ class ServerAttachment:
         refresh(self._transport, self._physical)
         assert self._generation is not None
         state = self._generation.state
-        # The target is stored before the rows that ``detach`` removes from it.
+        # The target is stored before its rows, so that ``detach`` can remove them.
         if self._physical not in state.targets:
             state = replace(state, targets=(*state.targets, self._physical))
             self._remember(replace(self._generation, state=state))
 
     def _store(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Make the index of the code."""
-        # What a kill left has no code yet.
+        """Create the index of the code."""
+        # Indexes left by a killed attachment have no code yet.
         drop(self._transport, self._attachments())
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
@@ -265,8 +266,8 @@ class ServerAttachment:
         items: Sequence[Item],
         key: str | None,
     ) -> dict[str, list[tuple[str, str | None, str]]]:
-        """Return the documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key``
-        names the field with the id of an item; None: it is the _id."""
+        """Return the documents of items by item id: (_id, routing, ``boc.row`` or ""). ``key``
+        names the field that contains an item's id; None means that the id is the _id."""
         places: dict[str, list[tuple[str, str | None, str]]] = {
             item.id: [] for item in items if item.id
         }
@@ -303,7 +304,7 @@ class ServerAttachment:
         return places
 
     def _check_key(self, key: str) -> None:
-        """Raise BackendError unless ``key`` is a field whose values documents are found by."""
+        """Raise BackendError unless ``key`` is a field by whose values documents can be found."""
         entry: Json = {}
         properties = self._mapping.get("properties", {})
         for part in key.split("."):
@@ -323,7 +324,7 @@ class ServerAttachment:
             )
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """Read ``boc.row`` of an item."""
+        """Compute the ``boc.row`` of an item."""
         assert self._generation is not None
         parts = (self._generation.digest, item.modality, item.content, item.group)
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=12)
@@ -331,7 +332,7 @@ class ServerAttachment:
         return digest.hexdigest()
 
     def has(self, ids: Sequence[str]) -> None:
-        """Record documents that have their row already, so that ``finish`` counts them too."""
+        """Record documents that already have their row, so that ``finish`` counts them too."""
         self._ledger.add(ids)
 
     def put(
@@ -348,7 +349,7 @@ class ServerAttachment:
         strategy = STRATEGIES[state.field]
         digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
         state = replace(state, digits=digits)
-        # The state is stored before the rows that change it.
+        # The state is stored before the rows that depend on it.
         if state != self._generation.state:
             self._remember(replace(self._generation, state=state))
         self._ledger.add([id for id, _ in places])
@@ -362,8 +363,9 @@ class ServerAttachment:
             self._bulk.update(id, orjson.dumps({"script": script}), routing)
 
     def finish(self, source: str) -> tuple[int, list[str]]:
-        """Publish. The number of documents with a code, of this attachment and earlier ones, and
-        the first ten ids of those that another program removed or replaced meanwhile."""
+        """Publish the attachment. Return the number of documents with a code, including earlier
+        attachments, and the first ten ids of documents that another program removed or replaced
+        meanwhile."""
         assert self._generation is not None
         self._bulk.flush()
         refresh(self._transport, self.name)
@@ -385,10 +387,12 @@ class ServerAttachment:
         return sum(items.values()), lost
 
     def detach(self) -> Iterator[int]:
-        """Remove all but the fields of the mapping, which a server cannot remove, from this index
-        and from those that an alias of this name stood for earlier. Yields numbers of documents.
+        """Remove everything except the mapping's fields, which a server cannot remove, from this
+        index and from earlier targets of an alias of this name. Yields the running number of
+        documents.
 
-        BackendError if other programs write documents with a code faster than it is removed.
+        Raises BackendError if other programs write documents with a code faster than the codes are
+        removed.
         """
         nothing = BackendError(
             f"nothing is attached to {self.name} at {self._transport.label}",

@@ -1,4 +1,5 @@
-"""The back end of Elasticsearch and OpenSearch: the indexes of a cluster, over a ``Transport``."""
+"""List, create, edit and remove the indexes of an Elasticsearch or OpenSearch cluster, over a
+``Transport``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,8 +24,8 @@ from .writer import ServerEditor, ServerWriter, counts
 
 @dataclass
 class ServerBackend:
-    """The indexes of one cluster. ``order`` lists the names of its field types for codes, best
-    first."""
+    """Manage the indexes of one cluster. ``order`` lists the names of the cluster's field types for
+    codes, best first."""
 
     transport: Transport
     address: Address
@@ -69,8 +70,8 @@ class ServerBackend:
         return ServerEngine(self.transport, generation)
 
     def attach(self, name: str) -> ServerAttachment:
-        """Return what is attached, or will be, to the documents of the index ``name`` of another
-        program."""
+        """Return the attachment, existing or new, to the documents of another program's index
+        ``name``."""
         return ServerAttachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
@@ -86,14 +87,14 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         present = generations(self.transport, name)
-        # The error about a missing index lists the indexes.
+        # The error about a missing index lists the existing indexes.
         check_own(present[-1] if present else live_generation(self.transport, name))
         drop(self.transport, present)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Return engine, version, and why indexes cannot be read that are closed, blocked, lack a
-        shard, or are of another version."""
+        """Return the engine, its version, and the reasons why some indexes cannot be read: they are
+        closed, blocked, lack a shard, or have another version."""
         version = "not told"
         with suppress(RefusedError):
             version = str(self.transport.request("GET", "/")["version"]["number"])

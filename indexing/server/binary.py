@@ -1,4 +1,4 @@
-"""Bytes as the binary fields of documents hold them."""
+"""Convert bytes to and from the binary fields of documents."""
 
 import binascii
 
@@ -9,6 +9,6 @@ def to_base64(data: bytes) -> str:
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of a binary field. OpenSearch answers in the URL alphabet without
+    """Return the bytes of a binary field. OpenSearch responds in the URL alphabet without
     padding."""
     return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

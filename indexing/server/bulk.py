@@ -1,6 +1,6 @@
-"""Bulk loading with acknowledgement: a row is sent again until the server acknowledges it.
+"""Load rows in bulk with acknowledgement: a row is sent again until the server acknowledges it.
 
-Every row has an id, so sending it twice changes nothing. That is why a request whose answer was
+Every row has an id, so sending it twice changes nothing. Therefore a request whose response was
 lost can be repeated.
 """
 
@@ -32,16 +32,16 @@ from .transport import (
 )
 
 LATER = {408, 429, 502, 503, 504}
-"""HTTP statuses after which a request may succeed later."""
+"""HTTP statuses after which a later request may succeed."""
 NOTICE = 10.0
-"""Seconds without an answer, or a shard, after which a note says what the load waits for."""
+"""Seconds without a response, or without a shard, after which a note says why the load waits."""
 PAUSE = 1.0
-"""Seconds between two looks for a lost shard."""
+"""Seconds between two checks for a lost shard."""
 
 
 def await_shards(transport: Transport, index: str, patience: float) -> None:
-    """Wait until every shard of ``index`` answers. UnfinishedError, which names the shards that do
-    not, after ``patience`` seconds."""
+    """Wait until every shard of ``index`` responds. Raises UnfinishedError, which names the missing
+    shards, after ``patience`` seconds."""
     begun = noted = time.monotonic()
     params = {"allow_partial_search_results": "false"}
     while True:
@@ -65,19 +65,20 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
 
 @dataclass
 class Bulk:
-    """Sends rows to one index: at most ``in_flight`` requests are open while the next is being
+    """Send rows to one index: at most ``in_flight`` requests are open while the next request is
     filled.
 
-    A request holds at most ``max_bytes`` and ``max_rows``, but at least one row; 413 halves
-    ``max_bytes``. Rows that the server rejects temporarily (429, 502, 503, 504, for a request or
-    for one row in it) and rows without an answer are sent again after ``pauses``, each twice as
-    long as the one before, until ``patience`` seconds pass without an acknowledged row. Two
-    operations on one id keep their order: the second waits until all before it are acknowledged.
-    After ``notice`` seconds without an answer a BocWarning says why; ``clock`` tells seconds.
+    A request contains at most ``max_bytes`` and ``max_rows``, but at least one row; status 413
+    halves ``max_bytes``. Rows that the server rejects temporarily (429, 502, 503, 504, for a
+    request or for one row in it) and rows without a response are sent again after ``pauses``, each
+    twice as long as the one before, until ``patience`` seconds pass without an acknowledged row.
+    Two operations on one id keep their order, since the second waits until all earlier operations
+    are acknowledged. After ``notice`` seconds without a response a BocWarning says why; ``clock``
+    returns the time in seconds.
 
-    RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience``
-    has passed. All methods raise the same error from then on. Leaving the context flushes; leaving
-    it by an error drops rows that are not acknowledged. Not thread-safe.
+    Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
+    ``patience`` has passed. All methods raise the same error from then on. Leaving the context
+    flushes; leaving it by an error drops unacknowledged rows. Not thread-safe.
     """
 
     transport: Transport
@@ -93,8 +94,8 @@ class Bulk:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # A row whose shard is away is answered after five seconds, so that the others are
-        # acknowledged, and a note can name the shard.
+        # The server responds after five seconds about a row whose shard is away, so that the other
+        # rows are acknowledged and a note can name the shard.
         self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
         if self.require_alias:
             self._params["require_alias"] = "true"
@@ -119,34 +120,35 @@ class Bulk:
             self.stop(raised[1])
 
     def stop(self, error: object) -> None:
-        """Drop rows that are not acknowledged. No request may continue in the background after an
-        error; an interrupt does not wait for them."""
+        """Drop unacknowledged rows. After an error, no request may continue in the background; an
+        interrupt does not wait for open requests."""
         self._stop.set()
         if isinstance(error, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:
-        """Store a document (JSON in UTF-8 without a line break), replacing an older one with this
-        id."""
+        """Store a document (JSON in UTF-8 without a line break), replacing an older document with
+        this id."""
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
-        """Delete a document; a missing one is no error."""
+        """Delete a document; a missing document is not an error."""
         self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
-        """Change a document by ``{"script": ...}``; a missing one is no error. If another program
-        writes it at the same time, the script is run again on what that wrote."""
+        """Change a document by ``{"script": ...}``; a missing document is not an error. If another
+        program writes the document at the same time, the script runs again on the new version."""
         head: Json = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
-        """Wait until all rows are acknowledged; return how many deletes removed a document since
-        the last flush.
+        """Wait until all rows are acknowledged. Return the number of deletes that removed a
+        document since the last flush.
 
-        A delete whose first answer was lost removes nothing when repeated, and is not counted.
+        A delete whose first response was lost removes nothing when it is repeated, so it is not
+        counted.
         """
         self._send_all()
         deleted = self._deleted
@@ -166,8 +168,8 @@ class Bulk:
         self._bytes += len(row)
 
     def _dispatch(self) -> None:
-        """Hand the rows, if any, to a thread as soon as a request is free. It is a daemon, so an
-        interrupted process can end."""
+        """Hand the rows, if any, to a thread as soon as a request slot is free. The thread is a
+        daemon, so an interrupted process can end."""
         if not self._rows:
             return
         self._settle(self.in_flight)
@@ -178,8 +180,8 @@ class Bulk:
         self._bytes = 0
 
     def _settle(self, room: int) -> None:
-        """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so its error
-        is raised again."""
+        """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so that its
+        error is raised again."""
         while len(self._sent) >= room:
             done, _ = wait(self._sent, self.notice, return_when=FIRST_COMPLETED)
             for future in done:
@@ -194,12 +196,13 @@ class Bulk:
         except BackendError as error:
             future.set_exception(error)
         finally:
-            # Python reports a programming error; nobody waits for this batch.
+            # Python reports a programming error, since no caller waits for this batch.
             if not future.done():
                 future.set_exception(sys.exc_info()[1])
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
-        """Send rows until all are acknowledged; return how many deletes removed a document."""
+        """Send rows until all are acknowledged. Return the number of deletes that removed a
+        document."""
         left = list(rows)
         count = 0
         limit = self.max_bytes
@@ -219,7 +222,7 @@ class Bulk:
                 limit = min(2 * limit, self.max_bytes)
             except UnreachableError as error:
                 trouble = str(error)
-                # A smaller request was not lost because it is too large for the server.
+                # A request of this minimum size cannot have been too large for the server.
                 limit = max(len(body) // 2, 1 << 16)
             except RefusedError as error:
                 if error.status == 413:
@@ -240,8 +243,8 @@ class Bulk:
         return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
-        """Parse an answer: the ids to send again, the number of effective deletes, and why rows
-        were rejected."""
+        """Parse a response into the ids to send again, the number of effective deletes, and the
+        reason why rows were rejected."""
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
@@ -285,7 +288,8 @@ class Bulk:
         return again, deleted, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> None:
-        """Halve ``max_bytes`` after a request of ``size`` bytes; BackendError if it was one row."""
+        """Halve ``max_bytes`` after a request of ``size`` bytes. Raises BackendError if it
+        contained only one row."""
         if len(ids) == 1:
             raise BackendError(
                 f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the "
@@ -295,8 +299,8 @@ class Bulk:
         self.max_bytes = min(self.max_bytes, size // 2)
 
     def _wait(self, pause: float, since: float, trouble: str) -> None:
-        """Pause before an attempt; BackendError if ``patience`` has passed without progress since
-        ``since``."""
+        """Pause before the next attempt. Raises BackendError if ``patience`` has passed without
+        progress since ``since``."""
         self._trouble = trouble
         if self.clock() - since >= self.patience:
             remedy = "repeat the command to go on"
@@ -311,10 +315,11 @@ class Bulk:
 
 
 class Ledger:
-    """The ids of one load, in a temporary database: those left by an earlier load, and those of
-    this one.
+    """Keep the ids of one load in a temporary database: ids left by an earlier load, and ids of
+    this load.
 
-    The file has no name, so it disappears however the process ends. BackendError if it cannot grow.
+    The file has no name, so it disappears however the process ends. Raises BackendError if the file
+    cannot grow.
     """
 
     def __init__(self) -> None:
@@ -343,7 +348,7 @@ class Ledger:
         """Return whether an earlier load left all of these ids; if so, they become part of this
         load.
 
-        BackendError for an id that is part of this load already.
+        Raises BackendError for an id that is already part of this load.
         """
         if self._among(ids, "earlier") < set(ids):
             return False
@@ -351,8 +356,8 @@ class Ledger:
         return True
 
     def add(self, ids: Sequence[str]) -> None:
-        """Make ids part of this load. BackendError, and no change, if one is part of it already or
-        occurs twice."""
+        """Make ids part of this load. Raises BackendError, without any change, if an id is already
+        part of it or occurs twice."""
         seen = self._among(ids, "ours")
         for id in ids:
             if id in seen:
@@ -364,7 +369,7 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Return ids that an earlier load left and that are not part of this load, sorted."""
+        """Return the sorted ids that an earlier load left and that are not part of this load."""
         rows = self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id")
         return (id for (id,) in rows)
 
@@ -378,7 +383,7 @@ class Ledger:
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
         """Return the ids among ``ids`` whose column ``mark`` is set."""
         result = set()
-        # SQLite limits the variables of a statement.
+        # SQLite limits the number of variables in a statement.
         for part in batches(ids, 1000):
             query = f"SELECT id FROM ids WHERE {mark} AND id IN ({','.join('?' * len(part))})"
             result |= {id for (id,) in self._db.execute(query, part)}

@@ -1,8 +1,9 @@
-"""The right to load an index, which one process has at a time.
+"""Give one process at a time the right to load an index.
 
-It is a document of the generation that is loaded, and only its owner rewrites it: the server
-compares its number. The owner has a file on its machine locked as long as it lives, so that another
-process there knows at once whether it does. Elsewhere one looks whether the document still changes.
+The claim is a document of the generation being loaded, and only its owner rewrites it, since the
+server compares sequence numbers. The owner keeps a file on its machine locked for its lifetime, so
+another process on that machine knows at once whether it is alive. On other machines, a process
+checks whether the document still changes.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from .aliases import Generation, drop
 from .transport import Json, RefusedError, Transport
 
 BEAT = 3.0
-"""Seconds after which the owner writes the document again."""
+"""Seconds between two writes of the document by its owner."""
 DEAD = 15.0
-"""Seconds without a change after which the owner is given up, if it is on another machine."""
+"""Seconds without a change after which an owner on another machine is considered dead."""
 PAUSE = 0.5
 
 
 class InUseError(BackendError):
-    """Another process writes an index."""
+    """Raised when another process is writing an index."""
 
 
 class Claim:
-    """The claim of this process on one load, or on one part of it. ``key`` stands for it."""
+    """Claim one load, or one part of it, for this process. ``key`` identifies the claim."""
 
     def __init__(self, transport: Transport, name: str, number: int = 1) -> None:
         self.key = uuid4().hex
@@ -46,8 +47,8 @@ class Claim:
         self._files.enter_context(file_lock(_file(self.key), name))
 
     def take(self, physical: str, alias: str, *, again: bool = True) -> None:
-        """Claim the index ``physical``, which is written by ``alias``. BackendError if another
-        process has it."""
+        """Claim the index ``physical``, which is written through ``alias``. Raises BackendError if
+        another process has claimed it."""
         there = _documents(self._transport, physical, [self._id])
         if _lives(self._transport, physical, there):
             raise in_use(self._transport, self._name)
@@ -60,7 +61,7 @@ class Claim:
         except RefusedError as error:
             if error.status != 409:
                 raise
-            # The last request of a process that was killed may have come meanwhile.
+            # The last request of a killed process may have arrived meanwhile.
             if again:
                 self.take(physical, alias, again=False)
                 return
@@ -86,12 +87,12 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
-            # The index may be closed for a moment, or a node away.
+            # The index may be closed for a moment, or a node may be away.
             with suppress(BackendError):
                 self._write(self._order)
 
     def withdraw(self) -> None:
-        """Remove the document, before the index is merged for good."""
+        """Remove the document before the final merge of the index."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -100,18 +101,18 @@ class Claim:
                 self._transport.request("DELETE", self._path, **self._order)
 
     def release(self) -> None:
-        """Give the claim back; without effect if it was not taken."""
+        """Give the claim back; this has no effect if it was not taken."""
         self.withdraw()
         self._files.close()
 
 
 def claim_id(number: int) -> str:
-    """Return the id of the document that claims the part ``number``."""
+    """Return the id of the document that claims part ``number``."""
     return f"boc:load:{number}"
 
 
 def in_use(transport: Transport, name: str) -> InUseError:
-    """Return the error for a name that another process writes."""
+    """Return the error for a name that another process is writing."""
     return InUseError(
         f"{name} at {transport.label} is being written by another process",
         "wait for it or stop it, then repeat the command",
@@ -119,8 +120,8 @@ def in_use(transport: Transport, name: str) -> InUseError:
 
 
 def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> None:
-    """Raise BackendError if a living process loads one of these generations, or a part of it. Who
-    made one may not have claimed it yet."""
+    """Raise BackendError if a living process loads one of these generations, or a part of it. The
+    creator of a generation may not have claimed it yet."""
     for each in generations:
         ids = [claim_id(number + 1) for number in range(each.state.parts)]
         there = _documents(transport, each.physical, ids)
@@ -133,8 +134,8 @@ def check_first(
     generation: Generation,
     present: Sequence[Generation],
 ) -> None:
-    """Remove ``generation``, if another process has made one of those ``present`` before it:
-    BackendError."""
+    """Raise BackendError, after removing ``generation``, if another process has created one of the
+    generations ``present`` before it."""
     mine = next((each for each in present if each.physical == generation.physical), generation)
     if any(not g.state.is_whole and g.created < mine.created for g in present):
         drop(transport, [generation])
@@ -142,7 +143,7 @@ def check_first(
 
 
 def _documents(transport: Transport, physical: str, ids: Sequence[str]) -> list[Json]:
-    """Return the claims that are there; none of an index that is closed."""
+    """Return the existing claims; a closed index has an empty list."""
     try:
         answer = transport.request("POST", f"/{physical}/_mget", {"ids": ids})
     except RefusedError as error:
@@ -170,8 +171,8 @@ def _lives(transport: Transport, physical: str, claims: Sequence[Json]) -> bool:
 
 
 def _holds(key: str) -> bool | None:
-    """Return whether the owner of a key lives; None if it is on another machine, or of another
-    user."""
+    """Return whether the owner of a key is alive, or None if it runs on another machine or as
+    another user."""
     path = _file(key)
     if not key or not path.exists():
         return None
@@ -185,5 +186,5 @@ def _holds(key: str) -> bool | None:
 
 
 def _file(key: str) -> Path:
-    """Return the file of the owner of a key, which a document of the server may name."""
+    """Return the lock file of a key's owner; the key may come from a document on the server."""
     return Path(tempfile.gettempdir()) / f"boc-load-{quote(key, safe='')}.lock"

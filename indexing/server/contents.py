@@ -1,5 +1,5 @@
-"""What an index on a server holds: its items with their vectors, concept sets and terms, and the
-arrays of its code."""
+"""Read the contents of an index on a server: its items with their vectors, concept sets and terms,
+and the arrays of its code."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,13 +20,13 @@ from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
 
 BATCH = 64
-"""Fields per request."""
+"""Number of fields per request."""
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
-"""Fields with the parts of an index that they belong to."""
+"""The part of an index to which each field belongs."""
 
 
 class Contents:
-    """What one generation of an index holds. Thread-safe."""
+    """Read the contents of one generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         self.manifest: Manifest = generation.manifest
@@ -38,7 +38,7 @@ class Contents:
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         physical = generation.physical if generation.narrowed else None
-        # Items that lost their code are no hits.
+        # Items that lost their code are never hits.
         only = WITH_CODE if generation.lost and not generation.state.attached else ()
         self._searches = Searches(transport, self._target, self._layout, physical, only=only)
 
@@ -51,7 +51,7 @@ class Contents:
         return self.generation.state.state == "editing"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the codec; ManifestError if they are not those of the manifest."""
+        """Return the codec's arrays. Raises ManifestError if they do not match the manifest."""
         where = self.generation.physical
         blocks = self.generation.state.blocks
         described = self.manifest.arrays
@@ -95,7 +95,7 @@ class Contents:
         for hit in hits:
             values = hit.get("fields", {}).get(path)
             rows.append(from_base64(values[0]) if values else b"")
-        # The scales of a set, float32, come before its int8 rows; float16 rows have no scales.
+        # The float32 scales of a set come before its int8 rows; float16 rows have no scales.
         scale = 4 if dtype == "int8" else 0
         size = max(1, scale + width * np.dtype(dtype).itemsize)
         heads = [scale * (len(row) // size) for row in rows]
@@ -148,7 +148,8 @@ class Contents:
         return used
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes by part; nothing if this user may not ask for them."""
+        """Return the bytes per part; the result is empty if this user has no right to the
+        statistics."""
         try:
             return sizes(self._transport, self.generation)
         except RefusedError as error:
@@ -157,7 +158,7 @@ class Contents:
             return {}
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Return term frequencies by queries for each term, some hundred at a time."""
+        """Return term frequencies, fetched by queries for single terms, some hundred at a time."""
         columns = range(self._n_terms) if among is None else among
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
@@ -166,7 +167,7 @@ class Contents:
             clauses = []
             for feature in self._strategy.features(part, [1] * len(part), digits):
                 ((kind, clause),) = self._strategy.clause(feature, 1).items()
-                # The body of a term query lies one level deeper, below the name of the field.
+                # The body of a term query lies one level deeper, under the name of the field.
                 named = clause[self._strategy.path] if kind == "term" else clause
                 named["_name"] = feature
                 clauses.append({kind: clause})
@@ -197,7 +198,7 @@ class Contents:
         return np.array(counts, np.int64)
 
     def damaged_files(self) -> list[str]:
-        """Return nothing: Lucene keeps checksums of its files."""
+        """Return an empty list: Lucene keeps checksums of its own files."""
         return []
 
     def _item(self, source: Json) -> Item:
@@ -215,8 +216,8 @@ class Contents:
 
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its vectors by
-    their number."""
+    """Return the bytes of ``PARTS`` and of everything ``other``. For an attached code, only the
+    size of its vectors is computed, from their number."""
     manifest = generation.manifest
     parts = dict.fromkeys(PARTS.values(), 0)
     count = sum(manifest.items.values())
@@ -231,7 +232,7 @@ def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
         for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
     }
     try:
-        # OpenSearch has no such analysis, and a user may lack the right to it.
+        # OpenSearch lacks this analysis, and a user may lack the right to it.
         params: Json = {"run_expensive_tasks": "true", "timeout": 600}
         fields = transport.request("POST", f"/{index}/_disk_usage", **params)[index]["fields"]
     except RefusedError:

@@ -1,4 +1,4 @@
-"""Creating an index of boc's own, whatever the templates of a cluster add to it."""
+"""Create an index of boc's own, without the additions of a cluster's templates."""
 
 from collections.abc import Iterator
 from fnmatch import filter as matching
@@ -15,7 +15,7 @@ MANAGED = (
     "index.plugins.index_state_management.",
     "index.opendistro.index_state_management.",
 )
-"""Settings by which a cluster would move, shrink or delete an index by itself."""
+"""Settings with which a cluster would move, shrink or delete an index on its own."""
 PIPELINES = (
     "index.default_pipeline",
     "index.final_pipeline",
@@ -24,11 +24,11 @@ PIPELINES = (
 
 
 def create_index(transport: Transport, index: str, body: Json) -> Json:
-    """Create ``index``, and read it back: what templates added is taken away. Return the answer of
-    the server.
+    """Create ``index``, read it back, and remove whatever templates added. Return the server's
+    response.
 
-    BackendError, and no index, if something stays that changes what is written, or who else reads
-    and writes it.
+    Raises BackendError, and leaves no index, if an addition remains that changes written documents,
+    or lets others read or write them.
     """
     created = transport.request("PUT", f"/{index}", body)
     try:
@@ -55,7 +55,8 @@ def _read(transport: Transport, index: str) -> Json:
 
 
 def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
-    """Return the aliases of an index that were not asked for, and settings with other values."""
+    """Return the aliases of an index that were not requested, and the settings with different
+    values."""
     aliases = sorted({*entry["aliases"]} - {*body.get("aliases", ())})
     settings: Json = {name: None for name in entry["settings"] if name.startswith(MANAGED)}
     for name in PIPELINES:
@@ -65,7 +66,7 @@ def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
 
 
 def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> bool:
-    """Take away what can be taken away again; return whether something was."""
+    """Remove every addition that can be removed; return whether any was removed."""
     aliases, settings = _foreign(entry, body)
     if aliases:
         actions = [{"remove": {"index": index, "alias": alias}} for alias in aliases]
@@ -79,7 +80,7 @@ def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> boo
 
 
 def _additions(entry: Json, body: Json) -> Iterator[str]:
-    """Yield what an index has beyond ``body``, as words."""
+    """Yield descriptions, in words, of an index's additions to ``body``."""
     aliases, settings = _foreign(entry, body)
     if aliases:
         yield f"gives it the aliases {', '.join(aliases)}"
@@ -99,8 +100,8 @@ def _additions(entry: Json, body: Json) -> Iterator[str]:
 
 
 def _other_fields(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
-    missing."""
+    """Yield the parameters of a mapping's fields that were not requested or have different values;
+    defaults may be missing."""
     for name, spec in asked["properties"].items():
         shown = actual.get("properties", {}).get(name, {})
         where = f"{path}{name}"
@@ -114,8 +115,8 @@ def _other_fields(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[s
 
 
 def _same(there: Any, asked: Any) -> bool:
-    """Return whether a server shows what was asked: false as a word, one of a list alone, and no
-    parameters as {}."""
+    """Return whether a server's value equals the requested value. Servers write false as a word, a
+    list of one value as the value, and missing parameters as {}."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
     return str(there).lower() in (str(asked).lower(), str([asked]).lower())

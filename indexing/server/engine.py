@@ -1,4 +1,4 @@
-"""Searching an index on a server."""
+"""Search an index on a server."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,11 +22,11 @@ from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
-"""Use word statistics of all shards, so that a score does not depend on the shard."""
+"""Use the word statistics of all shards, so that a score does not depend on the shard."""
 
 
 class ServerEngine(Contents):
-    """One generation of an index. Thread-safe."""
+    """Search one generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
@@ -54,7 +54,8 @@ class ServerEngine(Contents):
         return ids_and_scores(self.search(request), width)
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
-        """Return what a plan is made from; the number of items that pass is kept for a minute."""
+        """Return the statistics from which a plan is made; the number of items that pass is cached
+        for a minute."""
         manifest = self.generation.manifest
         passing = self._passing(modality, tuple(filters), int(monotonic() / 60))
         list_length = manifest.postings / self._n_terms
@@ -68,7 +69,8 @@ class ServerEngine(Contents):
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
     def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
-        """Return the hits of each query, found again where its terms have too few candidates."""
+        """Return the hits of each query. A query whose terms have too few candidates is searched
+        again another way."""
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
@@ -87,7 +89,8 @@ class ServerEngine(Contents):
         return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
-        """Return how many candidates of query i are re-ranked, ``RANKED`` for all that match."""
+        """Return the number of candidates of query i to re-rank; ``RANKED`` means all items that
+        match."""
         bounds = request.queries.indptr
         n_terms = int(bounds[i + 1] - bounds[i])
         if plan.way == "all" or n_terms <= plan.unscored:
@@ -103,7 +106,7 @@ class ServerEngine(Contents):
         plan: Plan,
         fields: Json,
     ) -> Json | None:
-        """Return the search for query i, with ``fields`` of its hits; None if no item has one of
+        """Return the search for query i, with ``fields`` of its hits, or None if no item has any of
         its terms."""
         depth = self._depth(request, plan, i)
         rescore = request.rescore
@@ -111,7 +114,7 @@ class ServerEngine(Contents):
         if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
-            # Re-ranking all that match takes no scores of terms.
+            # Re-ranking all items that match needs no term scores.
             unscored = rescore is not None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
         if plan.way != "terms":
@@ -134,7 +137,7 @@ class ServerEngine(Contents):
         plan: Plan,
         stages: Stages,
     ) -> list[tuple[list[Hit], int]]:
-        """Return the hits of the queries of these ``numbers``, each with the number of items that
+        """Return the hits of the queries with these ``numbers``, each with the number of items that
         matched."""
         depths = {i: self._depth(request, plan, i) for i in numbers}
         depth = max(depths.values(), default=1)
@@ -152,8 +155,8 @@ class ServerEngine(Contents):
         return list(answers.values())
 
     def _ranked(self, hits: Sequence[Json], rescore: Rescore | None, i: int) -> list[Hit]:
-        """Return the hits of query i by the scores of its terms, or the best of those that the
-        server re-ranked."""
+        """Return the hits of query i ranked by term scores, or the best of the hits that the server
+        re-ranked."""
         scores = _scores(hits)
         if rescore is not None:
             products = self._vectors.products(scores, rescore.queries.vectors[i])
@@ -229,8 +232,8 @@ class ServerEngine(Contents):
             )
 
     def _takes(self, clauses: int) -> bool:
-        """Return whether the server accepts a query with so many clauses; tried with terms that no
-        item has."""
+        """Return whether the server accepts a query with this number of clauses, tested with terms
+        that no item has."""
         query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._searches.ask({"query": query, "size": 0})
@@ -258,7 +261,7 @@ class ServerEngine(Contents):
         try:
             return self._layout.of_hits(hits)
         except KeyError as missing:
-            if len(hits) > 1:  # one by one, to name the document
+            if len(hits) > 1:  # hits are read one by one, to name the document
                 return [item for hit in hits for item in self._of_hits([hit])]
             document = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
             raise self._foreign(document, missing) from None

@@ -1,4 +1,4 @@
-"""Force-merging an index on a server after a load, before it is published."""
+"""Force-merge an index on a server after a load, before it is published."""
 
 import time
 from contextlib import suppress
@@ -17,22 +17,24 @@ def refresh(transport: Transport, index: str) -> None:
 
 
 def compact(transport: Transport, index: str, alias: str) -> None:
-    """Merge an index into one segment per shard, without the copies that servers keep for recovery.
+    """Merge an index into one segment per shard, and drop the copies that servers keep for
+    recovery.
 
-    A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It
-    drops the copies in the next merge that has something to rewrite, once no replica can need them.
-    So there are two merges, and a dummy document is written to each shard and deleted for the
-    second; twice, since Elasticsearch 9 and OpenSearch kept all copies of a shard in which nothing
-    was replaced. Closing the index between them mostly releases the copies of a load of less than
-    half a minute at once, not on Elasticsearch 8; otherwise ``await_release`` does. Documents are
-    written through ``alias``, because writing by name would create a removed index again.
+    A server keeps a copy of every document whose _source is incomplete, which takes two thirds of
+    all bytes. It drops the copies in the next merge that has something to rewrite, once no replica
+    can need them. Therefore the index is merged twice. For the second merge, a dummy document is
+    written to each shard and deleted; this happens twice, since Elasticsearch 9 and OpenSearch kept
+    all copies of a shard in which nothing was replaced. Closing the index between the merges
+    usually releases the copies at once after a load of less than half a minute, but not on
+    Elasticsearch 8; otherwise ``await_release`` does. Documents are written through ``alias``,
+    because writing by name would recreate a removed index.
     """
     dummies = [f"/{alias}/_doc/{id}" for id in one_per_shard(transport, index)]
     merge(transport, index)
     for dummy in (*dummies, *dummies):
         transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
-    # A managed service may forbid both steps; then later merges drop the copies.
+    # A managed service may forbid both steps; later merges then drop the copies.
     with suppress(RefusedError):
         await_release(transport, index)
     with suppress(RefusedError):
@@ -46,7 +48,7 @@ def compact(transport: Transport, index: str, alias: str) -> None:
 
 
 def one_per_shard(transport: Transport, index: str) -> list[str]:
-    """Return ids of dummy documents, each of which belongs to another shard."""
+    """Return ids of dummy documents, one for each shard."""
     path = f"/{index}/_search_shards"
     ids: dict[int, str] = {}
     total = len(transport.request("GET", path)["shards"])
@@ -65,12 +67,12 @@ def await_release(
     release: float = 45.0,
     pause: float = 1.0,
 ) -> None:
-    """Wait until no shard of a long load retains operations for a replica, at most ``release``
+    """Wait until no shard retains operations of a long load for a replica, at most ``release``
     seconds.
 
-    A server advances what it retains every half minute, but if only a tenth was added since, not
-    before half of ``PERIOD`` is over. The period is set back in any case: an earlier load may have
-    been killed while it waited.
+    A server updates its retained operations every half minute, but if only a tenth was added since,
+    it first waits for half of ``PERIOD``. The period is reset in any case, since an earlier load
+    may have been killed while it waited.
     """
     if _retains(transport, index):
         transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
@@ -81,7 +83,7 @@ def await_release(
 
 
 def _retains(transport: Transport, index: str) -> bool:
-    """Return whether a shard retains operations from one that is not its first on."""
+    """Return whether a shard retains operations from some operation after its first."""
     answer = transport.request("GET", f"/{index}/_stats/store", level="shards")
     return any(
         0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"]
@@ -92,11 +94,11 @@ def _retains(transport: Transport, index: str) -> bool:
 
 
 def reopen(transport: Transport, index: str) -> None:
-    """Open a closed index; an open one stays open."""
+    """Open a closed index; an open index stays open."""
     transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
 
 
 def merge(transport: Transport, index: str) -> None:
-    """Merge an index into one segment per shard, while it answers searches."""
+    """Merge an index into one segment per shard while it continues to answer searches."""
     refresh(transport, index)
     transport.request("POST", f"/{index}/_forcemerge", max_num_segments=1, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""One host of a cluster, asked over connections that are kept: at a third of the client's cost of a
+"""Send requests to one host of a cluster over kept connections, at a third of the client cost of a
 general HTTP client."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from elastic_transport import (
 
 
 class KeptNode(BaseNode):
-    """A host without a proxy, trusted by certificates. At most ``connections_per_node`` requests
-    are on their way, further ones wait."""
+    """Connect to a host without a proxy, trusted by certificates. At most ``connections_per_node``
+    requests are open at a time; further requests wait."""
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
@@ -52,13 +52,14 @@ class KeptNode(BaseNode):
         headers: HttpHeaders | None = None,
         request_timeout: Any = None,
     ) -> Any:
-        """Send one request. ConnectionTimeout, TlsError or ConnectionError without an answer."""
+        """Send one request. Raises ConnectionTimeout, TlsError or ConnectionError if there is no
+        response."""
         begun = time.time()
         with self._room:
             connection = self._connection(request_timeout)
             data = None
             try:
-                # Other programs name indexes in any letters.
+                # Other programs use arbitrary characters in index names.
                 path = quote(f"{self.path_prefix}{target}", safe=punctuation)
                 connection.request(method, path, body, dict(headers or {}))
                 response = connection.getresponse()
@@ -71,7 +72,7 @@ class KeptNode(BaseNode):
                     kind = ConnectionTimeout
                 raise kind(str(error) or type(error).__name__, errors=(error,)) from error
             finally:
-                # Half of an answer may be left.
+                # Half of a response may be left in the connection.
                 if data is None or connection.sock is None:
                     connection.close()
                 else:
@@ -82,7 +83,7 @@ class KeptNode(BaseNode):
         return TransportApiResponse(meta, data)
 
     def _connection(self, timeout: float) -> HTTPConnection:
-        """Return a kept connection that the host has not closed, or a new one."""
+        """Return a kept connection that the host has not closed, or a new connection."""
         with suppress(IndexError):
             while True:
                 connection = self._free.pop()

@@ -1,9 +1,9 @@
-"""Several processes load one index at once: each writes a part, and the last one to finish
-publishes.
+"""Load one index from several processes at once: each process writes a part, and the last to finish
+publishes the index.
 
-The first one learns the code, and the others take it from the server. It is kept in a small index
-of its own, ``NAME-boc-KEY-code``, until the index is published. Who claims that index learns, while
-the others wait; if it died, one of them learns.
+The first process learns the code, and the others take it from the server. The code is stored in a
+small index of its own, ``NAME-boc-KEY-code``, until the main index is published. The process that
+claims that small index learns while the others wait; if it dies, another process learns.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
-"""The state of a generation while the process that made it tests its scores. The others wait."""
+"""The state of a generation whose creator is testing its scores while the other processes wait."""
 PAUSE = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 META = "boc_code"
-"""The entry of ``_meta`` of an index that holds a code."""
+"""The entry in the ``_meta`` of an index that stores a code."""
 CLAIM = "boc:publish"
 
 Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
@@ -54,11 +54,11 @@ Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
 
 @dataclass
 class PartWriter(ServerWriter):
-    """Loads the part ``number`` of ``count``, 1 to ``count``.
+    """Load part ``number`` of ``count`` parts, numbered from 1.
 
     All parts write into one generation, and each leaves a document with its number of items when it
-    is complete. Who finds all of them publishes. Rows stay whatever happens: a part whose process
-    died is loaded by the same command, anywhere, which continues from what is there.
+    is complete. The process that sees all these documents publishes. Rows always stay: if a process
+    dies, the same command loads its part on any machine, continuing from the stored rows.
     """
 
     number: int
@@ -75,8 +75,8 @@ class PartWriter(ServerWriter):
         return self
 
     def commit(self) -> None:
-        """Say that this part is complete, and publish if all are."""
-        # This part may have no items, and other processes may not have made the index yet.
+        """Mark this part as complete, and publish if all parts are complete."""
+        # This part may be empty, and other processes may not have created the index yet.
         if not self._begun:
             self._begin(self._create(0))
         generation = self.generation
@@ -106,15 +106,15 @@ class PartWriter(ServerWriter):
         forget(self.transport, self.name)
 
     def __exit__(self, *raised: object) -> None:
-        # Nothing is dropped, since other processes load too.
+        # Nothing is dropped, since other processes are loading too.
         self._committed = True
         super().__exit__(*raised)
 
     def _create(self, largest: int) -> Generation:
-        """Return the generation that another process made, or a new one."""
+        """Return the generation that another process created, or a new generation."""
         while True:
-            # The number is chosen before the look for another's generation: one that is made in
-            # between has this number, and is refused below.
+            # The number is chosen before checking for another process's generation: a generation
+            # created in between has the same number, and is refused below.
             present = generations(self.transport, self.name)
             self._next = 1 + max((g.number for g in present), default=0)
             generation = self._join()
@@ -131,9 +131,9 @@ class PartWriter(ServerWriter):
             return tested
 
     def _join(self) -> Generation | None:
-        """Return the generation that other processes load, once its scores are tested; None if
-        there is none."""
-        # A process that tests for longer is given up.
+        """Return the generation that other processes load, once its scores are tested, or None if
+        there is no such generation."""
+        # A process that tests for longer is considered dead.
         deadline = time.monotonic() + 60
         while True:
             present = generations(self.transport, self.name)
@@ -164,8 +164,8 @@ class PartWriter(ServerWriter):
         return [hit["_source"] for hit in hits]
 
     def _claim(self, *, again: bool) -> bool:
-        """Return whether this process is to publish. Of several that end at once the first is,
-        unless it died: then who loads a complete part ``again``."""
+        """Return whether this process is to publish. Of several processes that finish at once, the
+        first publishes; if it died, a process that loads a complete part ``again`` publishes."""
         by = uuid4().hex
         path = f"/{self.generation.loading_alias}/_create/{CLAIM}"
         claim = {"part": self.number, "by": by}
@@ -174,8 +174,7 @@ class PartWriter(ServerWriter):
         except RefusedError as error:
             if error.status != 409:
                 raise
-            # A request that is sent again after its answer was lost meets the claim that it made
-            # itself.
+            # A request that was repeated after its response was lost conflicts with its own claim.
             first = self.transport.request("GET", f"/{self.generation.physical}/_doc/{CLAIM}")
             return again or first["_source"]["by"] == by
         return True
@@ -197,8 +196,8 @@ def share_code(
     key: str,
     learn: Callable[[], Learned],
 ) -> Learned:
-    """Return what ``learn`` returns, called here or by the process that claimed it first. ``key``
-    stands for what is learned from and how, in 12 hex digits."""
+    """Return the result of ``learn``, called in this process or in the process that claimed it
+    first. ``key``, 12 hex digits, identifies the training data and the method."""
     physical = f"{name}-boc-{key}-code"
     alias = f"{physical}.load"
     claim = Claim(transport, name)
@@ -236,7 +235,7 @@ def share_code(
 
 
 def _make(transport: Transport, physical: str, alias: str) -> None:
-    """Make the index of a code, unless another process did."""
+    """Create the index of a code, unless another process has."""
     try:
         create_index(transport, physical, requests.code_body({META: {}}, alias))
     except RefusedError as error:
@@ -245,7 +244,7 @@ def _make(transport: Transport, physical: str, alias: str) -> None:
 
 
 def forget(transport: Transport, name: str) -> None:
-    """Remove the codes that loads of ``name`` have shared."""
+    """Remove the codes that loads of ``name`` shared."""
     for physical, entry in indices_of(transport, f"{name}-boc-*-code").items():
         if META in entry["mappings"].get("_meta", {}):
             drop_index(transport, physical)

@@ -1,6 +1,6 @@
-"""Mappings, documents and queries for servers, as plain data. No request is sent here.
+"""Build mappings, documents and queries for servers as plain data; no request is sent here.
 
-A document holds one item::
+A document contains one item::
 
     id        keyword    the item's id, which breaks ties
     modality  keyword    image or text
@@ -16,9 +16,9 @@ A document holds one item::
     content, group       in _source only
     block     binary     in documents that are no items: a block of the codec's arrays
 
-What searches and counts alone read is left out of ``_source``, which would double it, unless the
-format of the vectors needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits
-a server unpacks ten blocks of documents.
+Fields that only searches and counts read are left out of ``_source``, which would double their
+size, unless the vector format needs the whole ``_source``. Hits return the field ``item``, since
+reading the ``_source`` of ten hits makes a server unpack ten blocks of documents.
 """
 
 import hashlib
@@ -52,9 +52,10 @@ ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
 ALL = {"enabled": True, "includes": [], "excludes": []}
 WINDOW = 10_000
-"""Hits that a server ranks without paging (index.max_result_window), or re-ranks."""
+"""Largest number of hits that a server ranks without paging (index.max_result_window), or
+re-ranks."""
 RANKED = WINDOW + 1
-"""Candidates, if all that match are ranked by their vectors."""
+"""Number of candidates that stands for ranking all matching items by their vectors."""
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -89,14 +90,14 @@ OWN_SETTINGS: Json = {
         "metadata": False,
     },
 }
-"""Settings that a template of the cluster may set otherwise: documents are stored as they were
-sent, and found."""
+"""Settings that a cluster template might change: they ensure that documents are stored as sent, and
+can be found."""
 SOURCE_ONLY: Json = {
     name: {"type": "keyword", "index": False, "doc_values": False}
     for name in ("content", "group", "array", "part", "items", "concept_dim", "by")
 }
-"""Fields of documents that no search reads, so that no template has them parsed, refused or
-copied."""
+"""Document fields that no search reads, mapped so that no template makes the server parse, refuse
+or copy them."""
 BINARY: Json = {"type": "binary", "doc_values": True}
 ANALYSIS: Json = {
     "analysis.char_filter.boc_letters": {
@@ -121,61 +122,64 @@ ANALYSIS: Json = {
         "filter": ["cjk_width", "lowercase", "asciifolding"],
     },
 }
-"""How a server folds and parts words, with what every server has: almost as an index in a folder
-does. Its filters alone leave Greek and Cyrillic letters, and marks that stand for themselves."""
+"""How a server folds and splits words, built from features that every server has. The result is
+almost the same as for an index in a folder; the standard filters alone do not fold Greek, Cyrillic
+or separate combining marks."""
 WORDS: Json = {
     "type": "text",
     "analyzer": "boc_folded",
     "search_analyzer": "boc_folded",
     "similarity": "BM25",
 }
-"""The field for full-text search, by names: without them it has the default analyzer and similarity
-of a template."""
+"""The field for full-text search. The analyzer and similarity are named explicitly, since a
+template may change the defaults."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the
-    document is boc's and metadata are under ``meta``; with one it belongs to another program, and
-    all its other fields are metadata. Documents of other programs lack the field ``item``."""
+    """Locate the fields of an item in a document; fields of boc are under ``prefix``. Without a
+    prefix the document is boc's own and metadata are under ``meta``; with a prefix it belongs to
+    another program, and all its other fields are metadata. Documents of other programs lack the
+    field ``item``."""
 
     prefix: str = ""
 
     def own(self, name: str) -> str:
-        """Return the path of a field of boc."""
+        """Return the path of a boc field."""
         return f"{self.prefix}{name}"
 
     def meta(self, name: str) -> str:
-        """Return the path of a field of the metadata."""
+        """Return the path of a metadata field."""
         return name if self.prefix else f"meta.{name}"
 
     @property
     def source_fields(self) -> Any:
-        """What ``_source`` of a document shows of an item."""
+        """The part of a document's ``_source`` that describes an item."""
         if self.prefix:
             return {"excludes": [self.own(name) for name in HIDDEN]}
         return ITEM
 
     @property
     def hits(self) -> Json:
-        """What a search says so that ``of_hits`` finds the items of its hits."""
+        """The search options with which ``of_hits`` can read the items of hits."""
         if self.prefix:
             return {"_source": self.source_fields}
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
     def order(self) -> Json:
-        """The order of equal scores."""
+        """The sort order of hits with equal scores."""
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """Return the _id of an item; nothing for text that is not Unicode, and names none."""
+        """Return the _id of an item, or an empty string for an id that is not valid Unicode, which
+        no document has."""
         if id.encode(errors="ignore").decode() != id:
             return ""
         return id if self.prefix else document_id(id)
 
     def item(self, source: Json) -> Item:
-        """Return the item of a document. KeyError for a field that is missing."""
+        """Return the item of a document. Raises KeyError for a missing field."""
         own = source
         meta = source.get("meta", {})
         if self.prefix:
@@ -184,8 +188,8 @@ class Layout:
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
-        """Return the items of hits, or the ids of those too long for a hit. KeyError for a missing
-        field."""
+        """Return the items of hits, or only the ids of items too long for a hit. Raises KeyError
+        for a missing field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
         rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
@@ -193,16 +197,16 @@ class Layout:
 
 
 def pack_item(item: Item) -> str:
-    """Encode an item as its own field holds it, a list; its id alone if the whole is too long."""
+    """Encode an item for its field ``item`` as a list, or only its id if the list is too long."""
     packed = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
-    # Lucene takes 32,766 bytes.
+    # Lucene accepts at most 32,766 bytes.
     if len(packed) > 32_000:
         packed = orjson.dumps([item.id])
     return to_base64(packed)
 
 
 def flat(source: Json, path: str = "") -> Json:
-    """Return the values of nested objects by their paths, as filters name them."""
+    """Return the values of nested objects under dotted paths, as filters name them."""
     values: Json = {}
     for name, value in source.items():
         if isinstance(value, dict):
@@ -218,7 +222,7 @@ ATTACHED = Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
-    """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
+    """Return the _id of an item: its id, or a digest if servers do not accept the id."""
     data = id.encode(errors="surrogatepass")
     if id.startswith("boc:") or len(data) > 512 or data.decode(errors="replace") != id:
         return f"boc:sha256:{hashlib.sha256(data).hexdigest()}"
@@ -235,10 +239,11 @@ def index_body(
     replicas: int = 0,
     by_term: bool = False,
 ) -> Json:
-    """Return the body that creates an index for loading: without refresh, and usually without
-    replicas.
+    """Return the request body that creates an index for loading: without refresh, and usually
+    without replicas.
 
-    Documents are sorted by id, as equal scores are, or ``by_term``: the items of one term together.
+    Documents are sorted by id, like hits with equal scores, or ``by_term``, which keeps the items
+    of a term together.
     """
     properties = {
         **SOURCE_ONLY,
@@ -271,16 +276,16 @@ def index_body(
 
 
 def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
-    """Return the body that creates an index for the arrays of a code alone, with ``own`` as its
-    ``_meta``."""
+    """Return the request body that creates an index for only the arrays of a code, with ``own`` as
+    its ``_meta``."""
     body = empty_body(own, {**SOURCE_ONLY, "block": BINARY}, ["block"], replicas)
     return {**body, "aliases": {alias: {}}}
 
 
 def empty_body(own: Json, properties: Json, hidden: Sequence[str], replicas: int) -> Json:
-    """Return the body that creates an index with these ``properties``, of which ``hidden`` are left
-    out of ``_source``. All of ``_source`` is said, so that no template of the cluster adds to
-    it."""
+    """Return the request body that creates an index with these ``properties``; the ``hidden``
+    fields are left out of ``_source``. All parameters of ``_source`` are given, so that no template
+    of the cluster adds to it."""
     return {
         "settings": {
             "number_of_shards": 1,
@@ -306,7 +311,8 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
 
 
 def item_fields(strategy: Strategy, vectors: VectorField, dim: int) -> Json:
-    """Return the mappings of the fields that every item has, whoever made its document."""
+    """Return the mappings of the fields that every item has, in documents of boc and of other
+    programs."""
     return {
         "id": unindexed("keyword"),
         "modality": {"type": "keyword"},
@@ -318,7 +324,7 @@ def item_fields(strategy: Strategy, vectors: VectorField, dim: int) -> Json:
 
 
 def unindexed(kind: str) -> Json:
-    """Return the mapping of a field that is counted or sorted by, and never searched."""
+    """Return the mapping of a field used to count or sort, but never searched."""
     return {"type": kind, "index": False}
 
 
@@ -329,8 +335,8 @@ def documents(
     terms: TermMatrix,
     vectors: NDArray[Any],
 ) -> Iterator[Json]:
-    """Return the documents of items with their ``vectors``, of the dtype of the index; without
-    metadata."""
+    """Return the documents of items with their ``vectors``, in the dtype of the index; metadata are
+    not included."""
     sizes = np.diff(terms.indptr)
     largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (sizes > 0)
     columns = (items, sizes.tolist(), largest.tolist(), strategy.documents(terms))
@@ -351,8 +357,8 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """Return the term of each row's largest frequency, the smaller one of several; None of a row
-    without terms."""
+    """Return the term of each row's largest frequency, the smallest such term if several are equal,
+    or None for a row without terms."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((terms.indices, -terms.data, rows))
@@ -361,8 +367,8 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
 
 
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
-    """Return the rows of concept set i as a binary field has them, after their scales if they are
-    int8."""
+    """Return the rows of concept set i as the value of a binary field; int8 rows follow their
+    scales."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else concepts.scales[rows].tobytes()
     return to_base64(scales + concepts.values[rows].tobytes())
@@ -374,12 +380,12 @@ def rerank_body(
     vector: NDArray[np.float32],
     candidates: int,
 ) -> Json:
-    """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products
-    of their vectors.
+    """Extend the search ``body`` to re-rank the best ``candidates`` per shard by the products of
+    their vectors.
 
-    If ``candidates`` exceeds ``WINDOW``, all documents that match are.
+    If ``candidates`` exceeds ``WINDOW``, all matching documents are re-ranked.
     """
-    # A server ignores rescore beside sort.
+    # A server ignores rescore in a sorted search.
     unsorted = {name: value for name, value in body.items() if name != "sort"}
     if candidates > WINDOW:
         return {**unsorted, "query": field.best(body["query"], vector, body["size"])}
@@ -396,8 +402,8 @@ def search_body(
     extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties
-    by id."""
+    """Return the search for the k best items by ``query`` (None matches all items), adding the
+    scores of ``extra``; ties are ordered by id."""
     clauses: Json = {} if query is None else {"must": [query]}
     if extra is not None:
         clauses["should"] = [extra]
@@ -407,7 +413,7 @@ def search_body(
         (without if each.op == "!=" else only).append(condition(each, layout))
     if query is None:
         only.append({"exists": {"field": layout.own("modality")}})
-    # A term that no document has costs nothing.
+    # A term that no document has adds no cost.
     without += [
         {"term": {layout.own("modality"): each}}
         for each in MODALITIES
@@ -426,7 +432,7 @@ def search_body(
 
 
 def condition(filter: Filter, layout: Layout) -> Json:
-    """Return the clause of a condition on metadata; of ``!=``, the clause that must not hold."""
+    """Return the clause of a metadata condition; for ``!=``, the clause that must not match."""
     name = layout.meta(filter.field)
     if filter.others:
         some = [condition(each, layout) for each in filter.alternatives]
@@ -444,7 +450,7 @@ def decode_terms(
     base: int,
     n_terms: int,
 ) -> TermMatrix:
-    """Return term frequencies from rows of {feature: value}, with digits combined."""
+    """Return term frequencies from rows of {feature: value}, with their digits combined."""
     power = {"": 1} | {suffix: base ** (i + 1) for i, suffix in enumerate(DIGITS)}
     rows = []
     columns = []
@@ -462,13 +468,13 @@ def decode_terms(
 
 
 def dumps(body: Json) -> bytes:
-    """Write JSON bytes. float32 is written with its own digits, half as many as those of a
+    """Encode JSON. float32 numbers are written with their own digits, half as many as for
     float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def printed(body: Json) -> str:
-    """Return the body of a search as JSON, one entry per line: long lists of numbers would take a
-    line per number otherwise."""
+    """Return a search body as JSON with one entry per line; otherwise each number in a long list
+    would take a line."""
     entries = [f'  "{name}": {dumps(value).decode()}' for name, value in body.items()]
     return "{\n" + ",\n".join(entries) + "\n}"

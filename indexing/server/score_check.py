@@ -1,7 +1,7 @@
-"""Known-answer test of the scores of a new index, before anything is loaded into it.
+"""Test the scores of a new index against known answers before anything is loaded into it.
 
 A dozen documents with known scores are indexed, searched, and removed. A small temporary index
-tells how a server can hold codes.
+shows how a server can store codes.
 """
 
 import uuid
@@ -24,22 +24,22 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VectorField
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
-"""Frequencies of term 0 in the test documents: from the smallest to the largest that one number
-holds, and larger."""
+"""Frequencies of term 0 in the test documents, from the smallest to the largest that a single
+number can store, and beyond."""
 OWN = 4
-"""Terms that only one document has. So many, beside one term in all documents, reveal a server that
-prunes: it drops terms that are five times as frequent as the average term and weigh at most 0.4 of
-the heaviest."""
+"""Number of terms that occur in only one document. With one more term in all documents, this number
+reveals a server that prunes: it drops terms that are five times as frequent as the average term and
+weigh at most 0.4 of the heaviest."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 ROUTING = "boc"
-"""Sends all test documents to one shard, since pruning counts per shard."""
+"""The routing value that sends all test documents to one shard, since pruning counts per shard."""
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """Return None if ``index``, made for ``strategy``, scores exactly; why, if the server lacks the
-    strategy.
+    """Return None if ``index``, created for ``strategy``, scores exactly, or the reason if the
+    server lacks the strategy.
 
-    BackendError if it scores differently. Leaves no document behind on success.
+    Raises BackendError if scores differ. After success, no test document remains.
     """
     terms = check_documents()
     documents = list(strategy.documents(terms))
@@ -56,7 +56,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
                 "_source": False,
             }
             answer = transport.request("POST", f"/{index}/_search", body, **params)
-            # Documents that are not among the hits have the score 0.
+            # Documents that are not among the hits have a score of 0.
             scores.append(np.zeros(len(documents)))
             for hit in answer["hits"]["hits"]:
                 scores[-1][int(hit["_id"].rpartition(":")[2])] = hit["_score"]
@@ -88,8 +88,8 @@ def check_documents() -> TermMatrix:
 
 
 def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) -> None:
-    """Index test documents, or delete those that are None."""
-    # Little is lost by starting again: hence the short patience.
+    """Index test documents, or delete the documents given as None."""
+    # Patience is short, since starting again loses little.
     with Bulk(transport, index, routing=ROUTING, patience=30) as bulk:
         for i, document in enumerate(documents):
             key = f"boc:test:{i}"
@@ -101,8 +101,8 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
 
 
 def lack_of(transport: Transport, field: str) -> str | None:
-    """Return why the server cannot hold codes in this way, tested with a small temporary index;
-    None if it can."""
+    """Return the reason why the server cannot store codes in this way, tested with a small
+    temporary index, or None if it can."""
     strategy = STRATEGIES[field]
     try:
         with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
@@ -116,8 +116,8 @@ def lack_of(transport: Transport, field: str) -> str | None:
 
 
 def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:
-    """Return whether the server stores a vector in the field ``vector`` of an index, and compares
-    it."""
+    """Return whether the server stores and compares a vector in the field ``vector`` of an
+    index."""
     path = f"/{index}/_doc/boc:test:vector"
     row = np.full((1, dim), dim**-0.5, field.dtype)
     (value,) = field.values(row)
@@ -137,8 +137,8 @@ def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int
 
 @contextmanager
 def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
-    """Return the name of a small index, which is removed. RefusedError if the server does not make
-    it."""
+    """Yield the name of a small index, which is removed afterwards. Raises RefusedError if the
+    server does not create it."""
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {
         "settings": {"number_of_shards": 1, "number_of_replicas": 0, **OWN_SETTINGS, **settings},

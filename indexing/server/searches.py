@@ -1,5 +1,5 @@
-"""Searches of one index on a server: sent, repeated where a node stopped, and their answers
-checked."""
+"""Search one index on a server: send searches, repeat them if a node stopped, and check the
+responses."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,24 +18,25 @@ from .requests import WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
 PAGE = 1000
-"""Documents per request, with vectors or concepts."""
+"""Number of documents per request, with vectors or concepts."""
 SCAN = 5000
-"""Documents per request, without vectors and concepts."""
+"""Number of documents per request, without vectors and concepts."""
 GONE = AWAY | {"search_context_missing_exception"}
-"""Errors of a search whose node stopped after finding the hits, before they were fetched."""
+"""Errors of a search whose node stopped after it had ranked the hits, before they were fetched."""
 PAUSES = (0.0, 0.2, 1.0)
-"""Seconds before a search is repeated after such an error: the cluster needs a moment to turn to
-another copy."""
+"""Seconds before a search is repeated after such an error, since the cluster needs a moment to
+switch to another copy."""
 Value = TypeVar("Value")
 SEARCH = "_search?allow_partial_search_results=false"
-"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
+"""With this option, the request fails if a shard does not respond, instead of leaving a gap in the
+hits."""
 
 
 @dataclass
 class Searches:
-    """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an
-    alias stands for. With ``physical``, hits of another index raise BackendError; ``only`` are
-    further conditions of all. Thread-safe."""
+    """Search ``target``, whose documents have a ``layout``: one index, or the indexes behind an
+    alias. With ``physical``, hits from another index raise BackendError; ``only`` lists further
+    conditions for all searches. Thread-safe."""
 
     transport: Transport
     target: str
@@ -45,22 +46,23 @@ class Searches:
     only: Sequence[Json] = ()
 
     def narrow(self, body: Json) -> Json:
-        """Add the conditions ``only`` to a search: some items have lost their code."""
+        """Add the conditions ``only`` to a search, since some items have lost their code."""
         if not self.only or "knn" in body:
             return body
         query = {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [*self.only]}}
         return {**body, "query": query}
 
     def ask(self, body: Json, **params: Any) -> Json:
-        """Return the answer to one search; ``params`` are further parameters of its URL."""
+        """Return the response to one search; ``params`` are additional URL parameters."""
         path = f"/{self.target}/{SEARCH}"
         for name, value in params.items():
             path += f"&{name}={value}"
         return self._check(self.transport.search(path, self.narrow(body)))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
-        """Return at most k hits for each body, and how many documents match, of more than
-        ``WINDOW`` hits their number. Asked again if a node stopped amid the search."""
+        """Return at most k hits for each body, and the number of matching documents; for k above
+        ``WINDOW``, this is the number of hits. The request is repeated if a node stopped during the
+        search."""
         for pause in self.pauses:
             try:
                 return self._pages(bodies, k, **params)
@@ -83,8 +85,8 @@ class Searches:
         return [_page(self._check(each)) for each in answer["responses"]]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
-        """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an
-        unknown id."""
+        """Return the hits of items with some ``fields``, in the order of ``ids``. Raises KeyError
+        for an unknown id."""
         hits: dict[str, Json] = {}
         for part in batches(list(dict.fromkeys(ids)), PAGE):
             keys = [key for key in map(self.layout.key, part) if key]
@@ -100,8 +102,8 @@ class Searches:
         return [hits[key] for key in ids]
 
     def _check(self, answer: Json) -> Json:
-        """Return an answer. BackendError for an error of one search of several, and for one that
-        took too long."""
+        """Return a response. Raises BackendError if one of several searches failed or took too
+        long."""
         if "error" in answer:
             raise refusal(self.transport.label, answer["status"], answer)
         if answer.get("timed_out"):
@@ -117,7 +119,7 @@ class Searches:
 
 
 def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
-    """Yield the parts of a sequence, each of at most ``size`` values."""
+    """Yield consecutive parts of a sequence, each of at most ``size`` values."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
@@ -132,8 +134,8 @@ def stored_arrays(
     blocks: int,
     described: Mapping[str, Json],
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays in the blocks of the index ``physical``, without those that are not as
-    ``described``."""
+    """Return the arrays stored in the blocks of the index ``physical``, without arrays that do not
+    match ``described``."""
     searches = Searches(transport, physical, Layout())
     data = {name: bytearray() for name in described}
     for number in range(blocks):
@@ -158,10 +160,10 @@ def scan(
     k: int | None = None,
     size: int = SCAN,
 ) -> Iterator[Json]:
-    """Return all hits of ``body``, or the first k, page by page at one point in time, in the order
-    of ``body``. A page has at most ``size`` hits."""
+    """Return all hits of ``body``, or the first k, page by page from one point in time, in the
+    order set by ``body``. A page has at most ``size`` hits."""
     left = sys.maxsize if k is None else k
-    # A cluster may allow no more (search.max_keep_alive).
+    # A cluster may forbid longer times (search.max_keep_alive).
     keep = "1m"
     pit = transport.open_pit(index, keep)
     path = f"/{SEARCH}"
@@ -178,7 +180,7 @@ def scan(
             except RefusedError as error:
                 if error.status != 403 or "search_after" in page or "pit" not in page:
                     raise
-                # Rights on an alias alone do not open its points in time.
+                # Rights on an alias alone do not allow its points in time.
                 path = f"/{index}/{SEARCH}"
                 del page["pit"]
                 continue

@@ -1,5 +1,5 @@
-"""Field types that store term frequencies on a server so that scores are integer dot products, and
-the clause limit."""
+"""Define field types that store term frequencies on a server so that scores are integer dot
+products, and enforce the clause limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from boc.types import TermMatrix
 from .transport import Json
 
 EXACT = 1 << 24
-"""Servers add scores as float32, where integers below this are exact."""
+"""Servers add scores as float32, in which integers below this limit are exact."""
 SAFE = 1000
-"""Clauses that every server accepts: the lowest limit is 1,024, including filters."""
+"""Number of clauses that every server accepts; the lowest limit is 1,024, including filters."""
 DIGITS = "abcde"
 """Suffixes of the second and later digits: enough for an int32 in base 64."""
 
@@ -30,19 +30,19 @@ class Strategy(ABC):
     """A way to store term frequencies in one field so that a query's score is the sum of weight
     times frequency.
 
-    Frequencies that the field cannot hold, or only at high cost, are written as digits to the base
-    ``base``: digit i of term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose query
-    weight is base**i times that of the term.
+    Frequencies that the field cannot store, or only at a high cost, are written as digits to the
+    base ``base``: digit i of term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose
+    query weight is base**i times the weight of the term.
     """
 
     name: str
     base = 512
-    """Fields of features with weights keep 9 significant bits."""
+    """The default suits fields of weighted features, which keep 9 significant bits."""
     path = "terms"
     """The name of the field in a document."""
 
     def at(self, path: str) -> Strategy:
-        """Return the same strategy for a field of another name."""
+        """Return the same strategy for a field with another name."""
         other = copy(self)
         other.path = path
         return other
@@ -71,12 +71,12 @@ class Strategy(ABC):
         return {"bool": {"should": clauses}}
 
     def matching(self, features: Mapping[str, int]) -> Json:
-        """Return the query that finds what ``query`` finds, at less cost if it may have other
-        scores."""
+        """Return a query with the same matches as ``query``, at a lower cost if scores may
+        differ."""
         return self.query(features)
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
-        """Return the features of each row with their values; digits that are 0 are left out."""
+        """Return each row's features with their values; digits that are 0 are left out."""
         bounds = terms.indptr.tolist()
         suffixes = ["", *DIGITS][: self.digits(int(terms.data.max(initial=0)))]
         if len(suffixes) == 1:
@@ -89,7 +89,7 @@ class Strategy(ABC):
         return rows
 
     def digits(self, largest: int) -> int:
-        """Return the number of digits of the frequency ``largest``."""
+        """Return the number of digits needed for the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
     def features(
@@ -98,7 +98,7 @@ class Strategy(ABC):
         weights: Sequence[int],
         digits: int,
     ) -> dict[str, int]:
-        """Return the features of a query and their weights, where frequencies have up to ``digits``
+        """Return a query's features and their weights, if frequencies have up to ``digits``
         digits."""
         powers = {suffix: self.base**i for i, suffix in enumerate(["", *DIGITS][:digits])}
         return {
@@ -120,8 +120,8 @@ def _rows(
 
 
 class SparseVector(Strategy):
-    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms
-    of low weight."""
+    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which would drop frequent
+    terms of low weight."""
 
     name = "sparse_vector"
 
@@ -134,8 +134,8 @@ class SparseVector(Strategy):
 
 
 class RankFeatures(Strategy):
-    """``rank_features``, queried with ``linear``. The score of the default, ``saturation``, depends
-    on other documents."""
+    """The field type ``rank_features``, queried with ``linear``. The default function,
+    ``saturation``, gives scores that depend on other documents."""
 
     name = "rank_features"
 
@@ -144,9 +144,10 @@ class RankFeatures(Strategy):
 
 
 class Text(Strategy):
-    """Surrogate text under a similarity that is the dot product: query boost times term frequency.
+    """Surrogate text under a similarity equal to the dot product: query boost times term frequency.
 
-    A frequency is a number of repeated words, so a small base keeps the text short.
+    A frequency is stored as the number of times a word is repeated, so a small base keeps the text
+    short.
     """
 
     name = "text"
@@ -183,7 +184,7 @@ class Text(Strategy):
 
 
 class CountedText(Text):
-    """Surrogate text where the server reads the frequency behind a word: "t5|37"."""
+    """Surrogate text in which the server reads the frequency after a word: "t5|37"."""
 
     name = "counted_text"
     base = EXACT
@@ -212,10 +213,11 @@ STRATEGIES: dict[str, Strategy] = {
 
 @dataclass
 class ClauseBudget:
-    """The clause limit of one server, which no server reports: tried when a query exceeds ``SAFE``.
+    """Find and enforce the clause limit of a server. No server reports its limit, so it is tested
+    when a query exceeds ``SAFE``.
 
-    ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address
-    for messages.
+    ``takes`` tests whether the server accepts a query with a number of clauses; ``label`` is the
+    server's address for messages.
     """
 
     takes: Callable[[int], bool]
@@ -224,8 +226,8 @@ class ClauseBudget:
     too_many: int = sys.maxsize
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """Return the features that fit into a query beside ``others`` clauses: all, or the largest
-        with a warning."""
+        """Return the features that fit into a query next to ``others`` clauses: all features, or
+        the largest with a warning."""
         clauses = len(features) + others
         if self.most < clauses < self.too_many:
             if self.takes(clauses):
@@ -246,6 +248,7 @@ class ClauseBudget:
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return the ``limit`` features of largest weight, ties to the earlier one."""
+    """Return the ``limit`` features of largest weight; of equal weights, the earlier feature is
+    kept."""
     ranked = sorted(features, key=features.__getitem__, reverse=True)
     return {each: features[each] for each in ranked[:limit]}

@@ -1,8 +1,8 @@
-"""Requests to a cluster over HTTP: hosts, proxies, TLS, headers and errors, the same for all
-products. One request, one answer, one of two errors.
+"""Send requests to a cluster over HTTP, with hosts, proxies, TLS, headers and errors handled alike
+for all products. Each request returns one response or raises one of two errors.
 
-It is the transport below the clients of Elasticsearch 8 and 9, without what these add: they ask for
-answers in a form that servers of another generation refuse.
+This is the transport layer below the clients of Elasticsearch 8 and 9, without the clients' own
+additions, which request responses in a form that servers of another generation refuse.
 """
 
 from abc import ABC, abstractmethod
@@ -32,27 +32,27 @@ Json = dict[str, Any]
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
-"""Statuses that proxies, gateways and access control return too; they do not identify the product
-behind them."""
+"""Statuses that proxies, gateways and access control also return, so they do not identify the
+product behind them."""
 NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
     "block_exception": "free disk space if it is short, have this block taken away",
     "cannot execute": "allow scripts (script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
-"""Words of a cause, and the next step."""
+"""The next step for each cause, found by words in the message."""
 AWAY = {
     "node_not_connected_exception",
     "node_disconnected_exception",
     "node_closed_exception",
     "connect_transport_exception",
 }
-"""Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
+"""Errors with status 500 of a search or a row, while the node of its shard joins or leaves."""
 
 
 class RefusedError(BackendError):
-    """The server answered with an error: its HTTP ``status``, the type of the error as ``kind``,
-    its ``reason``."""
+    """Raised when the server responds with an error: its HTTP ``status``, the error type as
+    ``kind``, and the ``reason``."""
 
     def __init__(self, message: str, status: int, kind: str = "", reason: str = "") -> None:
         super().__init__(message)
@@ -62,15 +62,16 @@ class RefusedError(BackendError):
 
 
 class UnfinishedError(BackendError):
-    """A load cannot continue now. Acknowledged rows stay on the server, and the same load continues
-    from there."""
+    """Raised when a load cannot continue now. Acknowledged rows stay on the server, and the same
+    load continues from there."""
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
-    """Make the error for an answer with ``status`` and parsed ``body``; its message says what to
+    """Build the error for a response with ``status`` and parsed ``body``; its message says what to
     do.
 
-    The reason is followed by those of its causes. The type is that of a cause that is in ``AWAY``.
+    The message appends the reasons of the error's causes. If the type of a cause is in ``AWAY``, it
+    replaces the error's type.
     """
     error = body.get("error") if isinstance(body, dict) else None
     kind = ""
@@ -84,7 +85,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
             further = str(inner.get("reason") or "")
             if further not in reason:
                 reason = ": ".join(filter(None, (reason, further)))
-            # A search may fail between its phases, where the outer error does not tell why.
+            # A search may fail between its phases, where the outer error does not give the reason.
             if inner.get("type") in AWAY:
                 kind = inner["type"]
             inner = inner.get("caused_by")
@@ -110,7 +111,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
 
 
 def next_step(cause: str) -> str:
-    """Return what ends a message about a cause: the first step that is known for it."""
+    """Return the end of a message about a cause, the first known next step, or an empty string."""
     for sign, step in NEXT.items():
         if sign in cause:
             return f"; {step}, then repeat the command"
@@ -118,7 +119,7 @@ def next_step(cause: str) -> str:
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """Make the error for a request without an answer; its message says what to do."""
+    """Build the error for a request without a response; its message says what to do."""
     if tls:
         advice = (
             "its certificate is not trusted; name the file of its authority with "
@@ -134,8 +135,8 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
 
 
 class _JsonSerializer(JsonSerializer):
-    """A fast parser: an answer may hold hundreds of vectors. What is not JSON stays text: proxies
-    answer in HTML."""
+    """Parse JSON fast, since a response may contain hundreds of vectors. Other content stays text,
+    since proxies respond in HTML."""
 
     def loads(self, data: bytes) -> Any:
         try:
@@ -145,17 +146,18 @@ class _JsonSerializer(JsonSerializer):
 
 
 class Transport(ABC):
-    """A connection to one cluster. Thread-safe. It repeats only what changes nothing.
+    """Connect to one cluster. Thread-safe. Only requests that change nothing are repeated.
 
     ``label`` is the address without secrets, for messages.
     """
 
     engine: str
-    """elasticsearch or opensearch."""
+    """Name of the product, elasticsearch or opensearch."""
     advice: str
-    """What answers, if it is another product, and what to write then."""
+    """The product that responds instead, if it is another one, and the address to write in that
+    case."""
     pits: tuple[str, str]
-    """The path of points in time, and the name of their ids."""
+    """The URL path of points in time, and the field name of their ids."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -165,7 +167,7 @@ class Transport(ABC):
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        # A thread that finds no free connection waits, however long the requests of others take.
+        # A thread without a free connection waits, however long the requests of other threads take.
         options: Json = {
             "request_timeout": address.request_timeout,
             "connections_per_node": 64,
@@ -179,7 +181,7 @@ class Transport(ABC):
                 "ssl_show_warn": False,
             }
         configs = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        # The proxy of the environment stands between this machine and others only.
+        # The environment's proxy stands only between this machine and other machines.
         found = getproxies()
         proxies: dict[str, str | None] = {}
         for config in configs:
@@ -203,8 +205,8 @@ class Transport(ABC):
         for node in self._nodes.node_pool.all():
             if isinstance(node, RequestsHttpNode):
                 proxy = proxies[node.host]
-                # A netrc file would replace the user of the address, and a redirection would send
-                # the secrets of this host to another one.
+                # A netrc file would replace the user of the address, and a redirect would send the
+                # secrets of this host to another host.
                 node.session.trust_env = False
                 node.session.max_redirects = 0
                 node.session.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
@@ -216,12 +218,12 @@ class Transport(ABC):
         body: Mapping[str, Any] | bytes | None = None,
         **params: Any,
     ) -> Json:
-        """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged
-        (NDJSON).
+        """Send one request and return the parsed response; a mapping is sent as JSON, bytes are
+        sent unchanged (NDJSON).
 
-        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into
-        the URL, and ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError,
-        whose messages hold no secret.
+        ``timeout`` in ``params``, in seconds, replaces the timeout of the connection; all other
+        parameters go into the URL, where ``server_timeout`` is called ``timeout``. Raises
+        RefusedError and UnreachableError, whose messages contain no secret.
         """
         timeout = params.pop("timeout", None)
         if timeout is None and method == "GET":
@@ -229,8 +231,8 @@ class Transport(ABC):
         return self._send(method, path, body, params, timeout or self.address.request_timeout)
 
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
-        """POST a request that changes nothing. Like any GET, it is repeated on another host if one
-        is late."""
+        """POST a request that changes nothing. Like any GET, it is repeated on another host if a
+        host is late."""
         return self._read("POST", path, body, params)
 
     def _read(
@@ -240,12 +242,12 @@ class Transport(ABC):
         body: Mapping[str, Any] | bytes | None,
         params: Json,
     ) -> Json:
-        """Send a request that changes nothing until it is answered: each host is asked once for
-        some seconds.
+        """Send a request that changes nothing until a host responds; each host is tried for a few
+        seconds at a time.
 
-        So a host that hangs costs seconds and no error. A shard of which a hanging node holds a
-        copy may be late from every host, until the cluster gives that node up, usually after half a
-        minute: hence the last and longest wait.
+        Therefore a hanging host costs seconds and causes no error. If a hanging node has a copy of
+        a shard, every host may be late until the cluster drops that node, usually after half a
+        minute; hence the last and longest wait.
         """
         for wait in self.address.waits[:-1]:
             try:
@@ -265,8 +267,8 @@ class Transport(ABC):
         *,
         again: bool = False,
     ) -> Json:
-        """Send one request; of several hosts to the next one, if a host is not reached or, with
-        ``again``, late."""
+        """Send one request. If a host cannot be reached, or with ``again`` is late, the request
+        goes to the next of several hosts."""
         if params:
             path = f"{path}?{urlencode(params).replace('server_timeout=', 'timeout=')}"
         headers = dict(self._headers)
@@ -297,10 +299,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _is_product(self, headers: Mapping[str, str]) -> bool:
-        """Return whether an answer with these headers may be of the product."""
+        """Return whether a response with these headers may come from the product."""
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """Open a point in time of ``index`` and return its id; searches of it ignore later
+        """Open a point in time of ``index`` and return its id; searches that use it ignore later
         writes."""
         path, name = self.pits
         answer = self.request("POST", f"/{index}/{path}", keep_alive=keep_alive)

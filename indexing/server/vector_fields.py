@@ -1,5 +1,5 @@
-"""Field types that store vectors on a server for re-ranking, and the searches that rank items by
-them."""
+"""Define field types that store vectors on a server for re-ranking, and the searches that rank
+items by them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ for (int i = 0; i < n; ++i) {
 sum *= 5.192296858534828E33;
 return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
-"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and
-fraction of a float32, which gives numbers 2**112 times too small, also for subnormal ones; a factor
-corrects this. The loop has no branch: half of all signs are negative, so that a processor would
-guess every second one wrong."""
+"""Script for the dot product with a float16 vector in a binary field. The bits are shifted to the
+exponent and fraction of a float32, which gives numbers 2**112 times too small, also for subnormal
+numbers; a factor corrects this. The loop has no branch, since half of all signs are negative and a
+processor would mispredict every second branch."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value;
 byte[] data = vector.bytes; int at = vector.offset;
@@ -46,28 +46,28 @@ for (int i = 0; i < n; ++i) {
 return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
-"""The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
+"""Script for the cosine, shifted to non-negative scores like the similarity ``cosine``."""
 PRODUCT = """
 double product = dotProduct(params.query, 'vector');
 return product < 0 ? 1 / (1 - product) : product + 1;
 """
-"""The product as the similarity ``max_inner_product`` turns it into a positive score."""
+"""Script for the product, mapped to positive scores like the similarity ``max_inner_product``."""
 READ_DENSE = """
 float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
 for (float value : vector) { values.add(value); }
 return values;
 """
-"""The components of a dense_vector, as a copy: the server reuses its array for the next
-document."""
+"""Script that returns a copy of the components of a dense_vector, since the server reuses its array
+for the next document."""
 LARGEST = 127
-"""The largest component of a byte vector."""
+"""Largest component of a byte vector."""
 
 
 class VectorField(ABC):
     """A way to store the vectors of items in one field of their documents.
 
-    ``path`` is the name of the field, ``dtype`` that of the vectors as they are given: float16 or
-    float32. ``exact`` tells whether they are read back as they were given.
+    ``path`` is the name of the field, ``dtype`` the type of the input vectors: float16 or float32.
+    ``exact`` tells whether vectors are read back unchanged.
     """
 
     name: str
@@ -75,16 +75,18 @@ class VectorField(ABC):
     path = "vector"
     dtype = "float16"
     unit = False
-    """Whether it stores vectors of length 1 only."""
+    """Whether the field stores only vectors of length 1."""
     in_source = False
-    """Whether _source has to be whole, since the field is read from there."""
+    """Whether _source must be complete, since the field is read from it."""
     quick = 1 << 22
-    """Components that a server compares about as quickly as it finds and re-ranks candidates."""
+    """Number of components that a server compares in about the time that it takes to choose and
+    re-rank candidates."""
     unscored = 1.0
-    """How many times as many it compares more quickly than it chooses candidates by their terms."""
+    """The largest number of components that a server compares faster than it chooses candidates by
+    their terms, as a multiple of ``quick``."""
 
     def at(self, path: str, dtype: str) -> VectorField:
-        """Return the same format for a field of another name, of vectors of ``dtype``."""
+        """Return the same format for a field with another name and vectors of ``dtype``."""
         other = copy(self)
         other.path = path
         other.dtype = dtype
@@ -114,43 +116,44 @@ class VectorField(ABC):
         """Return the value of the field for each of ``vectors`` (n, d) of ``dtype``."""
 
     def bytes(self, dim: int) -> int:
-        """Return the bytes of a vector with ``dim`` components on the server."""
+        """Return the size in bytes on the server of a vector with ``dim`` components."""
         return dim * np.dtype(self.dtype).itemsize
 
     @abstractmethod
     def script(self, query: NDArray[np.float32]) -> Json:
-        """Return the script that scores a document by its product with a query (d,)."""
+        """Return the script that scores a document by its dot product with a query (d,)."""
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        """Return the query that ranks all documents of the query ``matching`` by their vectors, for
-        the best k."""
+        """Return the query for the best k of all documents that match ``matching``, ranked by their
+        vectors."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        """Return the dot products with ``query`` for scores of ``script`` or ``best``."""
-        # The scores of a server are positive.
+        """Return the dot products with ``query`` that correspond to scores of ``script`` or
+        ``best``."""
+        # A server requires positive scores.
         return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
 
     @property
     def hit_fields(self) -> Json:
-        """What a search says so that its hits have the values of the field, and nothing else."""
+        """The search options that make hits return only the values of the field."""
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        """Return the values of a hit, none if it lacks the field."""
+        """Return the values of a hit, which are empty if it lacks the field."""
         values: list[Any] = hit.get("fields", {}).get(self.path, [])
         return values
 
     @abstractmethod
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        """Return the vectors (n, d) of ``dtype`` from the values of n hits."""
+        """Return the vectors (n, d) of ``dtype`` decoded from the values of n hits."""
 
     def _source(self, script: str) -> str:
         return script.replace("'vector'", f"'{self.path}'")
 
 
 class Binary(VectorField):
-    """The bytes of the vectors in binary doc values, scored by a script: exact, on every server."""
+    """Vectors as bytes in binary doc values, scored exactly by a script, on every server."""
 
     name = "binary"
     quick = 1 << 20
@@ -171,7 +174,7 @@ class Binary(VectorField):
 
 
 class Dense(VectorField):
-    """A format of Elasticsearch's dense_vector, without a graph."""
+    """Base class of the formats of Elasticsearch's dense_vector, without a graph."""
 
     def mapping(self, dim: int) -> Json:
         return {
@@ -182,9 +185,8 @@ class Dense(VectorField):
         }
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        # Lucene walks through the documents of a filter up to so many candidates, above through all
-        # of the index.
-        # A knn query takes 10,000 candidates at most.
+        # Lucene scans only the documents that pass a filter up to this number of candidates, and
+        # the whole index above it. A knn query accepts at most 10,000 candidates.
         return {
             "knn": {
                 "field": self.path,
@@ -203,8 +205,8 @@ class Dense(VectorField):
 
 
 class Float(VectorField):
-    """Components of float32: exact, and compared in compiled code. A posting list takes no
-    scores."""
+    """Components of float32, which are exact and compared in compiled code. Posting lists are read
+    without scores."""
 
     name = "float"
     unscored = math.inf
@@ -213,7 +215,7 @@ class Float(VectorField):
         return 4 * dim
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
-        # orjson writes contiguous rows only.
+        # orjson writes only contiguous rows.
         return iter(np.ascontiguousarray(vectors, np.float32))
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
@@ -221,7 +223,7 @@ class Float(VectorField):
 
 
 class DenseFloat(Float, Dense):
-    """In Elasticsearch's dense_vector."""
+    """Components of float32 in Elasticsearch's dense_vector."""
 
     def mapping(self, dim: int) -> Json:
         return {**super().mapping(dim), "similarity": "max_inner_product"}
@@ -231,7 +233,7 @@ class DenseFloat(Float, Dense):
 
 
 class DenseHalf(DenseFloat):
-    """Components of bfloat16, 8 bits of precision: half the bytes."""
+    """Components of bfloat16 with 8 bits of precision, which take half the bytes."""
 
     name = "bfloat16"
     exact = False
@@ -244,10 +246,10 @@ class DenseHalf(DenseFloat):
 
 
 class _Byte(VectorField):
-    """A byte per component: each vector is divided by its largest component, times 127.
+    """One byte per component: each vector is divided by its largest component, times 127.
 
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length
-    1.
+    The server compares by the cosine, so the factors need not be stored; this requires vectors of
+    length 1.
     """
 
     name = "byte"
@@ -262,7 +264,7 @@ class _Byte(VectorField):
 
 
 class DenseByte(_Byte, Dense):
-    """In Elasticsearch's dense_vector."""
+    """One byte per component in Elasticsearch's dense_vector."""
 
     def mapping(self, dim: int) -> Json:
         return {**super().mapping(dim), "element_type": "byte", "similarity": "cosine"}
@@ -279,23 +281,23 @@ class DenseByte(_Byte, Dense):
 
 
 class Knn(VectorField):
-    """A format of OpenSearch's knn_vector, without a graph.
+    """Base class of the formats of OpenSearch's knn_vector, without a graph.
 
-    The server adds vectors to _source without storing them there; a _source with exclusions it
-    keeps twice.
+    The server adds vectors to _source without storing them there; if _source has exclusions, it
+    stores the vectors twice.
     """
 
     in_source = True
     space: str
 
     def mapping(self, dim: int) -> Json:
-        # The method makes nothing here: a script says by what it compares.
+        # The method builds nothing here, since a script names the comparison.
         method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
         return {"type": "knn_vector", "dimension": dim, "method": method}
 
     @property
     def settings(self) -> Json:
-        # No graph is made.
+        # No graph is built.
         return {"knn": True, "knn.advanced.approximate_threshold": -1}
 
     def script(self, query: NDArray[np.float32]) -> Json:
@@ -316,18 +318,18 @@ class Knn(VectorField):
 
 
 class KnnFloat(Float, Knn):
-    """In OpenSearch's knn_vector."""
+    """Components of float32 in OpenSearch's knn_vector."""
 
     space = "innerproduct"
 
 
 class KnnByte(_Byte, Knn):
-    """A byte per component. Scores are 1 + cosine."""
+    """One byte per component in OpenSearch's knn_vector. Scores are 1 + cosine."""
 
     space = "cosinesimil"
 
     def mapping(self, dim: int) -> Json:
-        # The method takes no cosine for bytes.
+        # The method does not support the cosine for bytes.
         return {**super().mapping(dim), "data_type": "byte"}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
@@ -339,16 +341,16 @@ class KnnByte(_Byte, Knn):
 
 
 def _components(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the components of each row, which a script gives as one value or as several."""
+    """Return the components of each row, which a script returns as one value or as several."""
     return [row[0] if isinstance(row[0], list) else row for row in rows]
 
 
 def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
-    """Return vectors (n, d) divided by their largest components, times 127, rounded."""
+    """Return vectors (n, d) divided by their largest components, times 127, and rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
-    # orjson writes contiguous rows only.
+    # orjson writes only contiguous rows.
     return np.rint(whole).astype(np.int32, order="C")
 
 
@@ -360,12 +362,12 @@ VECTOR_FIELDS: dict[str, VectorField] = {
     "byte": KnnByte(),
     "dense_byte": DenseByte(),
 }
-"""By the names that indexes remember."""
+"""Vector fields by the names that indexes store."""
 
 
 def fields_for(vectors: str | None, engine: str) -> list[str]:
-    """Return the names in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine; without it,
-    the fastest first."""
+    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` stands for on an engine; without the
+    option, all candidates, fastest first."""
     own = {"float": "knn_float"}
     if engine == "elasticsearch":
         own = {"byte": "dense_byte"}
@@ -374,7 +376,8 @@ def fields_for(vectors: str | None, engine: str) -> list[str]:
 
 
 def _length(vector: NDArray[np.float32]) -> float:
-    """Return the norm of a vector; for one, numpy's own function takes several times as long."""
-    # The square of a tiny number is 0 in float32.
+    """Return the norm of a vector; for a single vector, numpy's own function takes several times as
+    long."""
+    # The square of a tiny number is 0 in float32, so float64 is used.
     wide = vector.astype(np.float64)
     return math.sqrt(wide.dot(wide))

@@ -1,4 +1,4 @@
-"""Writers of an index on a server: one loads a new index, one edits an existing index."""
+"""Write an index on a server: one writer loads a new index, another edits an existing index."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ from .vector_fields import VECTOR_FIELDS, Binary, fields_for
 
 ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
 BLOCK = 3 << 20
-"""Bytes of a codec array per document."""
+"""Number of bytes of a codec array per document."""
 EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_source": False}
 
 
 class LackingError(BackendError):
-    """The server does not store vectors in this way."""
+    """Raised when the server cannot store vectors in this way."""
 
 
 @dataclass
 class ServerWriter:
-    """Loads a generation that no search sees, then points the name to it.
+    """Load a generation that no search sees, then point the name to it.
 
-    Acknowledged rows stay if the process or its connection dies; a load of the same contents
-    continues from there. If the caller leaves the context by another error, nothing stays.
+    If the process or its connection dies, acknowledged rows stay, and a load of the same contents
+    continues from there. If any other error leaves the context, nothing stays.
     """
 
     transport: Transport
@@ -96,7 +96,7 @@ class ServerWriter:
         drop(self.transport, unwanted)
         for generation in left:
             self._begin(generation)
-            # Without a row, the earlier load may have died during the score check.
+            # If no row exists, the earlier load may have died during the score check.
             if next(self._ledger.strays(), None) is None:
                 self._hold.withdraw()
                 drop(self.transport, left)
@@ -104,22 +104,22 @@ class ServerWriter:
         return self
 
     def _generations(self) -> list[Generation]:
-        """Return the generations of this name. BackendError if it is an index that boc did not
-        make."""
+        """Return the generations of this name. Raises BackendError if boc did not make the
+        index."""
         present = generations(self.transport, self.name)
         if not any(g.live and not g.state.attached for g in present):
             check_own(generation_behind(self.transport, self.name))
         return present
 
     def _begin(self, generation: Generation) -> None:
-        """Continue what is in ``generation``; an earlier load may have died while it was closed for
-        merging."""
+        """Continue with the contents of ``generation``; an earlier load may have died while the
+        index was closed for merging."""
         reopen(self.transport, generation.physical)
-        # A load that was published has no such alias any more.
+        # A published load no longer has such an alias.
         add = {"index": generation.physical, "alias": generation.loading_alias}
         self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
         with ExitStack() as held:
-            # The context may not be entered yet, so that no exit gives the claim back.
+            # The context may not be entered yet, in which case no exit would give the claim back.
             held.callback(self._hold.release)
             self._hold.take(generation.physical, generation.loading_alias)
             refresh(self.transport, generation.physical)
@@ -170,8 +170,8 @@ class ServerWriter:
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
-        """Merge what is loaded, and point the name to it. UnfinishedError unless it has
-        ``expected`` items."""
+        """Merge the loaded rows, and point the name to them. Raises UnfinishedError unless the
+        index has ``expected`` items."""
         physical = self.generation.physical
         blocks = put_arrays(self._bulk, self.arrays)
         self._bulk.flush()
@@ -197,7 +197,7 @@ class ServerWriter:
         self._committed = True
 
     def __exit__(self, *raised: object) -> None:
-        # After these errors a load can be continued later.
+        # After these errors, a load can be continued later.
         for_now = (KeyboardInterrupt, UnreachableError, RefusedError, UnfinishedError)
         resumable = isinstance(raised[1], for_now) and len(self._ledger) > 0
         try:
@@ -213,8 +213,8 @@ class ServerWriter:
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """Create an empty generation with the first supported field types. BackendError if it
-        scores wrongly."""
+        """Create an empty generation with the first supported field types. Raises BackendError if
+        it scores wrongly."""
         *others, last = fields_for(self.address.vectors, self.transport.engine)
         for vectors in others:
             with suppress(LackingError):
@@ -225,7 +225,8 @@ class ServerWriter:
         lacking = dict[str, str]()
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
-        # The fewest digits first for frequencies up to about the largest.
+        # Field types that need the fewest digits, for frequencies up to about the largest, come
+        # first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
             generation = Generation(
                 physical,
@@ -249,7 +250,7 @@ class ServerWriter:
                 meta(self.manifest, generation.state),
                 shards=self.address.shards,
                 replicas=self.address.replicas_while_loading,
-                # Candidates of a dictionary are read term by term.
+                # With a dictionary, candidates are read term by term.
                 by_term=bool(self.manifest.n_query_terms),
             )
             body["aliases"] = {generation.loading_alias: {}}
@@ -274,7 +275,8 @@ class ServerWriter:
                     raise in_use(self.transport, self.name) from None
                 if exists or error.status != 400:
                     raise
-                # A server that does not know the mapping of the field ``vector`` says so.
+                # A server that does not know the mapping of the field ``vector`` names it in the
+                # error.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
                     self._refuse_vectors(vectors)
                 lacking[kind] = error.reason or error.kind
@@ -301,7 +303,7 @@ class ServerWriter:
         refusal = f"can hold no codes: {'; '.join(reasons)}"
         advice = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
         distinct = dict.fromkeys(lacking.values())
-        # A reason that several field types share is not about the field.
+        # A reason that several field types share is not specific to the field.
         if len(distinct) < len(lacking):
             refusal = f"refused {physical}: {'; '.join(distinct)}"
             advice = (
@@ -311,7 +313,8 @@ class ServerWriter:
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
     def _refuse_vectors(self, field: str) -> None:
-        """Raise LackingError for a field of the server's own kind."""
+        """Raise LackingError for every vector field except the binary field, which any server
+        supports."""
         name = VECTOR_FIELDS[field].name
         if name != Binary.name:
             raise LackingError(
@@ -320,8 +323,8 @@ class ServerWriter:
             )
 
     def _audit(self, physical: str, count: int, expected: int) -> None:
-        """Compare the number of documents with the number acknowledged. UnfinishedError lists
-        missing ids."""
+        """Compare the number of documents with the number of acknowledged rows. Raises
+        UnfinishedError, which lists missing ids."""
         if count != expected:
             missing = self._ledger.missing(stored_ids(self.transport, physical))
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
@@ -332,8 +335,9 @@ class ServerWriter:
 
 
 class ServerEditor:
-    """Edits the published generation in place, through an alias that stays its own if another
-    command replaces it. Searches see rows as soon as the server accepts them."""
+    """Edit the published generation in place, through an alias that the generation keeps even if
+    another command replaces the generation. Searches see rows as soon as the server accepts
+    them."""
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
@@ -396,8 +400,8 @@ class ServerEditor:
             self._remember("editing")
 
     def _check_left(self, unwanted: set[str]) -> None:
-        """Raise BackendError if the deletion would leave an empty index; nothing is deleted
-        before."""
+        """Raise BackendError if the deletion would leave an empty index; nothing has been deleted
+        by then."""
         index = self._generation.physical
         name = self._generation.name
         refresh(self._transport, index)
@@ -426,7 +430,7 @@ class ServerEditor:
         self._bulk.stop(raised[1])
 
     def _remember(self, state: str, **changed: Any) -> None:
-        """Store the state, and what has changed in the manifest."""
+        """Store the state and the changes to the manifest."""
         self._generation = replace(
             self._generation,
             state=replace(self._generation.state, state=state),
@@ -436,7 +440,7 @@ class ServerEditor:
 
 
 def put_rows(bulk: Bulk, generation: Generation, rows: Rows) -> None:
-    """Send items and their arrays as documents."""
+    """Send items and their arrays to the server as documents."""
     items, terms, vectors, concepts = rows
     stored = round_trip(vectors, generation.manifest.vector_dtype)
     firsts = requests.first_terms(terms)
@@ -454,16 +458,16 @@ def put_rows(bulk: Bulk, generation: Generation, rows: Rows) -> None:
 
 
 def stored_ids(transport: Transport, index: str) -> Iterator[str]:
-    """Return the ids of all items, sorted."""
+    """Return the sorted ids of all items."""
     return (hit["sort"][0] for hit in scan(transport, index, EVERYTHING))
 
 
 def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Store the arrays of a codec as documents of their own; how many."""
+    """Store the codec's arrays as separate documents; return the number of documents."""
     numbers = count()
     for name, array in arrays.items():
         data = array.tobytes()
-        # An empty array takes one document too.
+        # An empty array also takes one document.
         for start in range(0, max(1, len(data)), BLOCK):
             block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
@@ -475,8 +479,8 @@ def counts(
     index: str,
     layout: requests.Layout = requests.OWN,
 ) -> tuple[dict[str, int], int, int]:
-    """Items by modality, postings, and digits of the largest frequency, as the server counts
-    them."""
+    """Return the number of items by modality, the number of postings, and the number of digits of
+    the largest frequency, as the server counts them."""
     aggregations = {
         "modality": {"terms": {"field": layout.own("modality")}},
         "postings": {"sum": {"field": layout.own("size")}},
