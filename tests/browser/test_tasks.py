@@ -14,7 +14,7 @@ from tests.browser.pages import ids, query_of, settle, settle_after
 
 pytestmark = pytest.mark.slow
 LOG = logging.getLogger(__name__)
-SENTENCE = "a green kite"
+SENTENCE = "a green ball"
 FIRST = "00000.jpg"
 
 
