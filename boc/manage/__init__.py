@@ -1,2 +1,2 @@
-"""Operations on whole indexes: make, add, sync, delete, copy, attach to documents of others, find
-duplicates."""
+"""Operations on whole indexes: make, add to, sync, delete, copy, attach to documents of other
+programs, and find duplicates."""

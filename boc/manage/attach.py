@@ -1,4 +1,4 @@
-"""Codes added to the documents of an index that another program made on a server, and taken away
+"""Add codes to the documents of an index that another program made on a server, and remove them
 again."""
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from boc.types import Batch
     from indexing.server.attach import ServerAttachment
 
-LOOKED_UP = 10_000  # items at a time
-LISTED = 10  # ids of a list in a report
-RM = 30.0  # so many candidates make up for the few postings of a dictionary
+LOOKED_UP = 10_000  # items looked up at a time
+LISTED = 10  # largest number of ids in each list of a report
+RM = 30.0  # candidates per hit, enough to make up for the few postings of a dictionary
 
 
 @dataclass(frozen=True)
 class AttachReport:
     """The result of an attachment.
 
-    ``documents`` have a code now, earlier calls included. This call wrote ``written`` of them and
-    left ``unchanged``, which had the same. ``without`` is the number of items that have no
-    document, and ``missing`` the first ten. ``lost`` are up to ten ids of documents that another
-    program removed, or wrote without a code, in the meantime; the same call again adds the code to
-    the documents that exist.
+    ``documents`` is the number of documents that have a code now, including earlier calls. This
+    call wrote ``written`` documents and left ``unchanged`` documents that already had the same
+    code. ``without`` is the number of items without a document, and ``missing`` lists the ids of
+    the first ten. ``lost`` lists up to ten ids of documents that another program removed, or wrote
+    without a code, in the meantime; the same call again adds the code to the documents that still
+    exist.
     """
 
     documents: int
@@ -61,34 +62,35 @@ def attach_index(
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: bool | Progress = False,
 ) -> AttachReport | None:
-    """Add the code of the items of feature files to the documents of the index ``name`` of another
-    program.
+    """Add the codes of the items in feature files to the documents of another program's index
+    ``name``.
 
-    After a kill the same call continues. Further files add items under its code, and changed items
-    replace theirs.
+    If the process is killed, the same call continues. Calls with further files add items under the
+    same code; changed items replace their old codes.
 
     Parameters
     ----------
     name : str
-        One index, or an alias of one.
+        Name of one index, or an alias of one index.
     source : path, or a sequence of paths
         Feature files by one encoder.
     at : str
         Address of the server: elastic+URL or opensearch+URL.
     key : str, optional
-        Field of documents with the id of an item, default _id. All documents of an item get its
-        code.
+        Document field that contains the id of an item; default: _id. All documents of an item get
+        its code.
     code : str, Code or SurrogateCodec, default="dictionary"
         How vectors become term frequencies, for the first attachment. The default reads few
-        postings per query, where each term of "scalar" is in a large part of all documents.
+        postings per query, whereas each term of "scalar" occurs in a large part of all documents.
     confirm : callable, optional
         Called with the addition to the mapping, before anything is changed; if it returns False,
         nothing is changed.
     progress : bool or callable, default=False
         True draws bars; a callable is called as ``progress(stage, done, total)`` after each batch.
 
-    Returns None if ``confirm`` returned False. EncoderError for another encoder than the encoder of
-    an earlier attachment; BackendError if the index is not there, is boc's, or cannot hold codes.
+    Returns None if ``confirm`` returned False. Raises EncoderError if an earlier attachment used
+    another encoder, and BackendError if the index does not exist, was made by boc, or cannot store
+    codes.
     """
     show = progress_of(progress)
     with (
@@ -135,17 +137,18 @@ def attach_index(
 
 
 def detach_index(name: str, *, at: str) -> int:
-    """Remove the attached codes from the documents of the index ``name``; return how many had it.
+    """Remove the attached codes from the documents of the index ``name``, and return the number of
+    documents that had a code.
 
-    The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is
-    attached.
+    The fields stay in the mapping of the index. If the process is killed, the same call continues.
+    Raises BackendError if no codes are attached.
     """
     with plugins.backend(at).attach(check_name(name)) as place:
         return max(place.detach(), default=0)
 
 
 def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | None) -> None:
-    """Raise BocError unless an item has a document, before anything is changed."""
+    """Raise BocError if no item has a document. This is checked before anything is changed."""
     first = ""
     for modality in MODALITIES:
         items = file.items(modality)
@@ -165,8 +168,8 @@ def _add_batch(
     codec: SurrogateCodec,
     key: str | None,
 ) -> tuple[int, int, list[str]]:
-    """Add a batch of items: the numbers of documents written and unchanged, and the items without a
-    document."""
+    """Add the codes of a batch of items. Return the numbers of documents written and unchanged, and
+    the ids of items without a document."""
     documents = place.find(batch.items, key)
     changed = []
     same = []

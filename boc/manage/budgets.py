@@ -1,11 +1,12 @@
-"""The budgets of an index under a dictionary: the cheapest that find a promised share of the exact
-nearest items.
+"""Choose the budgets of an index under a dictionary: the cheapest that find a promised share of the
+exact nearest items.
 
-They are chosen when everything is loaded, on queries like real ones: captions of the index ask for
-its pictures, and pictures for its captions, which have budgets of their own. Without captions,
-sentences that an encoder at hand encodes, else items that are moved by a part of the difference of
-two others. Items find each other more easily than sentences find them, because their near copies
-come first. So moved items look for the nearest with and without copies.
+Budgets are chosen once everything is loaded, on realistic queries: captions of the index search for
+its pictures, and pictures for its captions, which have their own budgets. Without captions, the
+queries are sentences, if an encoder is at hand; else they are items, each moved by a part of the
+difference of two other items. Items find each other more easily than sentences find them, because
+their near copies come first. So moved items search for the nearest items with and without near
+copies.
 """
 
 from __future__ import annotations
@@ -34,32 +35,33 @@ from boc.types import Embeddings, Modality, SearchRequest
 from boc.vectors import unit_rows
 
 RECALL = 0.98
-HITS = 10  # hits that recall counts
+HITS = 10  # number of hits over which recall is measured
 
 ASKED = ("captions", "pictures")
-"""Kinds of queries: items of the index that ask for items of the other modality."""
+"""Kinds of queries that are items of the index and search for items of the other modality."""
 FEWEST = 20
-"""Items at least that ask."""
+"""Smallest number of items that serve as queries."""
 
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
-"""Terms of a query that are tried."""
+"""Numbers of terms per query to try."""
 DEEP = 4000
-"""Candidates of a query at most."""
+"""Largest number of candidates per query."""
 EVERY = 10_010
-"""Candidates, for all items that share a term: more than a server re-ranks otherwise."""
+"""Number of candidates that stands for all items that share a term: more than a server otherwise
+re-ranks."""
 MOVED = 0.3
-"""Part of the difference of two items by which a third is moved."""
+"""Part of the difference of two items by which a third item is moved."""
 COPY = 0.9
-"""Cosine from which an item is a near copy of another."""
+"""Smallest cosine between an item and a near copy of it."""
 COPIES = 50
-"""Near copies of an item at most that a query looks behind."""
+"""Largest number of near copies of an item that a query passes over to find other items."""
 LAST = 0.01
-"""Recall given away at most where it takes more than half as much time as the rest."""
+"""Largest part of the recall to give up if it takes more than half as much time as the rest."""
 EASIER = 1.5
-"""Captions of an index miss so many times fewer pictures than other sentences, which their encoder
-never saw."""
+"""Factor by which captions of an index miss fewer pictures than sentences that its encoder never
+saw."""
 GROWN = 1.25
-"""Times as many items as budgets were chosen for, from which they are chosen again."""
+"""Growth factor of the number of items from which budgets are chosen again."""
 
 
 def promise(
@@ -68,8 +70,8 @@ def promise(
     rm: float | None,
     codec: SurrogateCodec,
 ) -> dict[str, Any]:
-    """Return the entry of a manifest whose budgets are to be chosen; an empty one if some were
-    given by hand."""
+    """Return the manifest entry of an index whose budgets are still to be chosen; return an empty
+    entry if budgets were set by hand."""
     if recall is not None and not 0 < recall < 1:
         raise BocError(f"recall must lie between 0 and 1, got {recall:g}; 0.98 is the default")
     by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
@@ -89,10 +91,10 @@ def choose_budgets(
     source: VectorSource,
     encoder: Callable[[], Encoder] | None = None,
 ) -> None:
-    """Choose the budgets of a loaded index that promises a recall, and put them into its manifest.
+    """Choose the budgets of a loaded index that promises a recall, and store them in its manifest.
 
-    ``source`` gives the vectors of its items; ``encoder`` makes queries of sentences if no captions
-    are there.
+    ``source`` provides the vectors of its items; ``encoder`` encodes sentences as queries if there
+    are no captions.
     """
     backend = plugins.backend(at)
     index = backend.open(name)
@@ -102,7 +104,7 @@ def choose_budgets(
     searcher = Searcher(index)
     budgets = {}
     chosen = {"target": promised, "items": sum(counts.values())}
-    # A server that scores terms answers more slowly.
+    # A server that scores terms is slower, so it answers fewer queries.
     most = 80 if 0 < index.costs.unscored < math.inf else 400
 
     def choose(find: Modality) -> tuple[int, float, dict[str, float], _Sample]:
@@ -119,8 +121,8 @@ def choose_budgets(
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
-        # Comparing all keeps a promise that terms cannot keep, if it does not take much longer. A
-        # server plans without the entry.
+        # Comparing all items keeps a promise that terms cannot keep. It is chosen if it does not
+        # take much longer. A server plans without this entry.
         if index.costs.row and figures["high"] < promised and known.passing < 4 * quick:
             chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
@@ -129,8 +131,8 @@ def choose_budgets(
 
 
 def renew_budgets(name: str, at: str) -> None:
-    """Choose the budgets of an edited index again if it has grown by a quarter since they were
-    chosen, or if searches use budgets from now on."""
+    """Choose the budgets of an edited index again if it has grown by a quarter since the last
+    choice, or if its searches use budgets from now on."""
     stored = StoredItems(plugins.backend(at), name)
     recall = stored.manifest.recall
     items = sum(stored.manifest.items.values())
@@ -142,8 +144,8 @@ def renew_budgets(name: str, at: str) -> None:
 
 
 class _Sample(NamedTuple):
-    """Queries of some ``kind``, and one or two truths: the ids of the exact nearest items of each
-    query, the harder truth first. ``skipped`` hits may lie before the hits of the harder truth."""
+    """Queries of one ``kind``, with one or two truths: the ids of the exact nearest items of each
+    query. The harder truth comes first; ``skipped`` hits may precede its items."""
 
     kind: str
     queries: Embeddings
@@ -151,9 +153,11 @@ class _Sample(NamedTuple):
     skipped: int = 0
 
     def ranks(self, order: NDArray[np.object_]) -> NDArray[np.int64]:
-        """Return ranks of the true items in ``order`` (queries, hits), (truths, queries, HITS).
+        """Return the ranks of the true items in ``order`` (queries, hits), as an array (truths,
+        queries, HITS).
 
-        Ranks of missing ones are beyond all, and before all where fewer items exist.
+        A true item that is not in ``order`` ranks after all hits. If fewer items exist, the
+        remaining entries rank before all hits.
         """
         ranks = np.full((len(self.truths), len(order), HITS), -1)
         for query, hits in enumerate(order):
@@ -183,21 +187,21 @@ def _sample_queries(
     rows = unit_rows(index.vectors(index.sample(3 * most, find)).astype(np.float32))
     n = len(rows) // 3
     items = rows[0 : 3 * n : 3]
-    # Neighbours in an index may be alike.
+    # Neighbouring items of an index may be alike.
     difference = rows[1 : 3 * n : 3] - np.roll(rows[2 : 3 * n : 3], n // 2, axis=0)
     queries = unit_rows(items + MOVED * difference)
     return _sample_of("moved items", source, find, queries, items)
 
 
 class _Nearest:
-    """The ids of the items of the largest scores of each query, of batches of items."""
+    """Collects the ids of the best items of each query, from several batches of items."""
 
     def __init__(self, queries: int) -> None:
         self._scores = np.full((queries, HITS), -np.inf, np.float32)
         self._ids = np.full((queries, HITS), "", object)
 
     def add(self, scores: NDArray[np.float32], ids: NDArray[np.object_]) -> None:
-        """Add items whose ``scores`` are (queries, items)."""
+        """Add a batch of items; ``scores`` has the shape (queries, items)."""
         scores = np.concatenate([self._scores, scores], axis=1)
         rows = np.argpartition(-scores, HITS - 1, axis=1)[:, :HITS]
         old = np.take_along_axis(self._ids, np.minimum(rows, HITS - 1), axis=1)
@@ -205,7 +209,7 @@ class _Nearest:
         self._scores = np.take_along_axis(scores, rows, axis=1)
 
     def truth(self) -> list[list[str]]:
-        """Return the ids for each query."""
+        """Return the ids of the nearest items for each query."""
         return [
             ids[exist].tolist()
             for ids, exist in zip(self._ids, self._scores > -np.inf, strict=True)
@@ -219,8 +223,8 @@ def _sample_of(
     queries: NDArray[np.float32],
     moved: NDArray[np.float32] | None = None,
 ) -> _Sample:
-    """Return queries (q, d) with their truths: one, or two if they are the items ``moved`` (q, d),
-    of which near copies count in the second truth alone."""
+    """Return queries (q, d) with their truths. There is one truth, or two if the queries are the
+    items ``moved`` (q, d) after their move; then near copies count in the second truth only."""
     near = _Nearest(len(queries))
     apart = _Nearest(len(queries))
     copies = np.zeros(len(queries), np.int64)
@@ -237,15 +241,15 @@ def _sample_of(
     embeddings = Embeddings("image" if kind == ASKED[1] else "text", queries)
     if moved is None:
         return _Sample(kind, embeddings, [near.truth()])
-    # Copies beyond these hide all that lies farther away, for users too.
+    # If there are more copies, they hide all items farther away, for users too.
     few = copies <= COPIES
     truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
     return _Sample(kind, embeddings, [truth, near.truth()], int(copies[few].max(initial=0)))
 
 
 class _Tuner:
-    """Chooses how many terms a query has, and how many candidates. Sets the budgets of the codec of
-    ``searcher``."""
+    """Chooses how many terms and how many candidates a query has. It sets the budgets of the codec
+    of ``searcher``."""
 
     def __init__(self, searcher: Searcher, find: Modality, sample: _Sample) -> None:
         index = searcher.index
@@ -256,14 +260,14 @@ class _Tuner:
         self.budgets = [each for each in BUDGETS if each < n_terms] or [1]
         self.depth = min(DEEP, index.manifest.items[find])
         self.ranks = lru_cache(None)(self.rank_truth)
-        # The harder truth of moved items is harder than sentences are.
+        # For moved items, the harder truth is harder to reach than for sentences.
         self.bound = "low" if len(sample.truths) == 1 else "measured"
         list_length = index.manifest.postings / n_terms
         self.cost = partial(postings_read, list_length=list_length, compact=index.costs.compact)
 
     def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
-        """Return terms, candidates per hit, and recall: the cheapest that hold ``target``, or come
-        near to it where the last of it takes most of the time."""
+        """Return the number of terms, the candidates per hit and the recall of the cheapest budgets
+        that reach ``target``, or come close to it if its last part takes most of the time."""
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
         chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
@@ -275,7 +279,7 @@ class _Tuner:
             reached = figures[self.bound]
             if reached >= target:
                 break
-            # Compact codes lose some of the candidates, so that the next may miss fewer.
+            # Compact codes lose some candidates, so the next try aims at fewer misses.
             aim = 1 - (1 - aim) * (1 - target) / (1 - reached)
             better = self.cheapest(min(aim, 0.9995), most)
             if better is None or better == chosen:
@@ -284,8 +288,9 @@ class _Tuner:
         return chosen[0], float(math.ceil(chosen[1] / HITS)), figures
 
     def choose_terms(self, target: float) -> tuple[int, float, dict[str, float]]:
-        """Return the fewest terms whose searches hold ``target``, or come near to what the most
-        hold, where all items that share a term are compared; else as ``choose``."""
+        """Choose the fewest terms if all items that share a term are compared: searches reach
+        ``target``, or come close to the recall with the most terms. Returns the same values as
+        ``choose``."""
         measure = lru_cache(None)(lambda query_z: self.measure(query_z, EVERY))
         wanted = min(target, measure(self.budgets[-1])[self.bound] - LAST)
         least = bisect_left(self.budgets, wanted, key=lambda each: measure(each)[self.bound])
@@ -293,8 +298,9 @@ class _Tuner:
         return query_z, 300.0, measure(query_z)
 
     def cheapest(self, aim: float, most: float = math.inf) -> tuple[int, int] | None:
-        """Return the terms and candidates of least cost, below ``most``, that have a share ``aim``
-        of the true items; None if no budgets have it."""
+        """Return the cheapest numbers of terms and candidates whose candidates include a share
+        ``aim`` of the true items, at a cost below ``most``. Returns None if no budgets reach this
+        share."""
         best = None
         for query_z in self.budgets:
             if self.cost(query_z, HITS) >= most:
@@ -308,7 +314,7 @@ class _Tuner:
         return best
 
     def rank_truth(self, query_z: int) -> NDArray[np.int64]:
-        """Return the ranks of the true items by so many terms."""
+        """Return the ranks of the true items in a search with ``query_z`` terms."""
         terms = self.set_terms(query_z).encode_queries(self.sample.queries)
         order, _ = self.searcher.index.rank(SearchRequest(terms, self.depth, self.find))
         return self.sample.ranks(order)
@@ -318,8 +324,9 @@ class _Tuner:
         return codec.set_budgets(codec.steps[-1].get_params()["z"], query_z)
 
     def measure(self, query_z: int, candidates: int) -> dict[str, float]:
-        """Return the recall of searches with these budgets: its mean over queries, with a 95 %
-        confidence interval (normal approximation), around the recall of each truth."""
+        """Return the recall of searches with these budgets: its mean over queries (``measured``),
+        and the bounds ``low`` and ``high`` of a 95 % confidence interval (normal approximation)
+        around the recall of each truth."""
         self.set_terms(query_z)
         recalls = np.empty((len(self.sample.truths), len(self.sample.queries)))
         for number, k in enumerate((HITS + self.sample.skipped, HITS)[-len(recalls) :]):

@@ -1,4 +1,4 @@
-"""Make an index from pictures, captions or feature files, add to it, and delete from it."""
+"""Make an index from pictures, captions or feature files, and add or delete items."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ LOOKED_UP = 1000  # ids looked up or deleted at a time
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The result of a load: numbers of pictures and captions, and (id, reason) of items that could
-    not be used.
+    """The result of a load: numbers of pictures and captions, and pairs (id, reason) of items that
+    could not be used.
 
-    ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced``
-    is the number of items that replaced others with the same ids. ``published`` is False while
-    other processes load parts.
+    ``up_to_date`` is True if the index already held all items, so that nothing was done.
+    ``replaced`` is the number of items that replaced older items with the same ids. ``published``
+    is False while other processes still load their parts.
     """
 
     images: int
@@ -59,7 +59,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class DeleteReport:
-    """The number of items that were deleted, and the ids that the index did not hold."""
+    """The number of deleted items, and the ids that are not in the index."""
 
     deleted: int
     unknown: list[str]
@@ -86,56 +86,57 @@ def build_index(
     device: str = "auto",
     progress: bool | Progress = False,
 ) -> LoadReport:
-    """Make the index ``name`` from everything in ``source``. After a kill the same call continues
-    where it stopped.
+    """Make the index ``name`` from everything in ``source``. If the process is killed, the same
+    call continues where it stopped.
 
-    It is published as a whole. One of the same feature files is left unchanged; BocError for
-    another of this name.
+    The index is published as a whole. An existing index of the same feature files is left
+    unchanged. Raises BocError if another index has this name.
 
     Parameters
     ----------
     name : str
-        Lower-case letters, digits, - and _.
+        Name of the index: lower-case letters, digits, - and _.
     source : path, or a sequence of paths
-        A folder or tar archive of pictures or several, a table of captions
-        (``boc.inputs.captions``), or a regions file, which need an ``encoder``; feature files of
-        one encoder. Ids of several folders begin with their names.
+        One or several folders or tar archives of pictures, a table of captions
+        (``boc.inputs.captions``) or a region file, all of which need an ``encoder``; or feature
+        files of one encoder. With several folders, ids begin with the name of the folder.
     encoder : str, optional
-        KIND:PATH, for example "tern:models/photos".
+        Encoder as KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see
-        ``boc.codecs.parse_code``, or a codec. Default: the code of a copy of an index, of which all
-        is taken as it was; else "dictionary".
+        ``boc.codecs.parse_code``, or a codec. Default: "dictionary", except that a copy of an index
+        keeps its own code and terms.
     rm : float, optional
-        Candidates per hit that a search re-ranks; default: as copied, else 10.
+        Number of candidates per hit that a search re-ranks; default: as in a copied index, else 10.
     recall : float, optional
-        Share of the exact nearest ten that searches find under a dictionary; default: 0.98. The
-        cheapest budgets that reach it are chosen at the end, unless ``rm`` or budgets of the code
-        are given.
+        Share of the exact nearest ten items that searches find under a dictionary; default: 0.98.
+        At the end, the cheapest budgets that reach this recall are chosen, unless ``rm`` or budgets
+        of the code are given.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as copied, else "dot".
+        Metric by which candidates are re-ranked, one of ``boc.names.METRICS``; default: as in a
+        copied index, else "dot".
     vectors : "float16" or "int8", optional
-        Round vectors to this type; int8 takes half the bytes of float16. Default: as the feature
-        file has them.
+        Round vectors to this type; int8 takes half the bytes of float16. Default: the type in the
+        feature file.
     concepts : "float16" or "int8", optional
-        Store concept sets with this type; default: "float16" if ``rerank`` needs them.
+        Store concept sets in this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
         Metadata to filter by and to show.
     images : path, optional
-        Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
+        Folder with the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     exclude : sequence of str, optional
-        Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without,
-        also by later syncs; besides names that begin with a dot, and thumbnails and trash.
+        Names of files and folders to leave out, such as "raw" or "copy-?.jpg", now and in later
+        syncs. Names that begin with a dot, thumbnails and trash are always left out.
     replace : bool, default=False
-        Replace an existing index with other contents, which is an error otherwise.
+        Replace an existing index with other contents instead of raising an error.
     ocr : bool, default=False
-        Read the words inside pictures, too, into the text field ``ocr``, which hybrid search
+        Also read the words inside pictures into the text field ``ocr``, which hybrid search
         searches.
     shard : str, optional
-        ``I/N``: load this part of feature files into an index on a server; the last of N processes
-        publishes it.
+        ``I/N``: load this part of the feature files into an index on a server; the last of the N
+        processes publishes the index.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : bool or callable, default=False
@@ -144,7 +145,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
-    # Odd values are refused before anything is read.
+    # Invalid values are refused before anything is read.
     SearchOptions(rm=rm)
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
@@ -159,7 +160,7 @@ def build_index(
             "encode the pictures first, with <boc extract --shard>",
         )
     if sources.form == "items" and not replace and backend.exists(name):
-        # An error of the source comes first.
+        # Errors in the source are reported first.
         _ = sources.items
         raise BocError(
             f"{at} has an index {name!r}",
@@ -171,7 +172,7 @@ def build_index(
         (rerank or "dot") != "dot" or concepts is not None or make(network.identity).reads_concepts
     )
     with sources.vectors(name, at, network, show, concepts=sets, ocr=ocr) as file:
-        # What to make: the copied index again, or another one.
+        # Either the copied index is made again, or a new index.
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         as_stored = (code, vectors, concepts) == (None, None, None)
         if as_stored and isinstance(file, StoredItems):
@@ -203,8 +204,8 @@ def build_index(
         def is_complete() -> bool:
             return backend.exists(name) and backend.open(name).manifest.same_contents(manifest)
 
-        # Load it, unless it is there. A part of an index that another process has published
-        # meanwhile is complete, also with ``replace``.
+        # Load the index unless it is complete. With a shard it may be complete even with
+        # ``replace``, because another process has published it meanwhile.
         report = LoadReport(file.count("image"), file.count("text"), file.failures)
         if (not replace or shard is not None) and is_complete():
             report = replace_in(report, up_to_date=True)
@@ -220,7 +221,7 @@ def build_index(
             if shard is not None and not is_complete():
                 return replace_in(report, published=False)
 
-        # Choose budgets, also if a kill came before that.
+        # Choose budgets, also if an earlier call was killed before this step.
         promised = backend.open(name).manifest.recall
         if promised and "items" not in promised:
             choose_budgets(name, at, file, None if network is None else lambda: network)
@@ -239,12 +240,12 @@ def add_items(
     device: str = "auto",
     progress: bool | Progress = False,
 ) -> LoadReport:
-    """Add everything in ``source`` to the index ``name`` with its code, replacing items with the
+    """Add everything in ``source`` to the index ``name`` with its code, and replace items with the
     same ids.
 
-    The parameters are as in ``build_index``; ``encoder`` names the encoder of the index if it
-    has moved. EncoderError if a feature file is by another encoder; BocError for metadata fields
-    that the index does not declare.
+    The parameters are those of ``build_index``; ``encoder`` names the encoder of the index if it
+    has moved. Raises EncoderError if a feature file was made by another encoder, and BocError for
+    metadata fields that the index does not declare.
     """
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
@@ -273,7 +274,7 @@ def add_items(
 def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteReport:
     """Delete items from the index ``name``.
 
-    BackendError if the index would be empty.
+    Raises BackendError if the index would be empty afterwards.
     """
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
@@ -288,7 +289,7 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
                 break
             except KeyError as error:
                 left.remove(error.args[0])
-                # It may be there in another Unicode form.
+                # The index may hold this id in another Unicode form.
                 try:
                     known[plugins.find_item(index, error.args[0]).id] = None
                 except KeyError:
@@ -302,10 +303,11 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
-    """Return a function that makes the codec of a code, not fitted yet, for vectors of an encoder.
+    """Return a function that makes the unfitted codec of a code for the vectors of an encoder.
 
-    A codebook is read here, before any work, and checked when the encoder is known. BocError for
-    text that is no code, or a codebook that is missing or of another encoder.
+    A codebook is read here, before any other work, and checked once the encoder is known. Raises
+    BocError for text that is not a code, and for a codebook that is missing or belongs to another
+    encoder.
     """
     if isinstance(code, SurrogateCodec):
         return lambda _: code
@@ -332,14 +334,14 @@ def _shared_code(
     codec: SurrogateCodec,
     progress: Progress,
 ) -> SurrogateCodec:
-    """Return the code of an index that several processes load, which one of them learns."""
+    """Return the code of an index that several processes load; one of them learns it for all."""
 
     def learn() -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         fit_code(file, codec, progress)
         return codec.config(), codec.arrays()
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
-    # All numbers of an array.
+    # The text must contain every number of an array.
     with np.printoptions(threshold=sys.maxsize, precision=17):
         text = repr([steps, file.contents(sets=codec.reads_concepts)])
     key = hashlib.sha256(text.encode()).hexdigest()[:12]

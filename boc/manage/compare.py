@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reuse:
-    """An ``item`` of the source whose vector the index holds, as the vector of ``donor``. The
+    """An ``item`` of the source whose vector the index already holds, as the vector of ``donor``.
     ``change`` is "added", "changed", "moved" or "same".
 
-    ``state`` is the state of its file, read before its content; empty for a sentence, and for a
-    file that cannot be looked at now. ``digest`` is the ``content_hash`` of the file if the state
-    did not tell that already."""
+    ``state`` is the state of its file, read before its content; it is empty for a sentence, and for
+    a file whose state cannot be read now. ``digest`` is the ``content_hash`` of the file, if its
+    state alone did not show the change.
+    """
 
     item: Item
     donor: Item
@@ -48,10 +49,10 @@ class Reuse:
 
 @dataclass(frozen=True)
 class SyncedFields:
-    """The metadata of the items of a sync: the facts of their files, of which the index declares
-    ``types``, and over these the values of a ``table``.
+    """The metadata of the items of a sync: the facts of their files, if the index declares them
+    (``types``), overridden by the values of a ``table``.
 
-    ``own`` are the fields of the index that are not facts of files. ``of_table`` says that the
+    ``own`` are the fields of the index that are not facts of files. ``of_table`` is True if the
     values of a table may differ from the values in the index.
     """
 
@@ -68,8 +69,8 @@ class SyncedFields:
         table: Metadata | None,
         changes: Changes,
     ) -> SyncedFields:
-        """Take the values of ``table``, or the values in the index, of moved items by their new
-        ids; and of fields of ``source`` its own, but under a table."""
+        """Collect the metadata of a sync from ``table``, or else from the index, where moved items
+        get their new ids. Values in ``source`` replace values of the index, but not of a table."""
         types = frozenset(fact for fact in FACTS if manifest.fields.get(fact) == FACTS[fact])
         own = [name for name in manifest.fields if name not in types] + manifest.table_facts
         values = table
@@ -95,8 +96,8 @@ class SyncedFields:
         return cls(types, own, table is not None or bool(source.types), values)
 
     def differs(self, reuse: Reuse) -> bool:
-        """Return whether the row of an item has to be written again; a file with other times
-        differs in its facts."""
+        """Return whether the row of an item has to be rewritten. A file with other times has other
+        facts, so its row differs."""
         item = reuse.item
         donor = reuse.donor
         if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
@@ -108,7 +109,7 @@ class SyncedFields:
         row = self.table.of(item)
         if any(donor.fields.get(name) != value for name, value in row.items()):
             return True
-        # The others are of an earlier table, or of the file.
+        # The other values come from an earlier table, or from the file.
         rest = {name for name in self.own if name in donor.fields and name not in row}
         return bool(rest) and (not rest <= self.types or self.item(reuse).fields != donor.fields)
 
@@ -128,16 +129,17 @@ class SyncedFields:
 
 @dataclass(frozen=True)
 class Changes:
-    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (new pictures
-    without a file) or as ``unreadable`` (their files are as they were when they could not be read).
+    """The items of a source: ``reuses``, ``new`` items (to be encoded), ``lost`` items (new
+    pictures without a file) and ``unreadable`` items (their files have not changed since they could
+    not be read).
 
-    ``rewritten`` are the reuses whose rows have to be written again. ``stored`` are the items of
-    the index by id. ``kept`` are the ids of pictures whose files cannot be looked at or read now.
-    ``missing`` are the ids without an item in the source, but for ``vacated``, whose items moved.
-    ``away`` are, by the ids of missing pictures, the outermost folders of the source that are gone,
-    or in which nothing is seen on the device that the picture was on.
-    ``states`` are the states of the files of new pictures. ``metadata`` is what the index is to
-    hold."""
+    ``rewritten`` are the reuses whose rows have to be rewritten. ``stored`` are the items of the
+    index by id. ``kept`` are the ids of pictures whose files, or the states of them, cannot be read
+    now. ``missing`` are the ids of the index without an item in the source, except ``vacated``, the
+    old ids of moved items. ``away`` maps the ids of missing pictures to the outermost folder of the
+    source that is gone, or that contains no file on the device of the picture. ``states`` are the
+    file states of new pictures. ``metadata`` is the metadata that the index should hold.
+    """
 
     stored: dict[str, Item] = field(default_factory=dict)
     metadata: SyncedFields = field(default_factory=SyncedFields)
@@ -159,9 +161,9 @@ class Changes:
 
 
 def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool) -> Changes:
-    """Compare a source, and a ``table`` of metadata, with what an index holds.
+    """Compare a source, and a ``table`` of metadata, with the contents of an index.
 
-    With ``ocr`` pictures whose words were not read yet count as new.
+    With ``ocr``, pictures whose words have not been read yet count as new.
     """
     manifest = index.manifest
     stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
@@ -208,11 +210,11 @@ def compare_pictures(
     unreadable: Mapping[str, Sequence[int]],
     changes: Changes,
 ) -> None:
-    """Compare the pictures of a source with the ``stored`` ones, and with the states of
+    """Compare the pictures of a source with the ``stored`` pictures, and with the states of
     ``unreadable`` files.
 
-    The content of a file is read only if size or times have changed, or if it is new and as large
-    as a stored one.
+    The content of a file is read only if its size or times have changed, or if the file is new and
+    as large as a stored picture.
     """
     states = {item.id: look(system_path(item.content)) for item in items}
     donors = _Donors(
@@ -250,41 +252,42 @@ def compare_pictures(
     changes.missing.extend(donors.missing_ids)
     if not 0 < len(donors.missing_ids) < len(stored):
         return  # nothing is missing, or this is another source
-    # A disk that is not mounted leaves an empty folder, or one on another device.
+    # A disk that is not mounted leaves an empty folder, or a folder on another device.
     seen = set[tuple[str, object]]()
     for item in items:
         state = states[item.id]
         if state != ():
             known = stored.get(item.id, item)
             device = known.fields.get("device_number", state and state[-1])
-            # None: indexes of earlier versions do not know the device.
+            # None stands for the unknown device in indexes of earlier versions.
             seen.update(product(_folders(item.id), (device, None)))
     for key in donors.missing_ids:
         old = stored[key]
         *outer, folder = _folders(key)
         hidden = (folder, old.fields.get("device_number")) not in seen
-        # A file that is there was left out of the source.
+        # If the file still exists, it was left out of the source.
         if folder and hidden and not look(system_path(old.content)):
             changes.away[key] = next((each for each in outer if (each, None) not in seen), folder)
 
 
 def _folders(key: str) -> list[str]:
-    """Return the folders of a picture in its source, the outermost first, which has no name."""
+    """Return the folders of a picture in its source, from the outermost folder, whose name is
+    empty."""
     return [*accumulate(["", *key.split("/")[:-1]], "{}{}/".format)]
 
 
 def _content_hash(item: Item) -> str | None:
-    """Return the hash of a stored item; None without a hash, or for metadata of that name that are
-    something else."""
+    """Return the content hash of a stored item; None if it has no hash, or if a metadata field of
+    this name holds something else."""
     fact = item.fields.get("content_hash")
     return fact if isinstance(fact, str) else None
 
 
 class _Donors:
-    """Stored items by their content, each with a vector that other items of this content can have.
+    """Stored items by content; each has a vector that other items with the same content can reuse.
 
-    The first item that takes the id of a ``missing`` one has moved from there, and its id is no
-    longer in ``missing_ids``.
+    The first item that takes the vector of a ``missing`` item has moved from there, and the old id
+    is removed from ``missing_ids``.
     """
 
     def __init__(
@@ -296,10 +299,10 @@ class _Donors:
         self._stored = stored
         self._donors: defaultdict[str | None, dict[str, Item]] = defaultdict(dict)
         self.missing_ids = dict.fromkeys(key for key in stored if key in missing)
-        # Of equal content, items that are missing come first.
+        # Among items with equal content, missing items come first.
         for key in dict.fromkeys((*self.missing_ids, *stored)):
             self._donors[content(stored[key])][key] = stored[key]
-        # Nothing is known of items without content.
+        # Items with unknown content cannot be donors.
         self._donors[None] = {}
 
     def take(
@@ -309,14 +312,14 @@ class _Donors:
         changes: Changes,
         state: FileState = (),
     ) -> bool:
-        """Add ``item`` to ``changes``; return False if no stored item has its content, so that it
-        is new.
+        """Add ``item`` to ``changes``. Return False if no stored item has its content, so that the
+        item is new.
 
-        The donor is the stored item of its own id if that has its content, else one that moved,
-        preferably of the same file name, else any.
+        The donor is the stored item with the same id, if it has this content; else an item that
+        moved, preferably with the same file name; else any item with this content.
         """
         donors = self._donors[content]
-        # Some items of equal content are looked at.
+        # Only some of the items with equal content are examined.
         some = list(islice(donors.values(), 64))
         missing = [one for one in some if one.id in self.missing_ids]
         if not donors:

@@ -1,4 +1,4 @@
-"""Copy an index: to another name, to another backend, to a file and back, or to another code.
+"""Copy an index to another name, back end or code, or to a file and back.
 
 Everything is read from the stored index, in batches; neither the encoder nor the pictures are
 needed.
@@ -30,8 +30,8 @@ from boc.progress import Progress, progress_of
 
 @dataclass(frozen=True)
 class CopyReport:
-    """Numbers of copied pictures and captions. ``up_to_date``: the same copy was there, and nothing
-    was written."""
+    """Numbers of copied pictures and captions. ``up_to_date`` is True if the same copy existed
+    already and nothing was written."""
 
     images: int
     texts: int
@@ -51,13 +51,13 @@ def copy_index(
     replace: bool = False,
     progress: bool | Progress = False,
 ) -> CopyReport:
-    """Copy the index ``name`` at ``at`` as ``new`` to ``to``. After a kill the same call continues
-    where it stopped.
+    """Copy the index ``name`` at ``at`` to the index ``new`` at ``to``. If the process is killed,
+    the same call continues where it stopped.
 
-    Without ``code`` the code with its arrays and all term frequencies are copied as they are, so
-    hits and scores are the same. With ``code`` a new code is learned from the stored vectors. The
+    Without ``code``, the code with its arrays and all term frequencies are copied unchanged, so
+    hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
     copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
-    onto itself, which replaces it at the end. Of a copy in a file ``build_index`` makes the same
+    onto itself, which replaces it at the end. From a copy in a file, ``build_index`` makes the same
     index again, anywhere.
 
     Parameters
@@ -68,20 +68,21 @@ def copy_index(
         Addresses of the source and of the copy, the same by default; ``to`` can be the path of a
         file: FILE.zip for a copy, FILE.h5 for a feature file of the items and their vectors.
     code : str or Code, optional
-        Another code over vectors, such as "dictionary:2/64".
+        Another code for vectors, such as "dictionary:2/64".
     rm : float, optional
-        Candidates per hit that a search of the copy re-ranks; default: as the source.
+        Number of candidates per hit that a search of the copy re-ranks; default: as in the source.
     recall : float, optional
-        As in ``build_index``, of a dictionary.
+        As in ``build_index``; only if ``code`` is a dictionary.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the source.
+        Metric by which candidates are re-ranked, one of ``boc.names.METRICS``; default: as in the
+        source.
     replace : bool, default=False
-        Replace an existing index with other contents, or a file, which is an error otherwise.
+        Replace an existing index with other contents, or a file, instead of raising an error.
     progress : bool or callable, default=False
         True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
         after each batch.
 
-    BocError if the code needs concept sets, or if the source changes meanwhile.
+    Raises BocError if the code needs concept sets, or if the source changes during the copy.
     """
     new = check_name(new or name)
     show = progress_of(progress)
@@ -95,8 +96,8 @@ def copy_index(
             raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
-            # The folder of the copy is packed as soon as it is whole. Its name is boc's own, so
-            # that no folder of the user is removed with it.
+            # The folder of the copy is packed as soon as it is complete. Only boc uses such names,
+            # so no folder of the user is removed.
             folder = path.with_name(f".{path.name}.boc-copy")
             copied = copy_index(
                 name,
@@ -162,8 +163,8 @@ def copy_index(
 
 
 def _codec(source: StoredItems, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """Return the code that terms are made with: the new one, fitted; the code of the index if its
-    vectors were rounded after they were encoded; None if the stored terms are copied."""
+    """Return the codec that makes the terms: the new code, fitted; or the code of the index, if its
+    vectors were rounded after encoding; or None, if the stored terms are copied."""
     if code is None:
         if source.index.exact_vectors:
             return None

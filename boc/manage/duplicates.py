@@ -1,8 +1,8 @@
-"""Exact and near duplicates of an index, as groups.
+"""Find exact and near duplicates in an index, as groups.
 
-Posting lists bring the candidates of each item, by a search with its stored vector; the vectors
-decide. Groups are not connected components, which join a sunset to a portrait by small steps:
-members are near the item kept.
+A search with the stored vector of each item finds its candidates in the posting lists; the vectors
+decide. A group is not a connected component, which would join a sunset to a portrait by small
+steps: all members are near the kept item.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from boc.search.background import ALIKE
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Modality
 
-BATCH = 256  # items per batch of searches
-DEPTH = 16  # near items asked for at first; more if all of them are near
-HASH = "content_hash"  # the field with the digest of the file, where the index has it
+BATCH = 256  # items searched in one batch
+DEPTH = 16  # hits of the first search for an item; more if all of them are near
+HASH = "content_hash"  # metadata field with the digest of the file, if the index has it
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A member of a group: ``score`` is the cosine with the kept item, ``exact`` says that file or
-    vector are equal."""
+    """A member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
+    files or vectors are equal."""
 
     item: Item
     score: float
@@ -34,7 +34,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class DuplicateGroup:
-    """An item that is kept, and its ``duplicates``, nearest first."""
+    """A kept item and its ``duplicates``, nearest first."""
 
     item: Item
     duplicates: list[Duplicate]
@@ -51,9 +51,10 @@ def find_duplicates(
     item.
 
     Two items are near if the cosine of their vectors is at least ``threshold``; the default follows
-    from the cosines of random pairs, see ``Background.near``. Items whose vectors are equal, or
-    their field ``content_hash``, are exact duplicates. The item of the smallest id is kept, with
-    all near items that no earlier one has. BocError for a threshold outside 0 to 1.
+    from the cosines of random pairs, see ``Background.near``. Items with equal vectors, or equal
+    fields ``content_hash``, are exact duplicates. In each group the item with the smallest id is
+    kept, with all near items that are not in an earlier group. Raises BocError for a threshold
+    outside 0 to 1.
     """
     modality = searcher.target(find)
     least = searcher.background(modality).near if threshold is None else threshold
@@ -73,7 +74,7 @@ def find_duplicates(
         for row, (key, keys, values) in enumerate(zip(batch, *rank(queries, k=DEPTH), strict=True)):
             if key in taken:
                 continue
-            # A rounded vector may be shorter than 1, and an equal one is near all the same.
+            # A rounded vector may be shorter than 1, but an equal vector is always near.
             vector = queries.vectors[row]
             bound = min(least, float(vector @ vector) or 1.0) - ALIKE
             depth = DEPTH
@@ -81,7 +82,7 @@ def find_duplicates(
                 depth = 4 * depth
                 (keys,), (values,) = rank(queries.take([row]), k=depth)
             scores = dict(zip(keys[near], values[near].tolist(), strict=True))
-            # The search by a kept item may have missed this one.
+            # The search by a kept item may have missed this item.
             kept = next((other for other in scores if other in groups), None)
             if kept is not None:
                 groups[kept][key] = scores[kept]

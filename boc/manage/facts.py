@@ -1,4 +1,4 @@
-"""What an index holds and how it was made."""
+"""Facts about an index: its contents, and how it was made."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 def index_facts(index: Engine) -> dict[str, Any]:
     """Return the facts of an index as values for programs and pages.
 
-    ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
-    ``terms`` and ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are
-    stored rounded, whether they hold ``offsets`` that correct hubs, ``concepts`` (the type of
-    concept sets); metadata ``fields`` with their types; ``rerank``, ``rm``, the ``plan`` of a
-    search by vectors without filters (``boc.plan.Way``) and the promised ``recall``; ``bytes`` by
-    part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``."""
+    ``items`` are the numbers of items by modality. ``code`` is the name of the code, or None if it
+    has no name; ``steps`` are its steps; ``terms`` and ``postings`` are the numbers of its terms
+    and of its postings. ``dimensions`` is the width of the vectors and ``vectors`` their type;
+    ``rounded`` is True if they are stored rounded, ``offsets`` if they include offsets that correct
+    hubs. ``concepts`` is the type of the concept sets. ``fields`` are the metadata fields with
+    their types. ``rerank`` and ``rm`` are the defaults of a search, ``plan`` is the plan of a
+    vector search without filters (``boc.plan.Way``), and ``recall`` the promised recall. ``bytes``
+    are the sizes of the parts. ``encoder`` is the encoder and ``weights`` the SHA-256 of its
+    weights. ``created``, ``maker`` and ``format`` are as in the manifest.
+    """
     manifest = index.manifest
     code = code_of(manifest.codec)
     steps = []

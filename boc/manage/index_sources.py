@@ -1,5 +1,5 @@
-"""What an index is made of: feature files, vectors of others, a copy of an index, or pictures and
-sentences that an encoder makes vectors of."""
+"""Sources of an index: feature files, vectors of other programs, a copy of an index, or pictures
+and sentences, which an encoder turns into vectors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class IndexSources:
-    """The sources of an index. ``states`` are the states of the files of its pictures before they
-    are encoded."""
+    """The sources of an index. ``states`` are the states of its picture files before they are
+    encoded."""
 
     paths: list[Path]
     images: Path | None = None
@@ -44,7 +44,7 @@ class IndexSources:
 
     @cached_property
     def form(self) -> Literal["copy", "features", "vectors", "items"]:
-        """What the sources hold: ``items`` need an encoder, the others have vectors."""
+        """Kind of the sources: ``items`` need an encoder, all other kinds already have vectors."""
         first = self.paths[0]
         if len(self.paths) == 1 and first.suffix.lower() == SUFFIX and not first.is_dir():
             return "copy"
@@ -59,15 +59,15 @@ class IndexSources:
 
     @cached_property
     def items(self) -> Source:
-        """The pictures and sentences."""
+        """The pictures and sentences of the sources."""
         return open_sources(self.paths, self.images, self.exclude)
 
     def encoder(self, spec: str | None, device: str) -> Encoder | None:
-        """Load the encoder of pictures and sentences; None if there are vectors. BocError without
-        ``spec``."""
+        """Load the encoder for pictures and sentences; return None if the sources have vectors.
+        Raises BocError without ``spec``."""
         if self.form != "items":
             return None
-        # An error of the source comes before one of the encoder.
+        # Errors in the source are reported before errors of the encoder.
         _ = self.items
         if spec is not None:
             return plugins.encoder(spec, device)
@@ -88,8 +88,8 @@ class IndexSources:
         concepts: bool,
         ocr: bool,
     ) -> Iterator[VectorSource]:
-        """Open the vectors for the index ``name``; of items ``network`` makes them first, as
-        ``encoded`` does. SourceError without items."""
+        """Open the vectors for the index ``name``. If the sources are items, ``network`` encodes
+        them first, as ``encoded`` does. Raises SourceError if there are no usable items."""
         if ocr and network is None:
             raise SourceError(
                 f"{self.paths[0]} holds no pictures to read the words of",
@@ -125,13 +125,13 @@ class IndexSources:
         return file
 
     def unreadable(self, file: VectorSource) -> dict[str, list[int]]:
-        """Return the states of the files of pictures that could not be read."""
+        """Return the file states of the pictures that could not be read, by id."""
         return {key: list(self.states[key]) for key, _ in file.failures if self.states.get(key)}
 
 
 def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
-    """Return one source or several as paths; ~ is the home of the user. BocError for another type,
-    or none."""
+    """Return one or several sources as a list of paths, with ~ replaced by the home folder. Raises
+    BocError for other types and for an empty list."""
     sources = [source] if isinstance(source, (Path, str)) else source
     if (
         not isinstance(sources, Sequence)
@@ -157,11 +157,12 @@ def encoded(
     ocr: bool,
     pictures: Mapping[str, Picture] | None = None,
 ) -> Iterator[Path]:
-    """Encode a source on its way to the index ``name``; yield the feature file, which goes when the
-    block succeeds.
+    """Encode a source for the index ``name``, and yield the path of the feature file. The file is
+    removed when the block succeeds.
 
-    After a kill, or an error, the same call continues it, unless ``pictures`` in memory are given,
-    by id; a call for other contents removes it. BocError if another process encodes for this index.
+    After a kill or an error, the same call continues the file, unless it has ``pictures`` in memory
+    (by id); a call with other contents removes the file. Raises BocError if another process encodes
+    for this index.
     """
     contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
     if pictures:
@@ -184,15 +185,16 @@ def encoded(
 
 @contextmanager
 def beside(name: str, at: str, contents: object) -> Iterator[Path]:
-    """Yield a path beside the index ``name`` for what ``contents`` become on their way to it. It
-    goes when the block succeeds, and what others have left before."""
+    """Yield a path beside the index ``name`` for a file made from ``contents``. Files that earlier
+    calls with other contents left are removed first; the file itself is removed when the block
+    succeeds."""
     place = _place(at)
     path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
     lock = place / f".{name}.lock"
     check_writable(lock)
     with file_lock(lock, f"{name} is"):
         for left in place.glob(_LEFT.format(name)):
-            # The parts of a feature file are of use until it is whole.
+            # The parts of a feature file are needed until the file is complete.
             if not left.name.startswith(path.name) or (left != path and path.exists()):
                 remove(left)
         yield path
@@ -203,13 +205,14 @@ _LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
 
 
 def clear(name: str, at: str) -> None:
-    """Remove what killed commands encoded for the index ``name``, unless another process encodes
-    for it now."""
+    """Remove files that killed commands encoded for the index ``name``, unless another process
+    encodes for it now."""
     if any(_place(at).glob(_LEFT.format(name))):
         with suppress(BocError), beside(name, at, None) as path:
             path.touch()
 
 
 def _place(at: str) -> Path:
-    """Return the folder for files on their way to an index: its own, or for a server this one."""
+    """Return the folder for temporary files of an index: the folder of its back end, or the current
+    folder if the index is on a server."""
     return Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()

@@ -1,4 +1,4 @@
-"""Copies of an index in a file: its folder, as a zip archive that is not compressed."""
+"""Store copies of an index in a file: its folder as an uncompressed zip archive."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def pack(folder: Path, path: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
-    """Unpack a copy to ``folder``, and open it; the folder goes with the block. SourceError for
-    names or sizes that no copy has; ManifestError if the bytes of a file differ from the
-    commit."""
-    # A kill may have left a part of it.
+    """Unpack a copy into ``folder`` and open it; the folder is removed when the block ends. Raises
+    SourceError for names or sizes that no copy has, and ManifestError if the bytes of a file differ
+    from the commit."""
+    # A killed call may have left a part of the folder.
     shutil.rmtree(folder, ignore_errors=True)
     try:
         member_name = re.compile(

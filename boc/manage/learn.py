@@ -1,4 +1,4 @@
-"""Codes learned from a sample of a collection."""
+"""Learn codes from a sample of a collection."""
 
 import math
 from collections.abc import Iterator
@@ -15,17 +15,18 @@ from boc.manage.load import VectorSource
 from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
-FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more
-FIT_SETS = 2000  # concept sets per modality that a code is learned from
-HELD_OUT = (
-    250  # items of each modality that no dictionary is learned from, so that they can judge it
-)
+# Vectors per modality from which a code is learned, unless its steps need more.
+FIT_SAMPLE = 100_000
+# Concept sets per modality from which a code is learned.
+FIT_SETS = 2000
+# Items of each modality that are held out when a dictionary is learned, to evaluate it on them.
+HELD_OUT = 250
 
 
 @dataclass(frozen=True)
 class VectorSample:
-    """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the
-    rows ``without``."""
+    """Vectors of ``size`` items of one modality, spread evenly over ``file``, except the rows
+    ``without``."""
 
     file: VectorSource
     modality: Modality
@@ -34,7 +35,7 @@ class VectorSample:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """The numbers of the items."""
+        """Row numbers of the sampled items."""
         return np.setdiff1d(
             np.arange(self.size) * self.file.count(self.modality) // self.size,
             self.without,
@@ -44,15 +45,18 @@ class VectorSample:
         return len(self.rows)
 
     def blocks(self) -> Iterator[Embeddings]:
-        """Yield the vectors, some thousand at a time."""
+        """Yield the vectors, a few thousand at a time."""
         for vectors in self.file.sample(self.modality, self.rows):
             yield Embeddings(self.modality, vectors)
 
 
 def held_out(count: int) -> NDArray[np.int64]:
-    """Return the rows of the ``count`` items of a modality, of a fifth at most and no row of fewer
-    than 250, that no dictionary is learned from. It has centroids near to what it is learned from,
-    and would promise too much."""
+    """Return the rows, among the ``count`` items of a modality, that are held out when a dictionary
+    is learned: at most a fifth of them, and no rows if there are fewer than 250 items.
+
+    The centroids of a dictionary lie near the vectors that it was learned from, so the recall on
+    these vectors would be too high.
+    """
     size = min(HELD_OUT, count // 5) if count >= HELD_OUT else 0
     return np.arange(size) * count // max(1, size)
 
@@ -64,8 +68,8 @@ def fit_code(
     *,
     sample: int = FIT_SAMPLE,
 ) -> SurrogateCodec:
-    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or
-    as many as its steps need; their concept sets, of 2,000 per modality, if it learns from these.
+    """Fit ``codec`` on items spread evenly over ``file``: on ``sample`` vectors per modality, or as
+    many as its steps need; and on 2,000 concept sets per modality, if it learns from concept sets.
 
     ``progress`` is called before and after.
     """

@@ -1,4 +1,5 @@
-"""Feature files to indexes: fit a code, load, add. ``boc.manage.build`` starts from pictures."""
+"""Load feature files into indexes: fit a code, load, add. ``boc.manage.build`` starts from
+pictures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from boc.manage.vector_items import VectorItems
 
 BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = 256  # the same, with concept sets, which are many times larger
+CONCEPT_BATCH = 256  # items at a time with concept sets, which are many times larger
 DEFAULT_RM = 10.0
 
 
 VectorSource: TypeAlias = "FeatureFile | FeatureFiles | StoredItems | VectorItems"
-"""Items with their vectors: of feature files, of an index, or of files of others."""
+"""A source of items with their vectors: feature files, an index, or vector files of other
+programs."""
 
 
 def new_manifest(
@@ -49,13 +51,14 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """Make the manifest of an index of all items of ``file`` with a fitted ``codec`` and
+    """Return the manifest of an index with all items of ``file``, a fitted ``codec`` and
     ``metadata``.
 
-    ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as
-    ``file`` does. ``concepts`` is the type that concept sets are stored as, float16 or int8; None
-    stores no sets, unless the ``rerank`` metric needs them. FeatureFileError if ``file`` has no
-    sets to store."""
+    ``vectors`` is the type to which vectors are rounded, float16 or int8; with None they keep their
+    type in ``file``. ``concepts`` is the type in which concept sets are stored, float16 or int8;
+    with None they are not stored, unless the ``rerank`` metric needs them. Raises FeatureFileError
+    if ``file`` has no sets to store.
+    """
     head = file.header
     if check_metric(rerank) != "dot":
         concepts = concepts or "float16"
@@ -92,13 +95,15 @@ def load_index(
     *,
     part: str | None = None,
 ) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings, replacing an older one.
+    """Make the index ``name`` at back end ``at`` from embeddings, and replace an older index of
+    this name.
 
-    ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and
-    concept sets are taken as they are stored. Yields the number of items done, including the items
-    of an earlier load that was killed. The index is published when the iterator is exhausted.
-    ``metadata`` must belong to ``manifest``. With ``part``, ``I/N``, one of N processes takes every
-    N-th batch, and the last one publishes the index."""
+    ``code`` is a fitted codec or, for a copy of an index, the arrays of its code; then the stored
+    terms and concept sets are used unchanged. Yields the number of items done, including items of
+    an earlier load that was killed. The index is published when the iterator is exhausted.
+    ``metadata`` must match ``manifest``. With ``part``, ``I/N``, this process is one of N processes
+    and takes every N-th batch; the last process publishes the index.
+    """
     _check_items(file, metadata)
     codec = None
     arrays: Mapping[str, NDArray[Any]]
@@ -124,11 +129,12 @@ def add_features(
     name: str,
     metadata: Metadata | None = None,
 ) -> Iterator[int]:
-    """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
+    """Add all items of ``file`` to the index ``name`` with its code, and replace items with the
+    same ids.
 
-    Yields the number of items done. EncoderError if they are by another encoder; BocError if the
-    index does not declare their metadata; FeatureFileError if it stores concept sets and ``file``
-    has none.
+    Yields the number of items done. Raises EncoderError if another encoder made the items, BocError
+    if the index does not declare their metadata fields, and FeatureFileError if the index stores
+    concept sets and ``file`` has no sets.
     """
     backend = plugins.backend(at)
     with backend.edit(check_name(name)) as editor:
@@ -153,8 +159,8 @@ def item_batches(
     codec: SurrogateCodec | None,
     manifest: Manifest,
 ) -> Iterator[LazyBatch]:
-    """Yield all items of ``file``, still to be read, with what the codec and an index with this
-    manifest need of them."""
+    """Yield lazy batches of all items of ``file``, with concept sets if the codec or an index with
+    this manifest needs them."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
@@ -169,12 +175,13 @@ def write_items(
     metadata: Metadata | None = None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[int]:
-    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the
-    items done.
+    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch. Yields the
+    number of items done.
 
-    Terms come from ``codec``, or are stored ones. ``select`` decides by the number of a batch and
-    its ids. Metadata come from the file, and over them the values of a table. Fields of the file
-    that the index declares otherwise, or not at all, are left out.
+    The terms come from ``codec`` or, if it is None, are the stored terms. ``select`` decides from
+    the number of a batch, and a function that returns its ids, whether to write the batch. Values
+    of a metadata table replace values in the file. Fields of the file that the index does not
+    declare with the same type are left out.
     """
     types = file.header.types
     odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
@@ -207,8 +214,7 @@ def write_items(
             assert batch.stored is not None
             terms = batch.stored.terms
         else:
-            # Vectors are rounded first, so that the terms belong to the vectors that the index
-            # holds.
+            # Vectors are rounded first, so that the terms match the stored vectors.
             if manifest.vector_dtype != file.header.dtype:
                 rounded = round_trip(embeddings.vectors, manifest.vector_dtype)
                 embeddings = replace(embeddings, vectors=rounded.astype(np.float32, copy=False))
@@ -239,10 +245,10 @@ def source_digest(
     *,
     sets: bool = False,
 ) -> str:
-    """Return the digest of what an index takes of a file.
+    """Return the digest of the data that an index takes from a file.
 
-    That is its list of items with their vectors, the concept sets if ``sets`` are read, and the
-    metadata.
+    The data are its list of items with their vectors, the concept sets if ``sets`` are read, and
+    the metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
     if metadata is not None:
@@ -262,7 +268,7 @@ def _check_concepts(file: VectorSource) -> None:
 
 
 def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
-    """Raise EncoderError if ``file`` has another encoder than an index with this manifest."""
+    """Raise EncoderError if ``file`` and an index with this manifest have different encoders."""
     ours = file.header.identity
     theirs = manifest.identity
     if ours.digest != theirs.digest:
@@ -272,7 +278,7 @@ def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
-    """Return the fields of a table that are facts of files otherwise, sorted."""
+    """Return the fields of a table that would otherwise hold facts of the files, sorted."""
     return sorted(_types_of(metadata).keys() & FACTS.keys())
 
 
@@ -281,7 +287,7 @@ def _types_of(metadata: Metadata | None) -> dict[str, FieldType]:
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
-    """Raise BocError if the index does not declare the fields of ``metadata`` with their types."""
+    """Raise BocError unless the index declares the fields of ``metadata`` with the same types."""
     types = _types_of(metadata)
     odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
@@ -293,8 +299,7 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
 
 
 def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
-    """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match
-    none."""
+    """Raise BocError if no line of ``metadata`` matches an item; warn if only some lines match."""
     if metadata is None:
         return
     items = (item for modality in MODALITIES for item in file.items(modality))

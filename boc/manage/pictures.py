@@ -1,4 +1,5 @@
-"""Add single pictures to an index: files, or pictures in memory, which have no path there."""
+"""Add single pictures to an index: files, or pictures in memory, which have no path in the
+index."""
 
 from __future__ import annotations
 
@@ -36,11 +37,12 @@ def add_pictures(
     ocr: bool,
     progress: Progress,
 ) -> LoadReport:
-    """Add pictures to the index ``name`` that ``searcher`` has open, with its encoder.
+    """Add pictures to the index ``name``, which ``searcher`` has open, with its encoder.
 
-    Their ids are ``ids``, or the names of the files; the content of a picture in memory is its id.
-    All have the metadata ``fields``. A picture that cannot be read is in the report. SourceError if
-    none can be read; BocError for ids and fields that do not fit.
+    Their ids are ``ids``, by default the names of the files; a picture in memory has its id as its
+    content. Each picture gets the metadata ``fields``. Pictures that cannot be read are listed in
+    the report. Raises SourceError if no picture can be read, and BocError for invalid ids or
+    fields.
     """
     if ids is None:
         keys = [path_text(Path(each).name) for each in pictures if isinstance(each, (str, Path))]

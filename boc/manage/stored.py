@@ -1,4 +1,5 @@
-"""Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
+"""Read an index as the source of another index: its items with all their stored data, in
+batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,12 +31,12 @@ VALUES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "float": (float, int),
 }
-"""Types of metadata, and of their values."""
+"""Python types of the values of each type of metadata."""
 
 
 class StoredItems:
-    """The index ``name`` as a source, read like a feature file. BackendError if there is no such
-    index."""
+    """The index ``name`` as a source, read like a feature file. Raises BackendError if there is no
+    such index."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
@@ -51,7 +52,7 @@ class StoredItems:
 
     @property
     def header(self) -> Header:
-        """The header of a feature file with these items."""
+        """The header that a feature file with these items would have."""
         return Header.of(
             self.manifest.identity,
             self.manifest.vector_dtype,
@@ -64,8 +65,11 @@ class StoredItems:
         return self.manifest.items[modality]
 
     def items(self, modality: Modality) -> Iterator[Item]:
-        """Yield the items of one modality, by id, without values that metadata cannot be: documents
-        of other programs have nulls, points, and fields that no filter knows."""
+        """Yield the items of one modality in the order of their ids.
+
+        Values that metadata cannot hold are left out: documents of other programs have nulls,
+        points, and fields that no filter supports.
+        """
         if not self.count(modality):
             return
         types = self.manifest.fields
@@ -84,16 +88,16 @@ class StoredItems:
             yield replace(item, fields=fields)
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in
-        blocks, float32 (n, d)."""
+        """Yield the vectors of items of one modality in blocks, float32 (n, d). ``rows`` are the
+        numbers of the items in the order of their ids."""
         numbers = set(rows.tolist())
         ids = (item.id for number, item in enumerate(self.items(modality)) if number in numbers)
         while some := list(islice(ids, 1000)):
             yield self.index.vectors(some).astype(np.float32)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield the items of one modality in batches, still to be read; concept sets are read if
-        the index has any."""
+        """Yield lazy batches of the items of one modality, with concept sets if the index has
+        any."""
         items = self.items(modality)
         while some := list(islice(items, size)):
             yield len(some), partial(_ids, some), partial(self._batch, modality, some)
@@ -110,7 +114,8 @@ class StoredItems:
         return json_sha256([self.manifest.source, self.index.exact_vectors])
 
     def check_unchanged(self) -> None:
-        """Raise BocError if the index has changed since it was opened; tell what was left out."""
+        """Raise BocError if the index has changed since it was opened; warn about values that were
+        left out."""
         if self.left_out:
             note(
                 f"values that no filter of {self.path} knows are left out, in the fields "
@@ -121,7 +126,7 @@ class StoredItems:
 
 
 def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
-    """Return what an index stores of ``items``; BocError if an item was deleted meanwhile."""
+    """Return all stored data of ``items``. Raises BocError if an item was deleted meanwhile."""
     ids = _ids(items)
     try:
         rows = Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32))
@@ -146,8 +151,8 @@ def stored_manifest(
     rerank: Metric | None = None,
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
-    """Return the manifest of an index like ``source``, still without items; and the arrays of its
-    code: another ``codec``, or the codec of the source."""
+    """Return the manifest of a new index like ``source``, still without items, and the arrays of
+    its code. The code is ``codec``, by default the codec of the source."""
     old = source.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(

@@ -1,6 +1,6 @@
 """Bring an index in line with the pictures and captions that it was made from.
 
-New and changed items are encoded, moved ones keep their vectors, missing ones are removed.
+New and changed items are encoded, moved items keep their vectors, and missing items are removed.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from boc.types import MODALITIES, Item, Rows
 if TYPE_CHECKING:
     from boc.plugins import Engine, IndexEditor
 
-# items encoded per commit; a kill costs at most the part of one that differs when it is repeated
+# Items encoded per commit. If a sync is killed, at most this many items are encoded again.
 CHUNK = 4096
 DELETED = 1000  # items deleted at a time
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """The result of a sync: numbers of items added, changed, moved, removed, and left as they were.
+    """The result of a sync: numbers of items added, changed, moved, removed and left unchanged.
 
-    ``encoded`` counts items that the encoder saw, ``missing`` items that the source lacks and that
-    were kept: by ``keep_missing``, or since their folders are away. ``failed`` are (id, reason) of
-    pictures that could not be read now, ``unreadable`` the ids of pictures without a file, or that
-    could not be read earlier and have not changed since. ``away`` are the numbers of pictures that
-    were kept by the folders that are gone or empty as a whole."""
+    ``encoded`` is the number of encoded items. ``missing`` is the number of items that are not in
+    the source but were kept, either by ``keep_missing`` or because their folders are away.
+    ``failed`` lists pairs (id, reason) of pictures that could not be read now. ``unreadable`` lists
+    the ids of pictures without a file, and of pictures that could not be read earlier and have not
+    changed since. ``away`` maps each folder that is gone or empty as a whole to the number of
+    pictures kept from it.
+    """
 
     added: int = 0
     changed: int = 0
@@ -62,7 +64,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """True if nothing was done."""
+        """True if the sync changed nothing."""
         return not (self.added or self.changed or self.moved or self.removed)
 
 
@@ -83,58 +85,59 @@ def sync_index(
     searcher: Searcher | None = None,
     progress: bool | Progress = False,
 ) -> SyncReport:
-    """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
+    """Bring the index ``name`` in line with ``source``. If the process is killed, the same call
+    continues.
 
-    Files are compared by size and modification time, and by a hash of their contents where these
-    differ. Pictures that could not be read are not tried again until they change. Encoder and code
-    are those of the index.
+    Files are compared by size and modification time, and by a hash of their contents if these
+    differ. Pictures that could not be read are skipped until they change. The encoder and the code
+    of the index are used.
 
     Parameters
     ----------
     name : str
-        An index of pictures, with the facts of their files.
+        Name of an index of pictures that stores the facts of their files.
     source : path, or a sequence of paths
-        What the index was made from: folders or archives of pictures, or a table of captions.
+        Sources of the index: folders or archives of pictures, or a table of captions.
     at : str, default="file:boc-data"
         Address of the back end.
     encoder : str, optional
-        The encoder of the index if it has moved; loaded only if there is something to encode.
+        Encoder of the index, if it has moved; loaded only if there are items to encode.
     metadata : Metadata or path of a CSV, optional
-        Metadata of the items; default: that which they have in the index.
+        Metadata of the items; default: their metadata in the index.
     images : path, optional
         As in ``build_index``.
     exclude : sequence of str, optional
-        As in ``build_index``; default: as the index.
+        As in ``build_index``; default: the patterns of the index.
     keep_missing : bool, optional
-        True: keep items whose pictures or captions are not in the source; of several folders some
+        True: keep items whose pictures or captions are not in the source; some of several folders
         may be gone. False: remove them. Default: remove them, but keep the pictures of folders that
-        are gone or empty as a whole, or in which nothing is seen on the device that they were on: a
+        are gone or empty as a whole, or that contain no file on the device of these pictures: a
         disk may not be mounted.
     remove_many : bool, default=False
-        Remove missing items of all folders, even if they are more than half of the pictures or
-        captions of the index, or of one of several folders, which is an error otherwise.
+        Remove missing items of all folders, instead of raising an error if they are more than half
+        of the pictures or captions of the index, or of one of several folders.
     ocr : bool, default=False
-        Read the words inside new and changed pictures, and pictures of which the index does not
-        hold them yet; these count as changed.
+        Read the words inside new and changed pictures, and inside pictures whose words the index
+        does not hold yet; the latter count as changed.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     chunk : int, default=4096
         Items encoded per commit, the most that a kill can lose.
     searcher : Searcher, optional
-        The open index, whose encoder is used again.
+        Searcher that has the index open; its encoder is reused.
     progress : bool or callable, default=False
         True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
         after each batch.
 
-    SourceError if the source is missing or empty, so that a disk that is not mounted removes
-    nothing.
+    Raises SourceError if the source is missing or empty, so that nothing is removed when a disk is
+    not mounted.
     """
     paths = paths_of(source)
     table = Metadata.of_option(metadata)
     if searcher is None:
         searcher = Searcher.open(name, at, encoder=encoder, device=device)
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
-            _ = searcher.encoder  # EncoderError if it is another one
+            _ = searcher.encoder  # raises EncoderError for another encoder
     manifest = searcher.index.manifest
     patterns = [*(manifest.exclude if exclude is None else exclude)]
     items = open_sources(paths, images, patterns, detachable=bool(keep_missing))
@@ -168,14 +171,14 @@ def sync_index(
             f"{name} has of them is kept",
             level=3,
         )
-    # What lies in folders that cannot be listed now may still be there.
+    # Pictures in folders that cannot be listed now may still exist.
     away = changes.away if keep_missing is None and not remove_many else {}
     gone = [key for key in changes.missing if key not in away and not key.startswith(items.closed)]
     if keep_missing:
         gone = []
 
-    # Sentences of a table stay when a disk goes, so they do not count beside pictures; nor does one
-    # of several folders beside another.
+    # Pictures and captions are counted apart, since the captions of a table stay when a disk is
+    # gone. Each of several folders is counted apart, too.
     def part(key: str) -> tuple[str, str]:
         what = {"image": "pictures", "text": "captions"}[changes.stored[key].modality]
         return what, key.partition("/")[0] if paths[1:] else name
@@ -220,8 +223,8 @@ def _apply(
 ) -> SyncReport:
     """Commit the changes of an index, in as many commits as there are chunks to encode.
 
-    ``gone`` are the items to remove, ``notes`` the entries of the manifest that a sync writes.
-    ``encode`` makes a feature file of items, as ``encoded`` does.
+    ``gone`` are the ids of the items to remove, ``notes`` the manifest entries that a sync writes.
+    ``encode`` makes a feature file from items, as ``encoded`` does.
     """
     backend = plugins.backend(at)
     index = searcher.index
@@ -237,7 +240,7 @@ def _apply(
             leaving += changes.vacated
         if stop == len(changes.new):
             leaving += gone
-        # An index that lacks no item may still lack a commit.
+        # An index with all items may still need a commit.
         outdated = any(getattr(index.manifest, key) != value for key, value in notes.items())
         if not (start < stop or rewritten or leaving or outdated or index.is_unfinished):
             break
@@ -298,10 +301,10 @@ def _rewrite(
     metadata: SyncedFields,
     progress: Progress,
 ) -> None:
-    """Put items whose vectors are in the index, with their new ids, paths and metadata.
+    """Write items whose vectors the index already holds, with their new ids, paths and metadata.
 
-    A back end that edits in place must not lose a vector before its reader came: rows of items
-    that are replaced themselves are read first, all at once.
+    A back end that edits in place must not overwrite a vector that is still needed. So rows of
+    items that are themselves replaced are read first, all at once.
     """
     replaced = {reuse.item.id for reuse in rewritten}
     first: list[Reuse] = []

@@ -1,4 +1,4 @@
-"""Vectors in the files of others as items, which are read like feature files."""
+"""Read vector files of other programs as items, in the same way as feature files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 4096
 
 
 class _Part(NamedTuple):
-    """Rows of a file, by their numbers, and the items that they belong to."""
+    """The usable rows of a file, by number, and the items that they belong to."""
 
     file: VectorRows
     rows: NDArray[np.int64]
@@ -35,11 +35,12 @@ class _Part(NamedTuple):
 
 
 class VectorItems:
-    """The items of files of ``boc.inputs.vector_files``, and their vectors.
+    """The items and vectors of files that ``boc.inputs.vector_files`` reads.
 
-    Vectors get unit length; where their length counts it stays. ``stored_as`` is the type in which
-    an index stores them by default: float16, or float32 where their length counts. ``failures`` are
-    ids and reasons of rows that cannot be used. SourceError if the files do not belong together.
+    Vectors are scaled to unit length, unless their length counts. ``stored_as`` is the type in
+    which an index stores them by default: float16, or float32 if their length counts. ``failures``
+    are pairs (id, reason) of rows that cannot be used. Raises SourceError if the files do not
+    belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -81,8 +82,7 @@ class VectorItems:
         return (item for part in self._of(modality) for item in part.items)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield all items of one modality in batches, still to be read; they have no concept
-        sets."""
+        """Yield lazy batches of all items of one modality, without concept sets."""
         for part in self._of(modality):
             for start in range(0, len(part.items), size):
                 some = _Part(part.file, part.rows[start:][:size], part.items[start:][:size])
@@ -93,7 +93,7 @@ class VectorItems:
         return Batch(part.items, Embeddings(part.items[0].modality, part.vectors(part.rows)))
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of the items with the numbers ``rows``, ascending, in blocks, float32
+        """Yield the vectors of the items with the numbers ``rows`` (ascending) in blocks, float32
         (n, d)."""
         for part in self._of(modality):
             first, last = np.searchsorted(rows, (0, len(part.items)))
@@ -102,7 +102,7 @@ class VectorItems:
             rows = rows - len(part.items)
 
     def contents(self, *, sets: bool) -> str:
-        """Return the SHA-256 over the vectors of all items."""
+        """Return a SHA-256 digest of the vectors of all items."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             for *_, read in self.lazy_batches(modality, BATCH, sets=sets):
@@ -111,8 +111,8 @@ class VectorItems:
 
 
 def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
-    """Return the items of each file. SourceError for sentences of unknown pictures, and an id that
-    occurs twice."""
+    """Return the items of each file. Raises SourceError if the pictures of some sentences are
+    unknown, or if an id occurs twice."""
     ids = [file.ids or list(map(str, range(file.rows.shape[0]))) for file in files]
     pairs = list(zip(files, ids, strict=True))
     known = [key for file, own in pairs if file.sentences is None for key in own]

@@ -1,4 +1,4 @@
-"""Keep an index in line with its pictures: a sync whenever files change."""
+"""Keep an index in line with its pictures: sync it whenever files change."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from boc.search.searcher import Searcher
 class Pace:
     """Waiting times of a watch.
 
-    Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although
-    others follow. Each ``look`` ms it looks whether the folders are the same. A sync that failed is
-    tried again after ``again`` seconds, and everything is compared after ``every`` seconds without
-    a change, since network disks report no change.
+    A sync starts ``quiet`` ms after the last change, and at most ``longest`` ms after the first
+    change. Every ``look`` ms the watch checks whether the folders are still the same. A failed sync
+    is repeated after ``again`` seconds. After ``every`` seconds without a change everything is
+    compared, since network disks report no changes.
     """
 
     quiet: int = 300
@@ -44,14 +44,15 @@ def watch(
     pace: Pace = Pace(),
     **options: Any,
 ) -> None:
-    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is
-    asked at each look.
+    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()`` returns
+    True; it is called at each look.
 
-    ``notify`` gets the report of the first sync and of each that did something, or to which other
-    folders are away, and errors such as of a disk that is not mounted, each once; then nothing is
-    removed, and the sync is tried again.
-    The other parameters and ``options`` are as in ``sync_index``. BocError if the package
-    watchfiles is not installed, or the index does not exist.
+    ``notify`` gets the report of the first sync, and of each sync that did something or that finds
+    other folders away. It also gets each error once, for example for a disk that is not mounted;
+    after an error nothing is removed, and the sync is repeated.
+
+    The other parameters and ``options`` are as in ``sync_index``. Raises BocError if the package
+    watchfiles is not installed, or if the index does not exist.
     """
     paths = paths_of(source)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
@@ -85,10 +86,11 @@ def watch(
 
 @dataclass
 class Moments:
-    """The moments for a sync: at first, after each change, and when ``patience`` seconds have
+    """The moments for a sync: at the start, after each change, and when ``patience`` seconds have
     passed.
 
-    While a place is missing, each second is one, unless ``some`` of them are enough.
+    While a place is missing, a sync is due every second. With ``some``, this applies only while all
+    places are missing.
     """
 
     places: Sequence[Path]
@@ -112,10 +114,10 @@ class Moments:
                     looked = time.monotonic()
                     yield
                 if self.stop() or _marks(self.places) != marks:
-                    break  # another disk is mounted there, or no disk: watch that folder
+                    break  # a disk was mounted or unmounted: watch the folder there now
 
     def _changes(self) -> Iterator[Collection[object]]:
-        """Yield the files that changed; an empty set after a while without a change."""
+        """Yield sets of changed files; an empty set if nothing changes for a while."""
         with needing("watching", "watch"):
             import watchfiles
         roots = {_root(place) for place in self.places if place.exists()}
@@ -137,10 +139,10 @@ class Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
-    """Return values that tell files and folders at these paths, and mounts below them, from others
-    mounted there; None for nothing."""
+    """Return values that identify the files and folders at these paths, and the mounts below them;
+    None for a missing path. A different mount at a path changes its value."""
     marks: list[tuple[object, ...] | None] = []
-    table = Path("/proc/self/mountinfo")  # of Linux
+    table = Path("/proc/self/mountinfo")  # exists on Linux
     mounts = table.read_text(errors="replace").splitlines() if table.exists() else []
     for place in places:
         try:
@@ -154,5 +156,5 @@ def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
 
 
 def _root(place: Path) -> Path:
-    """Return the folder of a file, or the folder itself."""
+    """Return the folder that contains a file; return a folder unchanged."""
     return place if place.is_dir() else place.parent

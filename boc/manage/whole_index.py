@@ -1,4 +1,4 @@
-"""List the indexes of a back end; delete or compact a whole one."""
+"""List the indexes of a back end, and delete or compact a whole index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from boc.plugins import check_name
 
 @dataclass(frozen=True)
 class CompactReport:
-    """The bytes of an index before and after it was compacted."""
+    """Sizes of an index in bytes, before and after it was compacted."""
 
     before: int
     after: int
@@ -25,14 +25,14 @@ def index_names(at: str = PLACE) -> list[str]:
 
 
 def delete_index(name: str, *, at: str = PLACE) -> int | None:
-    """Delete the whole index ``name``; return the number of its items, None if it is too damaged to
-    tell.
+    """Delete the whole index ``name``. Return the number of its items, or None if the index is too
+    damaged to count them.
 
-    BackendError if there is no such index.
+    Raises BackendError if there is no such index.
     """
     backend = plugins.backend(at)
     count = None
-    # A damaged index is deleted all the same.
+    # A damaged index is deleted, too.
     with suppress(ManifestError):
         count = sum(backend.open(check_name(name)).manifest.items.values())
     backend.remove(name)
@@ -40,9 +40,10 @@ def delete_index(name: str, *, at: str = PLACE) -> int | None:
 
 
 def compact_index(name: str, *, at: str = PLACE) -> CompactReport:
-    """Merge the index ``name`` into one segment, without deleted and replaced rows.
+    """Merge the index ``name`` into one segment, and drop its deleted and replaced rows.
 
-    Searches continue meanwhile and give the same results. BackendError if there is no such index.
+    Searches continue in the meantime and give the same results. Raises BackendError if there is no
+    such index.
     """
     backend = plugins.backend(at)
     before = sum(backend.open(check_name(name)).sizes().values())
