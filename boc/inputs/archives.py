@@ -1,4 +1,4 @@
-"""Members of tar archives as files: a path leads through the archive, as
+"""Open members of tar archives as files: a path leads through the archive, as in
 ``shards/0.tar/cat.jpg``."""
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from boc.errors import SourceError
 
 SUFFIX = ".tar"
 FileState: TypeAlias = tuple[int, ...]
-"""Size, modification time and change time (ns), inode and device of a file; empty if there is
-none."""
+"""Size, modification time and change time (ns), inode and device of a file; empty if there is no
+file."""
 
-PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed files
-KEPT = 16  # archives whose members are kept in memory
-BLOCK = 512  # bytes of a header
-# of times: a damaged file system may tell times of another millennium
+PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # first bytes of compressed files
+KEPT = 16  # number of archives whose members are kept in memory
+BLOCK = 512  # size of a header in bytes
+# Limits of times: a damaged file system may report times of another millennium.
 LEAST = -(2**63)
 MOST = 2**63 - 1
-LONGEST = 1 << 20  # bytes of a name or another header
+LONGEST = 1 << 20  # largest size of a name or another header, in bytes
 
 
 class _Headers(io.FileIO):
-    """Reads the headers of an archive: tarfile reads as much as one claims."""
+    """Reads the headers of an archive with a limit on their size; tarfile would read as much as a
+    header claims."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= LONGEST:
@@ -40,8 +41,8 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """The files of an archive: ``places`` are offset and size by name, ``faults`` the entries left
-    out."""
+    """The files of an archive: ``places`` maps names to offset and size, ``faults`` lists the
+    entries left out."""
 
     places: dict[str, tuple[int, int]]
     faults: list[str]
@@ -51,12 +52,12 @@ _known: dict[FileState, Members] = {}
 
 
 def identity(status: os.stat_result, size: int | None = None) -> FileState:
-    """Return the state by which a file, or its member of ``size`` bytes, is known again.
+    """Return the state that identifies a file, or its member of ``size`` bytes.
 
-    Equal states mean equal bytes, also after pictures of one size and time changed names. Equal
-    bytes may have other states: in a copy, a restored backup, or on a disk that was mounted again.
-    Whoever finds another state reads the bytes (sync keeps what it has of equal ones) or works
-    again (resumed commands, thumbnails), which takes time and is never wrong.
+    Equal states mean equal bytes, even after pictures of the same size and time swapped names.
+    Equal bytes may have different states: in a copy, in a restored backup, or on a disk that was
+    mounted again. A caller that finds another state reads the bytes (sync keeps the data of equal
+    bytes) or repeats its work (resumed commands, thumbnails), which takes time but is never wrong.
     """
     times = (min(max(time, LEAST), MOST) for time in (status.st_mtime_ns, status.st_ctime_ns))
     length = status.st_size if size is None else size
@@ -64,12 +65,13 @@ def identity(status: os.stat_result, size: int | None = None) -> FileState:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether ``path`` has the suffix of a tar archive, and is no folder."""
+    """Return whether ``path`` has the suffix of a tar archive and is not a folder."""
     return path.suffix.lower() == SUFFIX and not path.is_dir()
 
 
 def members(file: BinaryIO) -> Members:
-    """Return the members of an open archive, as it is now. SourceError if it is no archive."""
+    """Return the members of an open archive in its current state. Raises SourceError if it is not
+    an archive."""
     status = os.fstat(file.fileno())
     key = identity(status)
     known = _known.get(key)
@@ -81,7 +83,8 @@ def members(file: BinaryIO) -> Members:
 
 
 def _members(file: BinaryIO, status: os.stat_result) -> Members:
-    """Read the headers. What is damaged between members, or at the end, costs itself."""
+    """Read the headers of an archive. Damage between members, or at the end, does not affect other
+    members."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
         raise SourceError(
             f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a "
@@ -100,12 +103,12 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         try:
             info = tar.next()
         except (tarfile.TarError, ValueError, OverflowError):
-            # After a damaged header others may follow.
+            # Other headers may follow a damaged header.
             tar.offset += BLOCK
             continue
         if info is None:
             break
-        tar.members.clear()  # type: ignore[attr-defined]  # which would all be kept
+        tar.members.clear()  # type: ignore[attr-defined]  # or all would be kept
         name = os.path.normpath(info.name).lstrip("/")
         gap = os.pread(file.fileno(), min(max(0, info.offset - end), BLOCK), end)
         if gap.strip(b"\0") and gap[156:157] != tarfile.XGLTYPE:
@@ -113,7 +116,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
-        # A member has at most a gigabyte, and a name of 4096 characters.
+        # A member may have at most a gigabyte, and a name of at most 4096 characters.
         odd = info.issparse() or info.size > 10**9 or len(name) > 4096 or name.startswith("..")
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
@@ -125,8 +128,9 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
 
 
 def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a file, as the ``opener`` of ``open``: of a pipe without waiting for
-    its writer, of a member of an archive as a file without a name. OSError as ``os.open``."""
+    """Return a file descriptor, as the ``opener`` of ``open``. A pipe is opened without waiting for
+    its writer; a member of an archive becomes a file without a name. Raises OSError like
+    ``os.open``."""
     try:
         return os.open(path, flags | os.O_NONBLOCK)
     except NotADirectoryError:
@@ -135,8 +139,8 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_member(archive: BinaryIO, name: str) -> int:
-    """Return a descriptor of a copy of a member of an open archive. FileNotFoundError if there is
-    none."""
+    """Return a descriptor of a copy of a member of an open archive. Raises FileNotFoundError if
+    there is no such member."""
     offset, size = place(archive, name)
     with tempfile.TemporaryFile() as copy:
         copy.write(os.pread(archive.fileno(), size, offset))
@@ -147,15 +151,15 @@ def open_member(archive: BinaryIO, name: str) -> int:
 
 
 def status_of_member(path: Path) -> tuple[int, os.stat_result]:
-    """Return the size of the member of an archive, and the status of the archive. OSError if there
-    is none."""
+    """Return the size of a member of an archive, and the status of the archive. Raises OSError if
+    there is no such member."""
     with _through(path) as (archive, name):
         return place(archive, name)[1], os.fstat(archive.fileno())
 
 
 def place(archive: BinaryIO, name: str) -> tuple[int, int]:
-    """Return where a member of an open archive begins, and its size. FileNotFoundError if there is
-    none."""
+    """Return the offset and the size of a member of an open archive. Raises FileNotFoundError if
+    there is no such member."""
     try:
         return members(archive).places[name]
     except (KeyError, SourceError):
@@ -164,8 +168,8 @@ def place(archive: BinaryIO, name: str) -> tuple[int, int]:
 
 @contextmanager
 def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Open the archive on the way to ``path``; yield it with the rest of the path. OSError if there
-    is none."""
+    """Open the archive on the way to ``path``, and yield it with the rest of the path. Raises
+    OSError if there is no archive."""
     outer = next(
         (outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()),
         None,

@@ -1,7 +1,7 @@
-"""Metadata that a camera wrote into a picture (EXIF).
+"""Read metadata that a camera wrote into a picture (EXIF).
 
-Pillow reads the entries. Anybody can write anything there, so a value counts only if it is of the
-right type and in its range.
+Pillow reads the entries. Anybody can write anything there, so a value counts only if it has the
+right type and lies in its range.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FIELDS: dict[str, FieldType] = {
     "name": "text",
     **written.FIELDS,
 }
-"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are taken from the upright
-picture, in pixels; ``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude
-are degrees, north and east positive."""
+"""Types of the fields that ``camera_facts`` may return. ``width`` and ``height`` are the size of
+the upright picture, in pixels; ``orientation`` is 1 to 8, or 1 if the file has no value; latitude
+and longitude are in degrees, positive to the north and to the east."""
 
-LONGEST = 256  # characters of a text
+LONGEST = 256  # largest number of characters of a text
 
 MAKE = 0x010F
 MODEL = 0x0110
@@ -52,23 +52,24 @@ _DATE = re.compile(
     r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",
     re.ASCII,
 )
-# A number of eight digits may be anything: words before it, parts, or a time tell a date.
+# Eight digits may be any number. They are a date if separators divide them, if words come before
+# them, or if a time follows.
 _NAME = re.compile(
     r"(?<!\d)((?:19|20)\d\d)([-_.]?)(\d\d)\2(\d\d)"
     r"(?:(?:[-_ .T]| at )?(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)(?:[-_.]?\d{1,3})?)?(?!\d)",
     re.ASCII,
 )
 _WORDS = re.compile("[A-Za-z][A-Za-z ]*[-_ ]", re.ASCII)
-_MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, from 2001 on
+_MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, for times from 2001 on
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
     """Return the facts in the header and the name of a picture, in the order of ``FIELDS``.
 
-    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where
-    it stands: exif, xmp, or name, as cameras and messengers name files. ``folder``
-    and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be opened has
-    the facts of its name.
+    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` is the place
+    where the time was found: exif, xmp, or name, as cameras and messengers name files by time.
+    ``folder`` and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be
+    opened has only the facts of its name.
     """
     path = PurePosixPath(nfc(image.id))
     facts = {"name": words_of(path.stem)}
@@ -81,8 +82,8 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 
 
 def _date_of(name: str) -> str | None:
-    """Return the time in the name of a file, as cameras, telephones and messengers write it; a time
-    in the future is not believed."""
+    """Return the time in the name of a file, as cameras, phones and messengers write it; a time in
+    the future is ignored."""
     if match := _MILLISECONDS.search(name):
         moment = datetime.fromtimestamp(int(match[0]) // 1000, timezone.utc)
         taken: str | None = moment.replace(tzinfo=None).isoformat()
@@ -97,12 +98,12 @@ def _date_of(name: str) -> str | None:
 
 
 def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
-    """Return the facts of the EXIF of a picture, as Pillow reads it, without damaged entries."""
+    """Return the facts in the EXIF of a picture, as Pillow reads it, without damaged entries."""
     camera = _directory(exif, CAMERA_DIRECTORY)
     place = _directory(exif, GPS_DIRECTORY)
     times = (_text(camera, TAKEN), _text(camera, DIGITIZED), _text(exif, CHANGED))
     taken = next(filter(None, map(_moment, times)), None)
-    # The maker is not named twice: Canon, Canon EOS 5D.
+    # The maker is not repeated if the model names it: Canon, Canon EOS 5D.
     make = _text(exif, MAKE)
     name = _text(exif, MODEL)
     if not name.lower().startswith(make.split(" ")[0].lower()):
@@ -112,21 +113,21 @@ def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
         facts |= {"taken": taken, "taken_from": "exif"}
     latitude = _angle(place, 1, "NS", 90)
     longitude = _angle(place, 3, "EW", 180)
-    # Zeros are written without a position.
+    # Some cameras write zeros if they have no position.
     if latitude is not None and longitude is not None and (latitude or longitude):
         facts |= {"gps_latitude": latitude, "gps_longitude": longitude}
     return {name: value for name, value in facts.items() if value != ""}
 
 
 def _directory(exif: Any, tag: int) -> Mapping[int, Any]:
-    """Return the entries of a directory below the main one by tag; no entries if it is damaged."""
+    """Return the entries of an EXIF subdirectory by tag; return no entries if it is damaged."""
     with passing_over("EXIF"):
         return exif.get_ifd(tag) or {}
     return {}
 
 
 def _text(entries: Mapping[int, Any], tag: int) -> str:
-    """Return a text, which Pillow reads as Latin-1 and cameras write in UTF-8, too."""
+    """Return a text entry. Pillow reads it as Latin-1, but cameras also write UTF-8."""
     with passing_over("EXIF"):
         value = entries.get(tag)
         return plain(value)[:LONGEST] if isinstance(value, str) else ""
@@ -155,25 +156,26 @@ def _header_facts(path: Path) -> dict[str, Any]:
 
 
 def _moment(text: str) -> str | None:
-    """Return a time as a date of metadata, without time zone."""
+    """Return a time as a metadata date without time zone; None if it is invalid."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
     try:
         return datetime(*(int(part or 0) for part in match.groups())).isoformat()  # type: ignore[arg-type]
-    except ValueError:  # the 31st of February
+    except ValueError:  # such as the 31st of February
         return None
 
 
 def _angle(place: Mapping[int, Any], tag: int, sides: str, most: int) -> float | None:
-    """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out
-    of its range. ``tag`` is the entry of its side, the next one of its value."""
+    """Return a latitude or longitude in degrees, rounded to a centimetre; None if it is incomplete
+    or out of range. ``tag`` is the entry of its side (north, south, east or west); the next tag is
+    the entry of its value."""
     side = _text(place, tag).upper()
     try:
         parts = [float(part) for part in place.get(tag + 1, ())]
     except (TypeError, ValueError, ArithmeticError):
         return None
-    # Without a side the text is empty, and in each. An odd fraction is not a number.
+    # An empty side is part of any text, so the length is checked, too. An odd fraction gives NaN.
     if len(side) != 1 or side not in sides or len(parts) not in (1, 2, 3):
         return None
     angle: float = sum(part / 60**i for i, part in enumerate(parts))

@@ -1,11 +1,11 @@
-"""Pictures with their captions and metadata, as tables, other programs and archives have them.
+"""Read pictures with their captions and metadata from tables, archives and files of other programs.
 
 A ``.csv`` or ``.tsv`` has columns ``image`` and ``caption``. A line of ``.jsonl`` or a row of
 ``.parquet`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as
 ``caption``, ``captions`` or ``text``, and metadata, whose names may declare a type, such as
 ``taken:date``. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in
-``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used
-is left out, with a reason.
+``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. Entries that cannot
+be used are left out, with a reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from boc.paths import nfc, path_on_disk, path_text
 from boc.types import FieldType, Item
 
 Objects: TypeAlias = Iterator[tuple[str, Any]]
-"""Values of JSON, each after the place where it stands, such as "line 3"."""
+"""JSON values, each after its place in the file, such as "line 3", as pairs."""
 
 ADVICE = (
     "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl "
@@ -38,9 +38,9 @@ ADVICE = (
 )
 IMAGE = ("image", "path", "file_name")
 CAPTION = ("caption", "captions", "text")
-LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
+LONGEST = 1 << 20  # largest size of a caption or object in an archive, in bytes
 BATCH = 4096  # rows of a Parquet file read at a time
-# The type of a field by the types of its values, the first that fits.
+# The type of a field follows from the types of its values; the first match counts.
 KINDS: tuple[tuple[set[type], FieldType], ...] = (
     ({bool}, "boolean"),
     ({int}, "integer"),
@@ -51,16 +51,16 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 @dataclass
 class CaptionTable:
-    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and what was
-    left out."""
+    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and
+    ``faults``, the reasons for entries left out."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, where: str, value: object, image: str | None = None) -> None:
-        """Add picture (``image``, if given), captions and metadata of an object. The first value of
-        a field stays."""
+        """Add the picture (or ``image``, if given), captions and metadata of an object. The first
+        value of a field is kept."""
         if not isinstance(value, dict):
             self.faults.append(f"{where}: no object ({value!r:.60})")
             return
@@ -71,7 +71,7 @@ class CaptionTable:
         elif fault := check_text(name):
             self.faults.append(f"{where}: {fault}")
         else:
-            # A bad sentence costs itself, not its picture.
+            # A bad sentence is left out, but its picture is kept.
             for text in texts if isinstance(texts, list) else [texts]:
                 if not isinstance(text, str):
                     self.faults.append(f"{where}: the caption is no text ({text!r:.60})")
@@ -85,14 +85,15 @@ class CaptionTable:
             self.fields[name] = {**rest, **self.fields.get(name, {})}
 
     def add_archive(self, archive: Path, ids: Mapping[str, str]) -> None:
-        """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are
-        given by their names.
+        """Add the captions and metadata of the pictures in an archive; ``ids`` maps their names to
+        ids.
 
-        Of several pictures of one key, as WebDataset has them, they are of the first.
+        If several pictures have the same key, as in WebDataset, the first of them gets the captions
+        and metadata.
         """
 
         def key(name: str) -> str:
-            """Return the path up to the first dot of the name."""
+            """Return the path up to the first dot in the file name."""
             folder, slash, last = name.rpartition("/")
             return folder + slash + last.partition(".")[0]
 
@@ -130,8 +131,8 @@ class CaptionTable:
         path: Path,
         pictures: list[Item],
     ) -> tuple[list[Item], dict[str, FieldType]]:
-        """Return pictures with the captions and metadata under their ids, and the types of these.
-        Warn of what was left out of ``path``."""
+        """Return the pictures with the captions and metadata stored under their ids, and the types
+        of the metadata. Warn about the entries of ``path`` that were left out."""
         types, rows = self._typed_fields()
         leave_out(str(path), self.faults)
         items = list(pictures)
@@ -146,9 +147,10 @@ class CaptionTable:
         return items, types
 
     def _typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
-        """Return the types of the metadata, and the values of each picture with them.
+        """Return the types of the metadata, and the values of each picture with these types.
 
-        Names are written as names of fields. The facts of files are read from the files.
+        Names are turned into valid field names. Fields that are facts of files are skipped, since
+        they are read from the files.
         """
         found: dict[str, set[type]] = {}
         for name, value in chain.from_iterable(row.items() for row in self.fields.values()):
@@ -180,7 +182,7 @@ class CaptionTable:
 
 
 def _values(value: object) -> list[Any]:
-    """Return one value or several without empty ones and objects."""
+    """Return one or several values as a list, without empty values and objects."""
     several = value if isinstance(value, list) else [value]
     return [
         one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))
@@ -188,18 +190,19 @@ def _values(value: object) -> list[Any]:
 
 
 def _text(value: object) -> str:
-    """Return a value as in a table. ValueError for text that cannot be stored."""
+    """Return a value as the text of a table cell. Raises ValueError for text that cannot be
+    stored."""
     if isinstance(value, str):
         return nfc(value.encode().decode())
     return str(value).lower()
 
 
 def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, FieldType]]:
-    """Return the pictures and captions of a file of one of ``READERS``, and the types of their
-    metadata.
+    """Return the pictures and captions in a file that one of ``READERS`` reads, and the types of
+    their metadata.
 
-    ``images`` is the folder of the pictures (default: its own, or ``images`` in it). SourceError if
-    the file cannot be read.
+    ``images`` is the folder with the pictures (default: the folder of the file, or ``images`` in
+    it). Raises SourceError if the file cannot be read.
     """
     table = CaptionTable()
     for where, value in READERS[path.suffix.lower()](path, table.faults):
@@ -209,7 +212,7 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if not names or (table.faults and not some_use):
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
-    # The folder that holds one of the pictures holds all.
+    # The first folder that contains one of the pictures is used for all pictures.
     folders = [images] if images else [path.parent, path.parent / "images"]
     pairs = ((folder, name) for name in names for folder in folders)
     root = next((folder for folder, name in pairs if path_on_disk(folder, name).exists()), None)

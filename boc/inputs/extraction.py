@@ -1,4 +1,4 @@
-"""Extraction: encodes a source, or extracts its regions, into a feature file."""
+"""Encode a source, or extract its regions, into a feature file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PART = 256  # items per part of a feature file, the most that a kill can lose
 
 @dataclass
 class Speed:
-    """The speed of a run: ``images`` tried in ``seconds``, and ``waiting``, the seconds spent
-    waiting for pictures."""
+    """The speed of a run: the number of ``images`` tried in ``seconds``, and ``waiting``, the
+    seconds spent waiting for pictures."""
 
     images: int = 0
     seconds: float = 0.0
@@ -41,15 +41,16 @@ class Speed:
 
 
 class Extraction:
-    """Extracts a source to a feature file, part by part; with the same arguments it continues a
+    """Extracts a source into a feature file, part by part. With the same arguments it continues a
     killed run.
 
-    Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the
-    ``precision`` it computes in. Pictures are prepared in ``workers`` other processes, ahead of the
-    encoder; 0 prepares them in this process, None in as many as pay. Their facts are read there,
-    too, and stored as metadata; with ``ocr`` also the words inside them, which takes longer than
-    all else. ``pictures`` are pictures in memory, by id. Items that cannot be used are
-    listed in the file with the reason.
+    Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
+    the precision in which the encoder computes. Pictures are prepared in ``workers`` other
+    processes, ahead of the encoder; 0 prepares them in this process, None chooses as many processes
+    as pay off. The same processes read the facts of the picture files, which are stored as
+    metadata, and with ``ocr`` also the words inside the pictures, which takes longer than
+    everything else. ``pictures`` are pictures in memory, by id. Items that cannot be used are
+    listed in the file, with the reason.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Extraction:
         )
 
     def run(self) -> Iterator[int]:
-        """Process the source; yields the number of items done, starting with the items of an
+        """Process the source. Yields the number of items done, starting with the items of an
         earlier run."""
         self.speed = Speed()
         with FeatureWriter(self._path, self.header, self.stamp) as writer:
@@ -134,9 +135,9 @@ class Extraction:
             )
 
     def steps(self, verb: str) -> Iterator[tuple[str, int, int]]:
-        """``run``, with the progress: a label, how many are done and of how many. Sentences take
-        another time than pictures, which come before them, so that each kind has a label of its
-        own."""
+        """Do ``run``, and yield its progress: a label, the number of items done, and the number of
+        all items. Sentences take a different time than pictures, which come first, so each kind has
+        its own label."""
         pictures = self._images
         before = 0
         for done in self.run():
@@ -152,7 +153,7 @@ class Extraction:
             raise FeatureFileError(
                 f"{path}: holds {file.header.kind}; only regions can be encoded, by an encoder",
             )
-        # The preparer of an encoder of regions is their source.
+        # The preparer of a region encoder is its region source.
         made_for = getattr(self.encoder.preparer, "identity", None)
         if made_for is None or made_for.digest != file.header.digest:
             raise FeatureFileError(
@@ -166,7 +167,7 @@ class Extraction:
         items: Sequence[Item],
         prepared: Iterator[Any],
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
-        """Return the batches of some items, and ids and reasons of pictures that cannot be
+        """Return the batches of some items, and pairs (id, reason) of pictures that cannot be
         used."""
         began = time.perf_counter()
         pictures: list[Item] = []
@@ -212,9 +213,9 @@ class Extraction:
 
 @dataclass(frozen=True)
 class _WithFacts:
-    """Prepares a picture after reading the facts of its file; returns both. If the file changes
-    meanwhile, all is read again, so that the facts belong to the bytes. The words inside it are
-    read if it can be used."""
+    """Prepares a picture after reading the facts of its file, and returns both. If the file changes
+    meanwhile, everything is read again, so that the facts belong to the bytes. The words inside the
+    picture are read only if it can be used."""
 
     prepare: Callable[[ImageRef], Any]
     ocr: bool
@@ -228,7 +229,7 @@ class _WithFacts:
         for _ in range(3):
             state: FileState = ()
             facts: dict[str, Any] = {}
-            # The reader of the picture reports an error.
+            # Errors are reported when the picture itself is read.
             with suppress(OSError):
                 before = settled_state(image.path)
                 if before:
@@ -248,7 +249,7 @@ class _WithFacts:
 
 
 class _StoredRegions:
-    """A region source that reads the regions of a feature file, by picture id."""
+    """A region source that reads the regions in a feature file, by picture id."""
 
     def __init__(self, file: FeatureFile) -> None:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}

@@ -1,4 +1,4 @@
-"""Writer of feature files, part by part, so that a killed run can continue."""
+"""Write feature files part by part, so that a killed run can continue."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from boc.types import MODALITIES, Batch, Modality, RegionBatch
 
 
 class FeatureWriter:
-    """Writes a feature file batch by batch; with the same arguments it continues after a kill.
+    """Writes a feature file batch by batch. After a kill, a writer with the same arguments
+    continues.
 
-    ``done`` is the number of items of the source that are safely stored. Parts of a run with other
+    ``done`` is the number of source items that are safely stored. Parts of a run with other
     arguments (source, encoder or weights) are refused, so two runs never mix.
     """
 
@@ -60,12 +61,12 @@ class FeatureWriter:
         self.done += consumed
 
     def finish(self) -> None:
-        """Join the parts into the file and remove them."""
+        """Join the parts into the file, and remove them."""
         failed: dict[str, str] = {}
         parts = self._parts()
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items())
-        # What a kill has left goes, too; what somebody else has put there stays.
+        # Files left by a killed run are removed, too; files of other programs stay.
         for made in (
             *reversed(parts),
             *self.folder.glob(".[0-9h]*.tmp"),
@@ -82,7 +83,7 @@ class FeatureWriter:
         parts: Sequence[Path],
         failed: dict[str, str],
     ) -> Iterator[Batch | RegionBatch]:
-        """Yield what the parts hold, and put their failures into ``failed``."""
+        """Yield the batches in the parts, and add the failures of the parts to ``failed``."""
         for part in parts:
             with FeatureFile(part) as file:
                 if file.header != self.header:
@@ -99,7 +100,8 @@ class FeatureWriter:
         return sorted(path for path in self.folder.iterdir() if re.fullmatch(name, path.name))
 
     def _resume(self) -> int:
-        """Compare the note of an earlier run with this one, or write it; return the items done."""
+        """Compare the note of an earlier run with this run, or write the note. Return the number of
+        items done."""
         note = self.folder / "header.json"
         mine = self.header.entries()
         if self._stamp:
@@ -126,15 +128,15 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                # It comes after a gap, left by a run that stopped while it removed its parts.
+                # A run that stopped while it removed its parts left a gap before this part.
                 part.unlink()
         return done
 
 
 @dataclass
 class _Columns:
-    """The entries of a batch by their names in a file: one per item, and one per row of its sets,
-    which ``offsets`` separate."""
+    """The columns of a batch by their names in a file: ``items`` with one entry per item, and
+    ``rows`` with one entry per row of the sets, which ``offsets`` separate."""
 
     items: dict[str, list[str] | NDArray[np.float32]]
     rows: dict[str, list[str] | NDArray[np.float32]]
@@ -169,7 +171,7 @@ class _Columns:
         return columns
 
     def widths(self) -> dict[str, int | None]:
-        """Return the widths of the arrays, None for strings."""
+        """Return the widths of the arrays by name; None for strings."""
         return {
             name: None if isinstance(each, list) else each.shape[1]
             for name, each in (self.items | self.rows).items()
@@ -177,8 +179,8 @@ class _Columns:
 
 
 class _Sink:
-    """A file for HDF5, which ends the process after a failed write: the first ``error`` is kept,
-    the rest dropped."""
+    """A file for HDF5, which would end the process after a failed write. So the first ``error`` is
+    kept, and later writes are dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None
@@ -192,13 +194,13 @@ class _Sink:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Raise the first error of writing."""
+        """Raise the first write error."""
         if self.error is not None:
             raise self.error
 
     def readinto(self, data: memoryview) -> int | None:
-        """Read into ``data``. OSError once a write failed: what was dropped cannot be read
-        again."""
+        """Read into ``data``. Raises OSError after a failed write, since dropped bytes cannot be
+        read again."""
         if self.error is not None:
             raise self.error
         return self._raw.readinto(data)
@@ -227,8 +229,8 @@ def _write(
     batches: Callable[[], Iterable[Batch | RegionBatch]],
     failed: Iterable[tuple[str, str]],
 ) -> None:
-    """Two passes over the same batches: for the sizes, so that arrays are contiguous; for
-    ``failed`` and the values."""
+    """Write a file in two passes over the same batches: one for the sizes, so that arrays are
+    contiguous; one for ``failed`` and the values."""
     widths: dict[Modality, dict[str, int | None]] = {}
     ends: dict[Modality, tuple[int, int]] = {}
     for batch in batches():

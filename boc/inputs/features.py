@@ -1,10 +1,9 @@
-"""HDF5 feature files: items of both modalities with their arrays, written in batches, resumable
-after a kill.
+"""Read HDF5 feature files, which hold items of both modalities with their arrays.
 
-While a file is written, its batches are small files in a folder beside it (``FILE.parts/``), each
-renamed into place when complete. HDF5 itself cannot do this: a file whose writer is killed can be
-unreadable. The folder shows how much is done; ``FILE`` appears when it is complete. A file and a
-part have the same layout::
+A killed writer can continue: while a file is written, its batches are small files in a folder
+beside it (``FILE.parts/``), each renamed into place when complete. HDF5 itself cannot do this: a
+file whose writer is killed can be unreadable. The folder shows the progress; ``FILE`` appears when
+it is complete. A file and its parts have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype,
                  source; precision if it is not float32, shard if the source is a part, fields if
@@ -51,10 +50,11 @@ from boc.inputs.metadata import well_typed
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
 LazyBatch: TypeAlias = tuple[int, Callable[[], list[str]], Callable[[], Batch]]
-"""The number of items of a batch, and the functions that read their ids, and all of them."""
+"""The number of items in a batch, a function that reads their ids, and a function that reads the
+batch."""
 
 SUFFIXES = frozenset({".h5", ".hdf5"})
-"""Of the names of feature files."""
+"""Suffixes of feature files."""
 
 BLOCK = 1 << 14  # rows of an array read at a time
 SAMPLED = 1 << 12  # rows of a sample read at a time
@@ -63,7 +63,7 @@ SAMPLED = 1 << 12  # rows of a sample read at a time
 class FeatureFile:
     """A complete feature file, opened for reading. Arrays are read a batch at a time.
 
-    Raises FeatureFileError, naming the file, for a missing, foreign, damaged or newer file.
+    Raises FeatureFileError, which names the file, if it is missing, foreign, damaged or newer.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -80,7 +80,7 @@ class FeatureFile:
         self._file.close()
 
     def check_embeddings(self) -> None:
-        """FeatureFileError for a file of regions."""
+        """Raise FeatureFileError for a region file."""
         if self.header.kind != "embeddings":
             raise FeatureFileError(
                 f"{self.path}: holds regions, not vectors",
@@ -93,7 +93,7 @@ class FeatureFile:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """(id, reason) of the items of the source that could not be used."""
+        """Pairs (id, reason) of the source items that could not be used."""
         with reporting_damage(self.path):
             pairs = self._file["failed"].asstr()[:].reshape(-1, 2)
             return [(str(key), str(reason)) for key, reason in pairs]
@@ -134,9 +134,9 @@ class FeatureFile:
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with
-        the vectors only.
+        their vectors only.
 
-        FeatureFileError for a file of regions.
+        Raises FeatureFileError for a region file.
         """
         self.check_embeddings()
         items = self.items(modality, start, stop)
@@ -153,7 +153,7 @@ class FeatureFile:
         )
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
-        """Return items ``start`` to ``stop`` of a file of regions, float32."""
+        """Return items ``start`` to ``stop`` of a region file, float32."""
         items = self.items(modality, start, stop)
         if not items:
             return RegionBatch(items)
@@ -170,8 +170,7 @@ class FeatureFile:
         start: int,
         end: int,
     ) -> tuple[dict[str, Ragged], list[list[str]] | None]:
-        """Return the arrays of items with several rows per item, by name, and the word of each
-        row."""
+        """Return the arrays with several rows per item, by name, and the word of each row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low = offsets[0]
@@ -187,8 +186,8 @@ class FeatureFile:
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
-        """Return the array ``dense/NAME``, ``ragged/NAME`` or ``offsets`` of the file,
-        memory-mapped, read-only."""
+        """Return the array ``dense/NAME``, ``ragged/NAME`` or ``offsets`` of the file as a
+        read-only memory map."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
@@ -205,7 +204,7 @@ class FeatureFile:
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield the batches of ``batches``, still to be read."""
+        """Yield the same batches as ``batches``, to be read later."""
         count = self.count(modality)
         for start in range(0, count, size):
             stop = min(start + size, count)
@@ -213,15 +212,15 @@ class FeatureFile:
             yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """Return all global vectors of one modality, float32 (n, d), which take 4 d bytes per item
+        """Return all global vectors of one modality, float32 (n, d). They take 4 d bytes per item
         in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def contents(self, *, sets: bool) -> str:
-        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is
-        of them."""
+        """Return a SHA-256 digest of the vectors of all items; with ``sets``, also of their other
+        arrays."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             arrays = ["dense/vectors"]
@@ -230,15 +229,15 @@ class FeatureFile:
                 arrays += [f"ragged/{name}" for name in sorted(self.ragged_arrays(modality))]
             for name in arrays if self.count(modality) else ():
                 for start in range(0, len(self._file[modality][name]), BLOCK):
-                    # The array is mapped for one block only, so that the pages that were read do
-                    # not count as memory of the process.
+                    # Each block has its own memory map, so that pages already read do not count
+                    # as memory of the process.
                     block = self.memory_map(modality, name)[start : start + BLOCK]
                     digest.update(np.ascontiguousarray(block).data)
                     del block
         return digest.hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks,
+        """Yield the global vectors of the items with the numbers ``rows`` (ascending) in blocks,
         float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
             chosen = self.memory_map(modality, "dense/vectors")[rows[start : start + SAMPLED]]
@@ -247,7 +246,8 @@ class FeatureFile:
             yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
-        """Return rows of an array as float32. FeatureFileError for NaN."""
+        """Return rows of an array as float32. Raises FeatureFileError for infinite numbers or
+        NaN."""
         with reporting_damage(self.path):
             values: NDArray[np.float32] = data[start:stop].astype(np.float32)
         check_values(self.path, values)
@@ -264,17 +264,17 @@ def is_feature_file(path: Path) -> bool:
 
 
 def is_embeddings(path: Path) -> bool:
-    """Return whether a feature file holds embeddings, not regions."""
+    """Return whether a feature file holds embeddings, as opposed to regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
 
 
 class FeatureFiles:
-    """Several feature files of one encoder read as one, in an order that does not depend on that of
-    the arguments.
+    """Several feature files of one encoder, read as one file. Their order does not depend on the
+    order of the arguments.
 
-    FeatureFileError if they do not belong together or an item is in two of them; then no file stays
-    open.
+    Raises FeatureFileError if they do not belong together, or if two of them contain the same item;
+    then no file stays open.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -282,7 +282,7 @@ class FeatureFiles:
             files = [stack.enter_context(FeatureFile(path)) for path in paths]
             self.files = sorted(files, key=lambda file: file.header.source)
             self._check_alike()
-            # An item may be in one of the files only.
+            # No item may be in two files.
             place: dict[str, FeatureFile] = {}
             for file in self.files if len(files) > 1 else ():
                 ids = [key for modality in MODALITIES for key in file.ids(modality)]
@@ -332,7 +332,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """The header of the single file, or the combined one."""
+        """The header of the single file, or the combined header of several files."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
@@ -343,7 +343,7 @@ class FeatureFiles:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """(id, reason) of the items that could not be used."""
+        """Pairs (id, reason) of the items that could not be used."""
         return [pair for file in self.files for pair in file.failures]
 
     def count(self, modality: Modality) -> int:
@@ -357,18 +357,18 @@ class FeatureFiles:
                 yield from file.items(modality, start, start + BLOCK)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield all items of one modality in batches of at most ``size`` of one file, still to be
-        read."""
+        """Yield lazy batches of all items of one modality, each with at most ``size`` items of one
+        file."""
         for file in self.files:
             yield from file.lazy_batches(modality, size, sets=sets)
 
     def contents(self, *, sets: bool) -> str:
-        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is
-        of them."""
+        """Return a SHA-256 digest of the vectors of all items; with ``sets``, also of their other
+        arrays."""
         return json_sha256([file.contents(sets=sets) for file in self.files])
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks,
+        """Yield the global vectors of the items with the numbers ``rows`` (ascending) in blocks,
         float32 (n, d)."""
         before = 0
         for file in self.files:
@@ -378,8 +378,8 @@ class FeatureFiles:
 
 
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
-    """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another
-    encoder."""
+    """Yield the items of a file as queries, in batches. Raises FeatureFileError if the file has no
+    items or was made by another encoder."""
     with FeatureFile(path) as file:
         file.check_embeddings()
         if file.header.digest != identity.digest:

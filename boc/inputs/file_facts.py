@@ -1,5 +1,5 @@
-"""Facts of a picture's file, as metadata: size, time and hash, what its camera wrote, and the words
-inside it."""
+"""Facts of a picture file, as metadata: its size, time and hash, facts that its camera wrote, and
+the words inside the picture."""
 
 from __future__ import annotations
 
@@ -28,38 +28,39 @@ FIELDS: dict[str, FieldType] = {
     "device_number": "integer",
     "content_hash": "keyword",
 }
-"""Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since
-1970, to the last digit, ``changed_ns`` the time at which the system last changed the file or its
-entry, which no program can set, ``inode`` the number of the file on its disk, and ``content_hash``
-the begin of the SHA-256 of the file: these tell a changed file from an unchanged one.
-``device_number`` is the number of the disk, which tells no change, since each mount may give
-another."""
+"""Types of the facts. ``size`` is in bytes. ``modified_ns`` is ``modified`` in nanoseconds since
+1970, to the last digit. ``changed_ns`` is the time at which the system last changed the file or its
+entry, which no program can set. ``inode`` is the number of the file on its disk, and
+``content_hash`` the beginning of the SHA-256 of the file. These facts distinguish a changed file
+from an unchanged file. ``device_number`` is the number of the disk; it does not show a change,
+since each mount may give another number."""
 
 STATE = ("size", "modified_ns", "content_hash")
-"""The facts that an index must hold to be compared with its files."""
+"""Facts that an index must hold to be compared with its files."""
 
 DECODED: dict[str, FieldType] = {**ocr.FIELDS, "cut": "boolean"}
-"""Types of the facts that reading the pixels tells: the words inside a picture, and whether its end
-is missing."""
+"""Types of the facts that require reading the pixels: the words inside a picture, and whether the
+end of its file is missing."""
 
 FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **DECODED}
 """Types of all facts of a picture."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
-HASH = 32  # hexadecimal digits
-# ns in which a file can change twice at one time: on most disks, and on FAT
+HASH = 32  # number of hexadecimal digits of a content hash
+# Time in ns within which a file can change twice without a new file time: on most disks, on FAT
 GRAIN = 20 * 10**6
 COARSE = 2 * 10**9
 
 
 def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
-    """Return all facts of a picture and its file, of which ``state`` and ``digest`` are known."""
+    """Return all facts of a picture and its file; the ``state`` and the ``digest`` of the file are
+    already known."""
     return {**file_facts(state, digest), **camera.camera_facts(image)}
 
 
 def file_facts(state: FileState, digest: str) -> dict[str, Any]:
-    """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
-    of ``FIELDS``."""
+    """Return the facts of a file with this ``state`` and with the ``content_hash`` ``digest``, in
+    the order of ``FIELDS``."""
     size, modified, changed, inode, device = state
     facts: dict[str, Any] = {"size": size}
     # A time may lie beyond the years 1 to 9999.
@@ -76,15 +77,15 @@ def file_facts(state: FileState, digest: str) -> dict[str, Any]:
 
 
 def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
-    """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change
-    time, or no inode."""
+    """Return whether the ``state`` of a file is still the state in ``fields``; older indexes have
+    no change time or no inode."""
     pairs = zip(("size", "modified_ns", "changed_ns", "inode"), state, strict=False)
     return all(fields.get(name, None if name in STATE else now) == now for name, now in pairs)
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file; empty without a file. OSError if it cannot be looked at, as on
-    a failing disk."""
+    """Return the state of a file; empty if there is no file. Raises OSError if the state cannot be
+    read, as on a failing disk."""
     try:
         try:
             status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
@@ -97,16 +98,16 @@ def state_of(path: Path | str) -> FileState:
         if error.errno in GONE:
             return ()
         raise
-    if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
+    if not stat.S_ISREG(status.st_mode):  # a pipe or device, which may never end
         return ()
     return identity(status, size)
 
 
 def settled_state(path: Path | str) -> FileState:
-    """Return the state of a file that whatever changes it from now on will change, too; raises as
-    ``state_of``.
+    """Return a state of a file that changes with every later change of the file. Raises the same
+    errors as ``state_of``.
 
-    Times of files come from a coarse clock. So a file that has just changed is looked at again
+    File times come from a coarse clock, so the state of a file that has just changed is read again
     after a moment.
     """
     state = state_of(path)
@@ -120,7 +121,7 @@ def settled_state(path: Path | str) -> FileState:
 
 
 def look(path: Path | str, state: Callable[[Path | str], FileState] = state_of) -> FileState | None:
-    """Return the ``state`` of a file; None if it cannot be looked at."""
+    """Return the ``state`` of a file; None if it cannot be read."""
     try:
         return state(path)
     except OSError:
@@ -128,7 +129,7 @@ def look(path: Path | str, state: Callable[[Path | str], FileState] = state_of) 
 
 
 def content_hash(path: Path) -> str:
-    """Return the ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
+    """Return the ``content_hash`` of the file at ``path``. Raises OSError if it cannot be read."""
     return sha256(path, opener=opener)[:HASH]
 
 

@@ -1,8 +1,7 @@
-"""Opens feature files: their header, and checks that they are laid out as such, before anything in
-them is used.
+"""Open feature files: read their header, and check their layout before anything in them is used.
 
-HDF5 follows links to other files and never comes back from a damaged heap. No file of boc has
-these.
+HDF5 itself follows links to other files, and never returns from a damaged heap of strings. No file
+of boc has links or damaged heaps.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ from boc.types import MODALITIES, WIDEST, FieldType, Identity
 MAKE = "make it with <boc extract>"
 FORMAT = 2
 OPTIONAL = {"precision": "float32", "shard": "", "fields": ""}
-"""Entries of a header that may be missing, with their defaults."""
+"""Header entries that may be missing, with their defaults."""
 
-HEADER = 16  # bytes before the strings of a heap, and before each of them
+HEADER = 16  # bytes before the strings of a heap, and before each string
 
 
 @dataclass(frozen=True)
 class Header:
     """The header of a feature file.
 
-    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
-    list, and ``precision`` the precision of the matrix products of the encoder, which the vectors
-    do not show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
+    ``source`` is the digest of the list of items from which the file was made, ``shard`` the part
+    of the full list, and ``precision`` the precision of the encoder's matrix products, which the
+    vectors do not show. ``fields`` is JSON of the metadata fields of the items with their types, or
+    empty.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -61,7 +61,7 @@ class Header:
         source: str,
         types: Mapping[str, FieldType],
     ) -> Header:
-        """Make the header of embeddings whose items have metadata of these ``types``."""
+        """Make the header of a file of embeddings whose items have metadata of these ``types``."""
         fields = json.dumps(types, sort_keys=True) if types else ""
         return cls(
             "embeddings",
@@ -83,7 +83,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """Return the entries to write: all but entries with default values."""
+        """Return the entries to write: all entries except optional entries with default values."""
         return {
             key: value
             for key, value in asdict(self).items()
@@ -92,8 +92,8 @@ class Header:
 
 
 def open_checked(path: Path) -> tuple[h5py.File, Header]:
-    """Open a feature file whose arrays fit its header. FeatureFileError, naming the file,
-    if it is missing, foreign, damaged or newer."""
+    """Open a feature file whose arrays match its header. Raises FeatureFileError, which names the
+    file, if it is missing, foreign, damaged or newer."""
     with reporting_damage(path):
         try:
             file = h5py.File(path, "r")
@@ -117,8 +117,8 @@ def open_checked(path: Path) -> tuple[h5py.File, Header]:
 
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged
-    file."""
+    """Raise FeatureFileError in place of the exceptions of HDF5, or of decoding UTF-8, for a
+    damaged file."""
     try:
         yield
     except (
@@ -128,7 +128,7 @@ def reporting_damage(path: Path) -> Iterator[None]:
         TypeError,
         LookupError,
         ArithmeticError,
-        # Arrays that end too early, or claim a size beyond any memory.
+        # Some arrays end too early, or claim a size beyond any memory.
         EOFError,
         TokenError,
         MemoryError,
@@ -141,8 +141,8 @@ def reporting_damage(path: Path) -> Iterator[None]:
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
-    """FeatureFileError if a number is infinite or NaN: such a vector is near to
-    nothing."""
+    """Raise FeatureFileError if a number is infinite or NaN: such a vector is near no other
+    vector."""
     if not np.isfinite(values).all():
         raise FeatureFileError(f"{path}: some of its numbers are infinite or NaN", MAKE)
 
@@ -175,8 +175,8 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
 
 
 def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
-    """FeatureFileError unless groups and arrays make a feature file, lie in this file, and fit
-    each other and the header."""
+    """Raise FeatureFileError unless the groups and arrays form a feature file, lie in this file,
+    and match each other and the header."""
 
     def expect(good: bool, name: str, rule: str) -> None:
         if not good:
@@ -186,11 +186,11 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
     size = path.stat().st_size
     held = sum(data.id.get_storage_size() for data in arrays.values())
     for data in arrays.values():
-        # An array of strings refers to each by its length, and its place in a heap.
+        # An array of strings refers to each string by its length and its place in a heap.
         if _is_text(data) and data.size:
             places = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
             held += int(places["f0"].sum(dtype=np.int64))
-    # Several places of the same bytes: a small file could become any size.
+    # Arrays that share bytes could make a small file grow to any size.
     if held > size:
         raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}", MAKE)
     failed = arrays.get("failed")
@@ -229,7 +229,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
                 length = count if folder == "dense" else rows
                 good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
                 expect(good, f"{modality}/{name}", f"{length} rows of floats")
-        # In a file of regions, captions are plain text.
+        # In a region file, captions are plain text.
         needed = {"dense/vectors": header.dim}
         if header.kind == "regions":
             needed = {"ragged/features": header.dim, "ragged/boxes": 4}
@@ -240,7 +240,8 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield all arrays by their names; only such as lie in one piece in this file."""
+    """Yield all arrays with their names. Raises FeatureFileError for an array that is not in one
+    piece in this file."""
     for name in group:
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -280,10 +281,11 @@ def _is_text(data: h5py.Dataset) -> bool:
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
-    """FeatureFileError if the entries of a heap of strings do not follow each other to its end.
+    """Raise FeatureFileError unless the entries of each heap of strings follow each other to its
+    end.
 
-    HDF5 itself takes each step for granted, and never ends where one leads nowhere. To be called
-    before any string or attribute is read. What numbers take up of the file is not looked through.
+    HDF5 itself takes each step without a check, and never ends if a step leads nowhere. Call this
+    before any string or attribute is read. The bytes of arrays of numbers are not searched.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # Heaps lie between the arrays of numbers, and begin with their mark.
@@ -299,7 +301,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         try:
             good = _are_whole(view, np.array(starts, np.int64))
         finally:
-            del view  # or the file could not be closed
+            del view  # otherwise the file could not be closed
     if not good:
         raise FeatureFileError(
             f"{path}: damaged (its strings are not stored one after another)",
@@ -308,7 +310,8 @@ def check_heaps(path: Path, file: h5py.File) -> None:
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
-    """Find where the arrays of numbers below ``group`` begin and end in the file."""
+    """Yield the offsets in the file at which each array of numbers below ``group`` begins and
+    ends."""
     for name in group:
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             entry = group[name]
@@ -319,7 +322,7 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
 
 
 def _are_whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
-    """Return whether the entries of all heaps lead to their ends; one step of all heaps at a
+    """Return whether the entries of each heap lead to its end. All heaps advance by one entry at a
     time."""
 
     def word(places: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Reads pictures of any mode and orientation as upright RGB images; errors name the file."""
+"""Read pictures of any mode and orientation as upright RGB images; errors name the file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 Picture: TypeAlias = "Path | str | Image | NDArray[np.uint8] | bytes | BinaryIO"
-"""A picture: its path, a PIL image, an array (height, width, 3), its bytes, or a file that has
-them."""
+"""A picture: its path, a PIL image, an array (height, width, 3), its bytes, or a file object with
+its bytes."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
-"""The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs
-a program."""
+"""Formats that Pillow may open. Other formats are refused, whatever the file is called: PostScript,
+for example, runs a program."""
 
 SUFFIXES = frozenset(
     [
@@ -53,53 +53,53 @@ SUFFIXES = frozenset(
     ],
 )
 HEIF = frozenset({".heic", ".heif", ".hif"})
-"""Suffixes of the pictures of many telephones, whose reader is the package of the extra heic."""
+"""Suffixes of pictures from many phones. The package in the extra heic reads them."""
 
 GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
-"""Pixels of a picture when it is decoded; a JPEG of more is decoded at an eighth of its width and
-height."""
-REDUCED = 8  # the least scale of a JPEG
-QUALITY = 82  # of the JPEG of a thumbnail
-# tags of TIFF and EXIF
+"""Largest number of pixels of a decoded picture; a JPEG with more pixels is decoded at an eighth of
+its width and height."""
+REDUCED = 8  # divisor of the sides of a large JPEG when it is decoded
+QUALITY = 82  # JPEG quality of thumbnails
+# Tag numbers of TIFF and EXIF
 WIDTH = 0x0100
 HEIGHT = 0x0101
 ORIENTATION = 0x0112
-XMP = ("xmp", "XML:com.adobe.xmp")  # the names of XMP in the ``info`` of a picture
-# Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose
-# also rewrites the EXIF, which fails if it is damaged.
+XMP = ("xmp", "XML:com.adobe.xmp")  # keys of XMP in the ``info`` of a picture
+# The Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites
+# the EXIF, which fails if the EXIF is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
 @cache
 def formats() -> tuple[str, ...]:
-    """Return ``FORMATS``, and HEIF where the extra heic is installed."""
+    """Return ``FORMATS``, and HEIF if the extra heic is installed."""
     try:
         import pillow_heif
     except ImportError:
         return FORMATS
-    # Pictures are decoded side by side.
+    # Pictures are decoded in parallel, so each decoder uses one thread.
     pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     return (*FORMATS, "HEIF")
 
 
 def suffixes() -> frozenset[str]:
-    """Return the suffixes of pictures that can be read here, in small letters."""
+    """Return the suffixes of pictures that can be read here, in lower case."""
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
 def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
-    """Upright RGB picture: EXIF orientation applied, colours converted to sRGB, transparency
-    blended with white.
+    """Read a picture as upright RGB: the EXIF orientation is applied, colours are converted to
+    sRGB, and transparency is blended with white.
 
-    Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value;
-    floating-point grey up to 1 is stretched from its smallest to its largest value. An animation is
-    read at its first frame that shows more than one colour. A JPEG may be decoded at a smaller
-    size, with no side below ``least`` pixels, for thumbnails.
+    Grey of more than 8 bits is scaled by the smallest usual bit depth that holds its largest value;
+    floating-point grey up to 1 is stretched from its smallest to its largest value. For an
+    animation, the first frame that shows more than one colour is read. For thumbnails, a JPEG may
+    be decoded at a smaller size, with no side below ``least`` pixels.
 
-    A file that is cut short is read as far as it goes, with a ``CutShort`` warning. Raises
-    ImageError for a missing, empty or foreign file, and for more than ``max_pixels`` pixels
-    (checked before decoding); BocError if the system has no more files or memory.
+    A truncated file is read as far as it goes, with a ``CutShort`` warning. Raises ImageError for a
+    file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels (checked
+    before decoding); raises BocError if the system is out of file handles or memory.
     """
     from PIL.Image import Transpose
 
@@ -113,7 +113,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
         _load(image, path)
         picture = _to_rgb(image)
         if image.format != "TIFF" and getattr(image, "is_animated", False):
-            # A frame that shows something is looked for among the first ones.
+            # Look for a frame with more than one colour among the first frames.
             with suppress(EOFError):
                 for number in range(32):
                     image.seek(number)
@@ -128,7 +128,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def _load(image: ImageFile, path: Path) -> None:
-    """Decode a picture; of a file that is cut short, the part that exists."""
+    """Decode a picture; of a truncated file, decode the part that exists."""
     from PIL import ImageFile as Files
 
     try:
@@ -136,7 +136,7 @@ def _load(image: ImageFile, path: Path) -> None:
     except OSError as error:
         if "truncated" not in str(error):
             raise
-        # A setting of all of Pillow, so other threads may read a cut picture without a warning.
+        # This setting is global, so other threads may read truncated files without a warning.
         Files.LOAD_TRUNCATED_IMAGES = True
         try:
             image.load()
@@ -154,14 +154,14 @@ def _shows_something(image: Image) -> bool:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return the width and height of the upright picture, without decoding it. Raises as
-    ``read_image``."""
+    """Return the width and height of the upright picture, without decoding it. Raises the same
+    errors as ``read_image``."""
     with open_image(path) as image:
         return upright_size(image)
 
 
 def upright_size(image: Image) -> tuple[int, int]:
-    """Return the width and height of an open picture when it is upright."""
+    """Return the width and height that an open picture has when it is upright."""
     width, height = image.size
     # Newer versions of Pillow return the upright size of a TIFF already.
     if image.format == "TIFF":
@@ -175,8 +175,8 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def picture_file(picture: Picture) -> Iterator[Path]:
-    """Yield the path of a picture: for one in memory, the path of a temporary file. BocError for
-    anything else."""
+    """Yield the path of a picture; a picture in memory is first written to a temporary file. Raises
+    BocError for other types."""
     if isinstance(picture, (str, Path)):
         yield Path(picture)
         return
@@ -219,7 +219,7 @@ def is_picture(value: object) -> bool:
     """Return whether ``value`` is the path of a picture by its suffix, or a picture in memory."""
     if isinstance(value, (str, Path)):
         return Path(value).suffix.lower() in suffixes() and not Path(value).is_dir()
-    # PIL images and numpy arrays have an interface of arrays.
+    # PIL images and numpy arrays have ``__array_interface__``.
     return (
         isinstance(value, (bytes, bytearray, memoryview))
         or hasattr(value, "read")
@@ -229,8 +229,8 @@ def is_picture(value: object) -> bool:
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as
-    ``decoding``."""
+    """Open a picture file in one of ``formats()``, for decoding within the block. Raises the same
+    errors as ``decoding``."""
     from PIL import Image
 
     name = name or str(source)
@@ -238,10 +238,10 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
         if isinstance(source, Path):
             source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
-        # Warnings about EXIF do not matter.
+        # Warnings about EXIF are ignored.
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", CutShort)
-        # ``check_pixels`` limits the pixels. The limit of Pillow holds again once the file is open.
+        # ``check_pixels`` limits the pixels. Pillow's own limit is restored once the file is open.
         most = Image.MAX_IMAGE_PIXELS
         Image.MAX_IMAGE_PIXELS = None
         try:
@@ -252,8 +252,8 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
-    """Return the status of an open file. ImageError unless it is regular, not empty, and within
-    ``largest`` bytes."""
+    """Return the status of an open file. Raises ImageError unless the file is regular, not empty,
+    and at most ``largest`` bytes long."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: no regular file; put the picture itself there")
@@ -268,7 +268,7 @@ def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat
 
 @contextmanager
 def decoding(name: str) -> Iterator[None]:
-    """Turn whatever a decoder raises about the picture ``name`` into ImageError.
+    """Turn any exception that a decoder raises for the picture ``name`` into ImageError.
 
     The exception classes depend on the format, the version of Pillow and the bytes (struct.error,
     TypeError, RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence
@@ -287,7 +287,7 @@ def decoding(name: str) -> Iterator[None]:
         raise ImageError(f"{name}: not a picture in a known format; {step}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno in ADVICE:
-            # These errors of the system are not the fault of a picture.
+            # These system errors are not caused by the picture.
             short = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
             raise (BocError if short else ImageError)(
                 f"{name}: cannot be read ({error.strerror}); {advice(error)}",
@@ -301,14 +301,13 @@ def decoding(name: str) -> Iterator[None]:
 
 @contextmanager
 def passing_over(name: str) -> Iterator[None]:
-    """Go on without what a decoder cannot read."""
+    """Skip the parts of a picture that a decoder cannot read."""
     with suppress(ImageError), decoding(name):
         yield
 
 
 def orientation(image: Image) -> int:
-    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid
-    one."""
+    """Return the EXIF orientation of an open picture, 1 to 8; 1 if it has no valid orientation."""
     with passing_over("EXIF"):
         value = exif_of(image).get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -316,8 +315,8 @@ def orientation(image: Image) -> int:
 
 
 def exif_of(image: Image) -> Exif:
-    """Return the EXIF of an open picture. The orientation of XMP, which Pillow adds to it, is left
-    out, as browsers do: programs that turn the pixels do not always change it."""
+    """Return the EXIF of an open picture, without the orientation in XMP, which Pillow adds.
+    Browsers ignore it, too, since programs that turn the pixels do not always update it."""
     xmp = {name: image.info.pop(name) for name in XMP if name in image.info}
     try:
         return image.getexif()
@@ -326,7 +325,7 @@ def exif_of(image: Image) -> Exif:
 
 
 def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> None:
-    """ImageError for a picture that has more than ``max_pixels`` when it is decoded."""
+    """Raise ImageError for a picture that has more than ``max_pixels`` pixels when decoded."""
     width, height = image.size
     most = max_pixels
     if image.format in ("JPEG", "MPO"):
@@ -352,7 +351,7 @@ def _to_rgb(image: Image) -> Image:
         factor = 255 / (2**depth - 1)
         return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        # The whole would be in memory five times, so it is blended strip by strip.
+        # Blending it as a whole would take five copies in memory, so it is done in strips.
         image = _in_srgb(image, "RGBA")
         width, height = image.size
         flat = Pillow.new("RGB", image.size)
@@ -365,14 +364,15 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _in_srgb(image: Image, mode: str) -> Image:
-    """Return a picture in ``mode``, RGB or RGBA, with the colours that its profile means."""
+    """Return a picture in ``mode``, RGB or RGBA, with its colours converted from its profile to
+    sRGB."""
     from PIL import ImageCms
 
     if image.mode in {"P", "PA"} or (image.mode in {"L", "LA"} and mode == "RGBA"):
         image = image.convert(mode)
     profile = image.info.get("icc_profile")
     if profile and image.mode in {"RGB", "RGBA", "CMYK", "L"}:
-        # A profile may be damaged, or of another kind of picture.
+        # A profile may be damaged, or belong to another kind of picture.
         with suppress(ImageCms.PyCMSError, OSError, ValueError):
             transform = _transform(profile, image.mode, mode)
             if transform is not None:
@@ -382,7 +382,7 @@ def _in_srgb(image: Image, mode: str) -> Image:
 
 @lru_cache(16)
 def _transform(profile: bytes, mode: str, wanted: str) -> Any:
-    """Return the transform of a colour profile to sRGB; None for sRGB itself."""
+    """Return the transform from a colour profile to sRGB; None if the profile is sRGB itself."""
     from PIL import ImageCms
 
     source = ImageCms.getOpenProfile(io.BytesIO(profile))

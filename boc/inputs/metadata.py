@@ -1,10 +1,10 @@
-"""Metadata of items: reading its table, the conditions of a search, and the order of hits by a
-field.
+"""Metadata of items: read tables, parse the filters of a search, and sort hits by a field.
 
 A table is a CSV whose header declares the types,
-``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. Several
-values in a cell are separated by ``|``; an empty cell has no value. Tables of spreadsheets, with
-other separators, names in capitals, and their dates and numbers, are read, too.
+``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. A cell
+may have several values, separated by ``|``; an empty cell has no value. Tables saved by
+spreadsheets are read, too, with other separators, capitalized names, and other formats of dates and
+numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
 LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
-LAST = "\U0010ffff"  # the last character, so that nothing that begins alike follows
+LAST = "\U0010ffff"  # the last character: it ends the range of all texts with the same beginning
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -64,17 +64,17 @@ _RULES: dict[FieldType, str] = {
 
 @dataclass(frozen=True)
 class Metadata:
-    """Values of declared fields by the id of an item, or of the picture that it belongs to."""
+    """Values of metadata fields by the id of an item, or of the picture that it belongs to."""
 
     types: dict[str, FieldType]
     rows: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Return the table at ``path``; cells that cannot be used are left out, with a warning,
-        and lines without an id or with too many cells.
+        """Read the table at ``path``. Cells that cannot be used, lines without an id and lines with
+        too many cells are left out, with a warning.
 
-        SourceError names file, line, value and rule if no value is left.
+        Raises SourceError, which names the file, line, value and rule, if no value is left.
         """
         rows: dict[str, dict[str, Any]] = {}
         faults: list[str] = []
@@ -126,11 +126,11 @@ class Metadata:
 
     @classmethod
     def of_option(cls, table: Metadata | Path | str | None) -> Metadata | None:
-        """Return a table, or the one at a path; None for None."""
+        """Return a table, or read it if its path is given; return None for None."""
         return cls.read(Path(table)) if isinstance(table, (Path, str)) else table
 
     def of(self, item: Item) -> Mapping[str, Any]:
-        """Return the values of ``item`` itself, else of the picture that it belongs to."""
+        """Return the values of ``item`` itself, or else of the picture that it belongs to."""
         for id in (item.id, item.group):
             row = self.rows.get(id)
             if row is None and not id.isascii():
@@ -144,7 +144,7 @@ class Metadata:
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """Return the ids of the table that match neither ``items`` nor their pictures,
+        """Return the ids of the table that match neither an item nor the picture of an item,
         sorted."""
         left = {nfc(key): key for key in self.rows}
         for item in items:
@@ -154,7 +154,7 @@ class Metadata:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over types and rows, independent of the order of the rows."""
+        """SHA-256 of types and rows, independent of the order of the rows."""
         digest = hashlib.sha256(json.dumps(self.types, sort_keys=True).encode())
         for key in sorted(self.rows):
             digest.update(json.dumps([key, self.rows[key]], sort_keys=True).encode())
@@ -162,12 +162,12 @@ class Metadata:
 
 
 def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
-    """Parse a condition: a field of ``types``, one of = != < <= > >=, and a value of its type.
+    """Parse a filter: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
-    A year, a month (2021-05) or a day stands for its whole time: "<=" includes it, ">" begins after
-    it, and "=" holds within it. A bar parts several values, of which one has to be there. A folder
-    stands for all below it; "==" means the folder alone. BocError names the known fields, or the
-    rule.
+    A year, a month (2021-05) or a day means its whole period: "<=" includes the period, ">" starts
+    after it, and "=" matches within it. A bar separates several values; an item needs one of them.
+    A folder includes everything below it; "==" means the folder alone. Raises BocError, which names
+    the known fields or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
@@ -205,8 +205,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """Return a valid ``condition``, its date as a moment. BocError names the known fields, or the
-    rule."""
+    """Return ``condition`` if it is valid, with its date as a moment. Raises BocError, which names
+    the known fields or the rule."""
     name = condition.field
     op = condition.op
     value = condition.value
@@ -232,13 +232,13 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise no_value(name, kind, each)
-    if kind == "float" and value == 0:  # Lucene tells it from -0.0
+    if kind == "float" and value == 0:  # Lucene distinguishes it from -0.0
         return replace(condition, value=0.0)
     return condition
 
 
 def no_value(name: str, kind: FieldType, value: object) -> BocError:
-    """Return the error for a value that is not of the type of its field."""
+    """Return the error for a value that does not have the type of its field."""
     rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
     return BocError(f"{name} is of type {kind}, {value!r} is not; give {rule}")
 
@@ -255,8 +255,8 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or
-    the rule."""
+    """Return ``sort`` if it is a field of ``types``, or a minus and such a field. Raises BocError,
+    which names the known fields or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         raise BocError(
@@ -272,10 +272,11 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
 
 
 def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
-    """Return hits by the values of a field, ascending; after a minus, descending.
+    """Sort hits by the values of the field ``sort``, ascending; with a minus before the field,
+    descending.
 
-    Of several values the first in that order counts. Equal ones stay in order, hits without a value
-    come last.
+    If a hit has several values, the first of them in this order counts. Hits with equal values keep
+    their order; hits without a value come last.
     """
     name = sort.removeprefix("-")
     falling = sort.startswith("-")
@@ -290,13 +291,13 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
 
 
 def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return the values of a field, of which an item may have any number."""
+    """Return the values of a field as a sequence; an item may have any number of values."""
     value = fields.get(name, [])
     return value if isinstance(value, (list, tuple)) else [value]
 
 
 def are_types(text: str) -> bool:
-    """Return whether ``text`` is JSON of fields with their types."""
+    """Return whether ``text`` is a JSON object of fields with their types."""
     try:
         types = parse_json(text)
     except ValueError:
@@ -307,8 +308,8 @@ def are_types(text: str) -> bool:
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Return whether ``fields`` are values, or lists of values that are not empty, of fields of
-    these ``types``."""
+    """Return whether all ``fields`` are declared in ``types``, and have a value, or a non-empty
+    list of values, of the declared type."""
     return isinstance(fields, dict) and all(
         name in types
         and value != []
@@ -318,7 +319,7 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Return whether ``value`` is what ``parse_value`` makes of a value of this type."""
+    """Return whether ``value`` may be a result of ``parse_value`` for this type."""
     if isinstance(value, str):
         try:
             return kind in ("keyword", "date", "text") and parse_value(value, kind) == value
@@ -332,7 +333,7 @@ def _is(value: Any, kind: FieldType) -> bool:
 
 
 def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
-    """Return the name of a field that an item has but ``types`` do not declare, or None."""
+    """Return the name of a field that an item has but ``types`` does not declare, or None."""
     return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)
 
 
@@ -354,7 +355,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
         )
     types: dict[str, FieldType] = {}
     for column in header[1:]:
-        # A name may have spaces, where that of a field has none.
+        # A column name may have spaces; a field name has underscores instead.
         name, _, kind = re.sub(r"[\s-]+", "_", column).partition(":")
         name = name.rstrip("_")
         kind = kind.lstrip("_") or "keyword"
@@ -376,7 +377,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
 
 
 def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
-    """Return why a line cannot be used at all, or None."""
+    """Return the reason why a line cannot be used at all, or None."""
     if len(cells) > len(types) + 1:
         return f"{len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes"
     if not cells[0]:
@@ -385,8 +386,8 @@ def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
 
 
 def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) -> None:
-    """Add the values of a cell, which ``|`` parts, to ``fields``. CellError for text that cannot be
-    stored, ValueError for values of another type."""
+    """Add the values of a cell, separated by ``|``, to ``fields``. Raises CellError for text that
+    cannot be stored, and ValueError for values of another type."""
     if fault := check_text(cell):
         raise CellError(fault)
     values = [parse_value(part, kind) for part in map(str.strip, nfc(cell).split("|")) if part]
@@ -395,7 +396,7 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
 
 
 def parse_value(text: str, kind: FieldType) -> Value:
-    """Parse a value of this type. ValueError for another ``text``."""
+    """Parse ``text`` as a value of this type. Raises ValueError if it is not such a value."""
     if kind == "integer":
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
             return int(text)
@@ -413,8 +414,8 @@ def parse_value(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """Return the first and last second of a year, month or day; a moment twice. ValueError for no
-    date."""
+    """Return the first and the last second of a year, month or day; return a moment twice. Raises
+    ValueError if ``text`` is not a date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)
@@ -426,7 +427,8 @@ def _period(text: str) -> tuple[str, str]:
 
 
 def _date(text: str) -> str:
-    """YYYY-MM-DDThh:mm:ss in UTC, the default time zone; fractions of a second are dropped."""
+    """Return a date as YYYY-MM-DDThh:mm:ss in UTC, the default time zone; fractions of a second are
+    dropped."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError
@@ -441,6 +443,6 @@ def _date(text: str) -> str:
 
 
 def _known(types: Mapping[str, FieldType]) -> str:
-    """Return the fields of an index in words, for an error."""
+    """Return the fields of an index in words, for an error message."""
     names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
     return f"it has: {names}" if names else "it was made without metadata"

@@ -1,8 +1,8 @@
-"""Words inside pictures (optical character recognition), as metadata for full-text search.
+"""Read the words inside pictures (optical character recognition) as metadata for full-text search.
 
 The package rapidocr runs the networks of PP-OCR (Cui et al., PaddleOCR 3.0 Technical Report,
-arXiv:2507.05595). Its wheel brings them, and they are named to it by their files: nothing is
-downloaded.
+arXiv:2507.05595). Its wheel includes the networks, and boc passes it their file names, so nothing
+is downloaded.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {"ocr": "text"}
-"""The type of the field of ``words_inside``."""
+"""Type of the field that ``words_inside`` returns."""
 
 NETWORKS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
-"""Files of rapidocr: what finds lines of text, turns them upright, and reads them."""
+"""Network files of rapidocr: Det finds lines of text, Cls turns them upright, and Rec reads
+them."""
 
 
 def check_installed() -> None:
-    """BocError with the next step if words cannot be read here."""
+    """Raise BocError with the next step if words cannot be read here."""
     for name in ("rapidocr", "onnxruntime"):
         if find_spec(name) is None:
             raise BocError(
@@ -38,10 +39,11 @@ def check_installed() -> None:
 
 
 def words_inside(image: ImageRef) -> dict[str, str]:
-    """Return the lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if
-    there are none.
+    """Return the text in a picture as ``ocr``: its lines from top to bottom, joined into one line;
+    empty if there is no text.
 
-    A picture that cannot be read has no words, and causes a warning; the others are still read.
+    For a picture that cannot be read, the text is empty and a warning is shown; other pictures are
+    still read.
     """
     import numpy as np
 
@@ -58,8 +60,8 @@ def words_inside(image: ImageRef) -> dict[str, str]:
 
 @cache
 def _engine() -> Any:
-    """Return the reader of this process, which takes as many threads as numpy does."""
-    # onnxruntime keeps a device id and looks up its collector otherwise.
+    """Return the OCR reader of this process, which uses as many threads as numpy."""
+    # Otherwise onnxruntime stores a device id and looks up its telemetry server.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import rapidocr
 

@@ -1,6 +1,7 @@
-"""Worker processes that prepare pictures, in order and at most some hundred ahead of the consumer.
+"""Prepare pictures in worker processes, in order and at most a few hundred ahead of the consumer.
 
-Imports nothing heavy, so that a worker can limit its threads before numpy counts the cores.
+This module imports nothing heavy, so that a worker can limit its threads before numpy counts the
+cores.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 
 FEW = 256
-"""The number of pictures up to which preparing takes less time than starting workers."""
+"""Number of pictures up to which preparing them takes less time than starting workers."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def worker_count(pictures: int) -> int:
-    """Return the number of worker processes for so many pictures: one per usable core, 0 for few
-    pictures."""
+    """Return the number of worker processes for this number of pictures: one per usable core, or 0
+    for few pictures."""
     if pictures < FEW:
         return 0
     if hasattr(os, "sched_getaffinity"):
@@ -52,28 +53,28 @@ def preparing(
     workers: int,
     ahead: int = 256,
 ) -> Iterator[Iterator[Any]]:
-    """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that
-    it raised.
+    """Apply ``prepare`` to each of ``images``. Yields an iterator over the results in order; if a
+    call raised ImageError, its result is the error.
 
-    With ``workers`` 0 it runs in this process, else in that many new processes, at most ``ahead``
-    pictures before the consumer. These get ``prepare`` pickled, and end with the block or with this
-    process; they do not import the program of the user, so a ``prepare`` that is defined there runs
-    in this process. Any other BocError is raised.
+    With ``workers`` 0, ``prepare`` runs in this process; otherwise it runs in that many new
+    processes, at most ``ahead`` pictures before the consumer. The processes get ``prepare``
+    pickled, and end with the block or with this process. They do not import the program of the
+    user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised.
     """
-    pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # an error is raised here
+    pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # raises pickling errors
     if not pickled or b"__main__" in pickled:
         yield (_check_result(_attempt(prepare, image)) for image in images)
         return
     context = get_context("spawn")  # a fork would copy threads and locks of torch
-    # One pool per worker, each of one process: so the picture at which a worker died is known.
+    # Each worker has its own pool, so that the picture at which a worker died is known.
     pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(workers)]
     try:
-        # Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends
-        # them. The first one would start the tracker, which lets interrupts through again.
+        # Processes started here ignore Ctrl-C, which a terminal sends to all processes; their
+        # parent ends them. The tracker is started before, since its start lets interrupts through.
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        # They do not import the program of the user, which may lack the guard for that and run
-        # again.
+        # The workers do not import the program of the user, which may lack a main guard and would
+        # then run again.
         program = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
@@ -93,7 +94,7 @@ def _results(
     pools: Sequence[ProcessPoolExecutor],
     ahead: int,
 ) -> Iterator[Any]:
-    """Yield the results in order; picture i is prepared by worker i modulo their number."""
+    """Yield the results in order; worker i modulo the number of workers prepares picture i."""
     queue: deque[tuple[ImageRef, Future[Any]]] = deque()
     waiting = zip(images, cycle(pools), strict=False)
     while True:
@@ -137,7 +138,7 @@ _pickled = b""
 
 @cache
 def _unpickle() -> Prepare:
-    """Make ``prepare`` once per worker."""
+    """Return ``prepare``, unpickled once per worker."""
     prepare: Prepare = ForkingPickler.loads(_pickled)
     return prepare
 

@@ -1,9 +1,9 @@
-"""The precomputed arrays of SCAN (Lee et al., ECCV 2018), which VSRN was trained on: one group of
-files per split.
+"""Read the precomputed arrays of SCAN (Lee et al., ECCV 2018), on which VSRN was trained: one group
+of files per split.
 
-``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N
-captions, one per line, five consecutive ones per picture; ``NAME_ids.txt``, if it is there, an id
-per picture or per caption. ``NAME`` is train, dev, test or testall.
+``NAME_ims.npy`` has the regions of all pictures, float32 (N, 36, 2048). ``NAME_caps.txt`` has 5 N
+captions, one per line and five consecutive captions per picture. ``NAME_ids.txt``, if it exists,
+has one id per picture or per caption. ``NAME`` is train, dev, test or testall.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from boc.inputs.text_lines import file_bytes, text_lines
 from boc.types import Item
 
 ARRAY = "_ims.npy"
-CAPTIONS = 5  # of each picture
+CAPTIONS = 5  # number of captions per picture
 
 
 def is_scan_array(path: Path) -> bool:
-    """Return whether ``path`` is named as an array of SCAN."""
+    """Return whether ``path`` has the name of a SCAN array."""
     return path.name.endswith(ARRAY)
 
 
 def read_scan(path: Path) -> list[Item]:
     """Return the pictures and captions of the split whose array is ``path``, pictures first.
 
-    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if these differ for all
-    pictures, otherwise its row from 0. There are no picture files: ``content`` is ``path#ROW``,
-    which the region source ``scan`` reads. SourceError for captions that do not belong to the
-    array.
+    The id of a picture is ``NAME/ID``. ID is its line in ``NAME_ids.txt``, if these lines differ
+    for all pictures; otherwise it is its row, counted from 0. There are no picture files:
+    ``content`` is ``path#ROW``, which the region source ``scan`` reads. Raises SourceError for
+    captions that do not belong to the array.
     """
     split = path.name.removesuffix(ARRAY)
     beside = path.with_name(f"{split}_caps.txt")
@@ -63,7 +63,8 @@ def read_scan(path: Path) -> list[Item]:
 
 
 def rows_of(path: Path) -> int:
-    """Return the number of pictures of an array. SourceError unless it has three axes."""
+    """Return the number of pictures in an array. Raises SourceError unless the array has three
+    axes."""
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or an
-array of SCAN."""
+"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or a SCAN
+array."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ UNREAD = (
     ".m2ts",
     ".wmv",
 )
-"""Suffixes of pictures and videos that are not read, and that ``mimetypes`` does not know as such
-everywhere."""
+"""Suffixes of pictures and videos that boc does not read and that ``mimetypes`` does not recognize
+on every system."""
 
 UNWANTED = (
     ".*",
@@ -66,8 +66,7 @@ UNWANTED = (
     "*.photoslibrary/resources",
     "*.photolibrary/Thumbnails",
 )
-"""Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails
-and trash."""
+"""Name patterns of hidden files and folders, and of thumbnails and trash of disks and programs."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain
-    text. ``types`` are the types of the metadata of the items. ``shard`` is the part of the
-    source, such as "3/16", or empty for a whole source. ``closed`` are the beginnings of the ids of
+    text. ``types`` are the metadata fields of the items with their types. ``shard`` is the part of
+    the source, such as "3/16", or empty for a whole source. ``closed`` are the id prefixes of
     pictures in folders that could not be listed.
     """
 
@@ -87,7 +86,7 @@ class Source:
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
-        """SourceError unless there are captions."""
+        """Raise SourceError unless there are captions."""
         if not any(item.modality == "text" for item in self.items):
             raise SourceError(
                 "these pictures have no captions to learn from; give a CSV of image,caption",
@@ -95,8 +94,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the items: the same items in the same order and shard give the same
-        digest."""
+        """SHA-256 of the items; the same items in the same order and shard give the same digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
             entries: list[Any] = [item.id, item.modality, item.content, item.group]
@@ -107,17 +105,17 @@ class Source:
 
     @cached_property
     def stamp(self) -> str:
-        """SHA-256 over the states of the files that the pictures are read from: another one when
-        one has changed, or two have changed names."""
+        """SHA-256 of the states of the files from which pictures are read; it changes if a file
+        changes, or if two files swap names."""
         images = (system_path(i.content) for i in self.items if i.modality == "image")
         return json_sha256([look(path) or () for path in ([self.file] if self.file else images)])
 
     def part(self, shard: str) -> Source:
-        """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of
-        the source.
+        """Return shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the
+        order of the source.
 
-        The SHA-256 of the picture id decides, so new pictures move no others. SourceError for an
-        invalid shard.
+        The SHA-256 of the picture id decides the shard, so new pictures do not move others. Raises
+        SourceError for an invalid shard.
         """
         number, parts = shard_of(shard)
         if parts == 1:
@@ -131,7 +129,7 @@ class Source:
 
 
 def shard_of(shard: str) -> tuple[int, int]:
-    """Return the number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
+    """Return I and N of a shard ``I/N``. Raises SourceError unless I is from 1 to N."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     if match and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
@@ -144,13 +142,14 @@ def open_source(
     images: Path | None = None,
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an
-    array of SCAN.
+    """Read the list of items at ``path``: a folder, an archive, a table, a feature file or a SCAN
+    array.
 
-    ``ids`` names a text file with one picture id per line: only the named pictures and their
-    captions are kept, in the order of the source. ``images`` is the folder of the pictures of a
-    table (default: its own, or ``images`` in it). ``exclude`` are patterns of names to leave out
-    besides ``UNWANTED``. SourceError if nothing is found."""
+    ``ids`` names a text file with one picture id per line; only the named pictures and their
+    captions are kept, in the order of the source. ``images`` is the folder with the pictures of a
+    table (default: the folder of the table, or ``images`` in it). ``exclude`` are name patterns to
+    leave out besides ``UNWANTED``. Raises SourceError if there are no items.
+    """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir() or is_archive(path):
@@ -188,7 +187,8 @@ def open_sources(
     *,
     detachable: bool = False,
 ) -> Source:
-    """Open one source, or several folders; of several feature files only ``file`` is the first.
+    """Open one source or several folders. For several feature files only ``file`` is set, to the
+    first of them.
 
     ``exclude`` and ``detachable`` are as in ``open_folders``.
     """
@@ -208,8 +208,8 @@ def open_sources(
 
 
 def join_sources(one: Source, other: Source) -> Source:
-    """Return the items of two parts of one source, pictures first. SourceError for a picture of
-    both."""
+    """Return the items of two parts of one source, pictures first. Raises SourceError if both parts
+    contain the same picture."""
     both = {item.id for item in one.items} & {
         item.id for item in other.items if item.modality == "image"
     }
@@ -225,7 +225,7 @@ def join_sources(one: Source, other: Source) -> Source:
 
 
 def without(whole: Source, part: Source) -> Source:
-    """Return the items of ``whole`` that ``part`` does not have."""
+    """Return the items of ``whole`` that are not in ``part``."""
     gone = {item.id for item in part.items}
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
@@ -236,11 +236,12 @@ def open_folders(
     *,
     detachable: bool = False,
 ) -> Source:
-    """Return the pictures of several folders or archives, whose ids begin with the name of theirs.
+    """Return the pictures of several folders or archives; their ids begin with the name of their
+    folder.
 
-    SourceError as ``open_source``, and if two folders have one name or one lies in another. A
-    folder or archive that is missing, empty or unreadable is ``closed`` if it is ``detachable`` and
-    others are not, else an error.
+    Raises SourceError as ``open_source`` does, and if two folders have the same name or one lies in
+    another. A folder or archive that is missing, empty or unreadable is ``closed`` if it is
+    ``detachable`` and others are available; otherwise it is an error.
     """
     for folder in folders:
         if not detachable or folder.is_file():
@@ -283,10 +284,10 @@ def _check_folder(folder: Path) -> None:
 
 @dataclass
 class Listing:
-    """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders
-    closed to this user.
+    """The contents of a folder, as relative paths: files, links to folders, ``unwanted`` names, and
+    ``closed`` folders, which this user cannot list.
 
-    Files are in the order of their paths part by part; ``linked`` files are links that lead to one.
+    Files are sorted by the parts of their paths; ``linked`` files are links to files.
     """
 
     files: list[str] = field(default_factory=list)
@@ -297,16 +298,16 @@ class Listing:
 
 
 def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
-    """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its
-    case: the name of a file or folder, or the end of its path. SourceError if it cannot be listed
-    itself."""
+    """List ``folder``, or an archive, without names that match a pattern of ``exclude``, ignoring
+    case. A pattern matches the name of a file or folder, or the end of its path. Raises SourceError
+    if the folder itself cannot be listed."""
     result = Listing()
     waiting = [""]
     patterns = []
     for pattern in filter(None, exclude):
         below = "" if pattern[0] == "*" else "(?:.*/)?"
         patterns.append(below + fnmatch.translate(pattern.strip("/")))
-    # Without patterns nothing fits.
+    # Without patterns nothing matches.
     is_unwanted = re.compile("|".join(patterns) or "(?!)", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
@@ -314,7 +315,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
             if is_archive(folder):
                 with open(folder, "rb", opener=opener) as archive:
                     for name in members(archive).places:
-                        # The paths of the folders that it is in, and its own.
+                        # Test the paths of its outer folders and its own path.
                         paths = accumulate(name.split("/"), "{}/{}".format)
                         if any(map(is_unwanted, paths)):
                             result.unwanted.append(name)
@@ -345,11 +346,11 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """Return the beginning of the ids of the pictures of each folder: nothing for a single folder,
-    else its name and /.
+    """Return the prefix of the picture ids of each folder: empty for a single folder, else the name
+    of the folder and /.
 
-    So files of one name in two folders stay two. SourceError if folders have one name, or one lies
-    in another.
+    So files with the same name in two folders stay distinct. Raises SourceError if two folders have
+    the same name, or if one lies in another.
     """
     if len(folders) == 1:
         return [""]
@@ -376,7 +377,7 @@ def _may_be_picture(suffix: str) -> bool:
 
 
 def _is_jpeg(path: Path) -> bool:
-    """Return whether a file begins as a JPEG."""
+    """Return whether a file begins like a JPEG."""
     with suppress(OSError), open(path, "rb", opener=opener) as file:
         return file.read(3) == b"\xff\xd8\xff"
     return False
@@ -388,12 +389,12 @@ def _folder(
     begin: str = "",
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
-    goes to ``table``. Warn about files that are left out."""
+    """Return the pictures below ``folder``, with ids that start with ``begin``. Captions and
+    metadata in an archive are added to ``table``. Warn about files that are left out."""
     inside = listing(folder, (*UNWANTED, *exclude))
 
     def suffix(name: str) -> str:
-        """That of ``Path(name)`` in small letters, which takes longer."""
+        """Return ``Path(name).suffix`` in lower case, but faster."""
         stem, _, last = name.rpartition("/")[2].rpartition(".")
         return f".{last.lower()}" if stem else ""
 
@@ -425,7 +426,7 @@ def _folder(
     items = []
     for name in inside.files:
         if suffix(name) in read:
-            # A link may be led elsewhere later. A dangling one is listed; reading it raises the
+            # A link may point elsewhere later. A dangling link is listed; reading it raises the
             # error.
             path = f"{root}/{name}"
             if name in inside.linked:

@@ -1,7 +1,8 @@
-"""Tables as spreadsheets save them: their encodings and separators, and how they write numbers and
-dates.
+"""Read tables as spreadsheets save them, with their encodings, separators, and formats of numbers
+and dates.
 
-A form is read where it can mean one thing only; where it may mean two, as 01/05/2021, it is not.
+A value is read only if it has one possible meaning; a date such as 01/05/2021, which may have two,
+is not read.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _NUMBERS = {
 
 
 class CellError(ValueError):
-    """What is wrong with a cell, and what to write."""
+    """An error in a cell; its text says what is wrong and what to write instead."""
 
 
 @dataclass
 class Table:
-    """An open table: its ``header`` in small letters, and its ``rows``, each after the place where
-    it ends, such as "line 3"."""
+    """An open table: its ``header`` in lower case, and its ``rows``, each after the place where it
+    ends, such as "line 3", as pairs."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]
@@ -47,17 +48,17 @@ class Table:
 
 
 def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool]) -> Table:
-    """Open a CSV in UTF-8 or UTF-16, whose cells are parted as its line ``sep=`` says, else by a
-    comma, a semicolon or a tab: the first with which the header ``fits``.
+    """Open a CSV in UTF-8 or UTF-16. Its line ``sep=`` names the separator of cells; without this
+    line, the separator is a comma, a semicolon or a tab, the first with which the header ``fits``.
 
-    Rows that are empty are left out, lines that cannot be read are added to ``faults``. SourceError
+    Empty rows are left out; lines that cannot be read are added to ``faults``. Raises SourceError
     if the file cannot be read.
     """
     data = file_bytes(path, "name a CSV file")
     # UTF-16 begins with its mark, or with a letter of the header, one byte of which is NUL.
     if {0, 0xFE, 0xFF}.intersection(data[:2]):
         text = data.decode("utf-16-be" if data[0] in (0, 0xFE) else "utf-16-le", errors="replace")
-        # What is no character costs its cell, as in UTF-8.
+        # An invalid character makes its cell unusable, as in UTF-8.
         data = text.replace("\ufffd", "\udcff").encode(errors="surrogateescape")
     data = data.removeprefix(BOM)
     lines = [line.decode(errors="surrogateescape") for line in data.splitlines(keepends=True)]
@@ -106,7 +107,8 @@ def _rows(
 
 
 def column_reader(kind: FieldType, cells: Iterable[str], separator: str) -> Callable[[str], str]:
-    """Return what reads a value of a column: a date or number as all ``cells`` explain it."""
+    """Return a function that reads a value of a column; dates and numbers are read in the format
+    that all ``cells`` together show."""
     values = (value.strip() for cell in cells for value in cell.split("|"))
     if kind == "date":
         return partial(plain_date, order=order_of(values))
@@ -116,8 +118,8 @@ def column_reader(kind: FieldType, cells: Iterable[str], separator: str) -> Call
 
 
 def order_of(cells: Iterable[str]) -> str:
-    """Return which part of the dates of a column comes first, "day" or "month", if some of them
-    tell: a part above 12 is a day."""
+    """Return the part that comes first in the dates of a column, "day" or "month", if some dates
+    show it: a part above 12 is a day."""
     firsts = set()
     for match in map(_DATE.fullmatch, cells):
         if match and len(match[4]) == 4:
@@ -129,8 +131,8 @@ def order_of(cells: Iterable[str]) -> str:
 
 
 def mark_of(cells: set[str], separator: str) -> str:
-    """Return the mark of fractions in a column, if some of its numbers tell. It is a comma where
-    semicolons part cells, else a point, unless the other mark is there, too."""
+    """Return the decimal mark of a column, if some of its numbers show it. Otherwise it is a comma
+    if semicolons separate the cells, and a point if not, unless the other mark occurs, too."""
     marks = {"".join(_readings(cell)) for cell in cells} & {".", ","}
     usual = ",." if separator == ";" else ".,"
     if usual[1] not in "".join(cells):
@@ -139,8 +141,8 @@ def mark_of(cells: set[str], separator: str) -> str:
 
 
 def plain_number(text: str, mark: str) -> str:
-    """Return a number as programs write it, or the text if it is no number. CellError where its
-    mark may part thousands."""
+    """Return a number as programs write it, or the text itself if it is not a number. Raises
+    CellError if its mark may separate thousands."""
     readings = _readings(text)
     values = sorted(set(readings.values()))
     if len(values) > 1 and mark not in readings:
@@ -150,7 +152,8 @@ def plain_number(text: str, mark: str) -> str:
 
 
 def _readings(text: str) -> dict[str, str]:
-    """Return what a number may be, by the mark of its fraction; the other mark parts thousands."""
+    """Return the possible values of a number by its decimal mark; the other mark separates
+    thousands."""
     text = _SPACES.sub("", text)
     return {
         mark: text.replace(other, "").replace(mark, ".")
@@ -160,8 +163,8 @@ def _readings(text: str) -> dict[str, str]:
 
 
 def plain_date(text: str, order: str) -> str:
-    """Return a date as ISO 8601, or the text if spreadsheets write no such date. CellError where
-    month, century or calendar are not certain."""
+    """Return a date as ISO 8601, or the text itself if spreadsheets do not write such dates. Raises
+    CellError if the month, century or calendar is uncertain."""
     match = _DATE.fullmatch(text)
     if re.fullmatch(r"\d{5}(?:[.,]\d+)?", text):
         raise CellError(f"{text!r} may be the number of a day; write 2021-05-01")

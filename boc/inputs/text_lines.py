@@ -1,5 +1,5 @@
-"""Reads lines and tables exactly: ids may begin and end with spaces, and contain what Python takes
-for line ends."""
+"""Read lines and tables exactly: ids may begin and end with spaces, and contain characters that
+Python takes for line ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line; empty lines are skipped, lines that are not UTF-8
-    with a warning.
+    """Return the ids in a file, one per line. Empty lines are skipped; lines that are not UTF-8 are
+    skipped with a warning.
 
-    SourceError for a file that cannot be read, or is empty.
+    Raises SourceError if the file cannot be read or is empty.
     """
     data = file_bytes(path, "name a list of ids, one a line")
     faults: list[str] = []
@@ -31,7 +31,8 @@ def read_ids(path: Path) -> list[str]:
 
 
 def file_bytes(path: Path, step: str) -> bytes:
-    """Return the bytes of a file. SourceError with the next ``step`` if it cannot be read."""
+    """Return the bytes of a file. Raises SourceError with the next ``step`` if it cannot be
+    read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -40,11 +41,11 @@ def file_bytes(path: Path, step: str) -> bytes:
 
 
 def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:
-    r"""Return the lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or
-    \r\n and nowhere else.
+    r"""Return the lines of ``data``, which is UTF-8 with or without a byte order mark. Lines end at
+    \n or \r\n and nowhere else.
 
-    SourceError names ``name`` and the line that is not UTF-8; if ``faults`` are given, it is left
-    out and added there.
+    Raises SourceError, which names ``name`` and the line, for a line that is not UTF-8. If
+    ``faults`` are given, the line is left out and added to them instead.
     """
     decoded = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
@@ -59,9 +60,9 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the values in a file of JSON Lines, each after its place, such as "line 3"; lines that
-    cannot be read are added to ``faults``. SourceError if the file cannot be read."""
-    from boc.foreign import parse_json  # imports numpy, which completion does not wait for
+    """Yield the values in a JSON Lines file, each after its place, such as "line 3". Lines that
+    cannot be read are added to ``faults``. Raises SourceError if the file cannot be read."""
+    from boc.foreign import parse_json  # imports numpy, which shell completion does not need
 
     try:
         with path.open("rb") as file:
@@ -80,7 +81,7 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def check_text(text: str) -> str | None:
-    """Return the fault of a text that is to be stored, or None."""
+    """Return the reason why a text cannot be stored, or None."""
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"
     if text.encode(errors="ignore").decode() != text:

@@ -1,9 +1,9 @@
-"""Vectors in the files of others, with ids and captions beside them.
+"""Read vectors in file formats of other programs, with ids and captions from files beside them.
 
-``.npy`` of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of
-TEXMEX; ``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has an id a
-line; ``X.txt`` the sentences of vectors of sentences, each after the id of its picture and a tab,
-or else as many for each picture in turn.
+The formats are ``.npy`` of numpy, the HDF5 of ann-benchmarks (``train``), ``.fvecs`` of TEXMEX, and
+``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has one id per line. If
+the vectors are of sentences, ``X.txt`` has the sentences: each after the id of its picture and a
+tab, or without ids, the same number of sentences for each picture in turn.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from boc.inputs.text_lines import read_ids, text_lines
 
 @dataclass
 class VectorRows:
-    """The rows of a file, an array (n, d); ids, sentences, and the ids of their pictures, each None
-    if the file lacks it. With ``exact`` the length of a vector counts."""
+    """The rows of a file, an array (n, d), with ids, sentences, and the ids of the pictures of the
+    sentences; each is None if the file lacks it. With ``exact``, the length of a vector counts."""
 
     path: Path
     rows: Any
@@ -39,7 +39,8 @@ class VectorRows:
 
 
 def has_vectors(path: Path) -> bool:
-    """Return whether a file holds vectors in a form of others, by its name and its beginning."""
+    """Return whether a file has vectors in a format of another program, judged by its name and its
+    beginning."""
     if path.suffix in (".h5", ".hdf5"):
         # The reader of feature files reports damage.
         with suppress(OSError), h5py.File(path, "r") as file:
@@ -49,8 +50,8 @@ def has_vectors(path: Path) -> bool:
 
 
 def read_vectors(path: Path) -> VectorRows:
-    """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a
-    damaged file."""
+    """Read a file of vectors; dense vectors stay on disk if the format allows it. Raises
+    SourceError for a damaged file."""
     try:
         part = READERS[path.suffix](path)
         if (beside := path.with_suffix(".ids.txt")).is_file():

@@ -1,7 +1,8 @@
-"""What people wrote about a picture: XMP in the file or beside it, IPTC, and texts of EXIF.
+"""Read texts that people wrote about a picture: XMP in the file or beside it, IPTC, and texts of
+EXIF.
 
-Lightroom, digiKam, darktable and Apple Photos write the names that are read here. Anybody can write
-anything there: little is read, and what does not fit a field is left out.
+Lightroom, digiKam, darktable and Apple Photos write the entries that are read here. Anybody can
+write anything there, so only little is read, and values that do not fit a field are left out.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ FIELDS: dict[str, FieldType] = {
 """Types of the fields. ``written`` is the title, the description, and all keywords, people and
 places, for full-text search; ``rating`` is 1 to 5."""
 
-BYTES = 1 << 18  # of XMP that are read
-LONGEST = 1000  # characters of a text
+BYTES = 1 << 18  # largest number of bytes of XMP that are read
+LONGEST = 1000  # largest number of characters of a text
 
 _RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 _XMP = {
@@ -62,9 +63,9 @@ _ANGLE = re.compile(r"(\d{1,3}),(\d{1,2}(?:\.\d+)?)(?:,(\d{1,2}(?:\.\d+)?))?([NS
 
 
 def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str, list[str]]:
-    """Return texts by what they are: title, description, keywords, people, place, rating, taken,
-    latitude, longitude. The first source that has one counts: a file beside the picture
-    (``a.jpg.xmp``, ``a.xmp``), XMP in it, IPTC, EXIF."""
+    """Return the texts of a picture by kind: title, description, keywords, people, place, rating,
+    taken, latitude, longitude. Each kind is taken from the first source that has it: a file beside
+    the picture (``a.jpg.xmp``, ``a.xmp``), XMP in the picture, IPTC, EXIF."""
     from PIL.IptcImagePlugin import getiptcinfo
 
     sources = [_xmp_beside(beside) for beside in (Path(f"{path}.xmp"), path.with_suffix(".xmp"))]
@@ -78,7 +79,7 @@ def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str,
 
 
 def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the values of ``FIELDS`` of some texts."""
+    """Return the values of ``FIELDS`` that follow from ``texts``."""
     facts: dict[str, Any] = {}
     words = [*texts.get("title", [])[:1], *texts.get("description", [])[:1]]
     for name in ("keywords", "people", "place"):
@@ -96,7 +97,8 @@ def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def degrees(text: str) -> float | None:
-    """Return a latitude or longitude as XMP writes it, ``41,54.1N``, in degrees."""
+    """Convert a latitude or longitude in the notation of XMP, ``41,54.1N``, to degrees; return None
+    if it is invalid."""
     match = _ANGLE.fullmatch(text)
     if match is None:
         return None
@@ -114,11 +116,11 @@ def _xmp_beside(path: Path) -> dict[str, list[str]]:
 
 
 def _xmp(data: bytes | str) -> dict[str, list[str]]:
-    """Return the texts of XMP; damaged or huge XMP, or XMP with entities, which could grow, has no
-    texts."""
+    """Return the texts in XMP. Return no texts if the XMP is damaged, too large, or has entities,
+    which could expand."""
     if isinstance(data, str):
         data = data.encode()
-    # In UTF-16 too.
+    # NUL bytes are removed to recognize the mark in UTF-16, too.
     if len(data) > BYTES or b"<!DOCTYPE" in data.replace(b"\0", b""):
         return {}
     with suppress(ElementTree.ParseError, ValueError, LookupError):
@@ -127,12 +129,14 @@ def _xmp(data: bytes | str) -> dict[str, list[str]]:
 
 
 def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
-    """Yield each wanted property, an attribute or an element, with its text or list of texts."""
+    """Yield the name of each wanted property, an attribute or an element, and its text or list of
+    texts."""
     for element in root.iter():
         for name, value in element.attrib.items():
             yield _XMP.get(name), value
         if element.tag in _XMP:
-            # Only of its own list: properties within properties would cost the square of the file.
+            # Read only its own list: for nested properties, the time would grow with the square of
+            # the file size.
             listed = [each.text for each in element.findall(f"*/{_RDF}li")]
             yield _XMP[element.tag], listed or element.text
 
@@ -155,5 +159,5 @@ def plain(value: object) -> str:
         text = value.decode("latin-1")
     with suppress(UnicodeError):
         text = text.encode("latin-1").decode()
-    # A bar parts the values of a filter.
+    # A bar separates the values of a filter.
     return nfc(printable(text.partition("\0")[0][:LONGEST].replace("|", "/")))
