@@ -108,7 +108,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
             continue
         if info is None:
             break
-        tar.members.clear()  # type: ignore[attr-defined]  # or all would be kept
+        tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all members
         name = os.path.normpath(info.name).lstrip("/")
         gap = os.pread(file.fileno(), min(max(0, info.offset - end), BLOCK), end)
         if gap.strip(b"\0") and gap[156:157] != tarfile.XGLTYPE:

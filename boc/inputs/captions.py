@@ -30,7 +30,7 @@ from boc.paths import nfc, path_on_disk, path_text
 from boc.types import FieldType, Item
 
 Objects: TypeAlias = Iterator[tuple[str, Any]]
-"""JSON values, each after its place in the file, such as "line 3", as pairs."""
+"""Pairs of a place in the file, such as "line 3", and a JSON value."""
 
 ADVICE = (
     "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boc.inputs.images import Picture
     from boc.plugins import Encoder, RegionSource
 
-PART = 256  # items per part of a feature file, the most that a kill can lose
+PART = 256  # items per part of a feature file; a killed run loses at most one part
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Extraction:
 
     Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
     the precision in which the encoder computes. Pictures are prepared in ``workers`` other
-    processes, ahead of the encoder; 0 prepares them in this process, None chooses as many processes
-    as pay off. The same processes read the facts of the picture files, which are stored as
-    metadata, and with ``ocr`` also the words inside the pictures, which takes longer than
-    everything else. ``pictures`` are pictures in memory, by id. Items that cannot be used are
-    listed in the file, with the reason.
+    processes, ahead of the encoder; 0 prepares them in this process, and None chooses the number of
+    processes. The same processes read the facts of the picture files, which are stored as metadata,
+    and with ``ocr`` also the words inside the pictures, which takes longer than everything else.
+    ``pictures`` are pictures in memory, by id. Items that cannot be used are listed in the file,
+    with the reason.
     """
 
     def __init__(

@@ -200,7 +200,8 @@ class FeatureFile:
         *,
         sets: bool = True,
     ) -> Iterator[Batch]:
-        """Return all items of one modality with their embeddings, ``size`` items at a time."""
+        """Return an iterator over all items of one modality with their embeddings, ``size`` items
+        at a time."""
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:

@@ -47,7 +47,7 @@ FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **DECODED}
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # number of hexadecimal digits of a content hash
-# Time in ns within which a file can change twice without a new file time: on most disks, on FAT
+# Time in ns within which two changes can have the same file time, on most disks and on FAT.
 GRAIN = 20 * 10**6
 COARSE = 2 * 10**9
 

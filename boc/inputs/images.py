@@ -33,8 +33,8 @@ Picture: TypeAlias = "Path | str | Image | NDArray[np.uint8] | bytes | BinaryIO"
 its bytes."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
-"""Formats that Pillow may open. Other formats are refused, whatever the file is called: PostScript,
-for example, runs a program."""
+"""Formats that Pillow may open. Other formats are refused, whatever the file is called: for
+PostScript, for example, Pillow runs another program."""
 
 SUFFIXES = frozenset(
     [
@@ -216,7 +216,7 @@ def picture_file(picture: Picture) -> Iterator[Path]:
 
 
 def is_picture(value: object) -> bool:
-    """Return whether ``value`` is the path of a picture by its suffix, or a picture in memory."""
+    """Return whether ``value`` is a picture in memory, or a path with the suffix of a picture."""
     if isinstance(value, (str, Path)):
         return Path(value).suffix.lower() in suffixes() and not Path(value).is_dir()
     # PIL images and numpy arrays have ``__array_interface__``.

@@ -371,7 +371,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _may_be_picture(suffix: str) -> bool:
-    """Return whether files with a ``suffix`` are pictures or videos, or have no suffix."""
+    """Return whether ``suffix`` is a suffix of pictures or videos, or empty."""
     kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
     return suffix in {"", *UNREAD} or kind.startswith(("image/", "video/"))
 

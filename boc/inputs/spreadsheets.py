@@ -34,13 +34,13 @@ _NUMBERS = {
 
 
 class CellError(ValueError):
-    """An error in a cell; its text says what is wrong and what to write instead."""
+    """An error in a cell; its text explains the error and how to write the cell."""
 
 
 @dataclass
 class Table:
-    """An open table: its ``header`` in lower case, and its ``rows``, each after the place where it
-    ends, such as "line 3", as pairs."""
+    """An open table: its ``header`` in lower case, and its ``rows``, pairs of the place where a row
+    ends, such as "line 3", and its cells."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]
@@ -55,7 +55,7 @@ def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool])
     if the file cannot be read.
     """
     data = file_bytes(path, "name a CSV file")
-    # UTF-16 begins with its mark, or with a letter of the header, one byte of which is NUL.
+    # UTF-16 begins with a byte order mark, or with a letter of the header, which has a NUL byte.
     if {0, 0xFE, 0xFF}.intersection(data[:2]):
         text = data.decode("utf-16-be" if data[0] in (0, 0xFE) else "utf-16-le", errors="replace")
         # An invalid character makes its cell unusable, as in UTF-8.

@@ -60,8 +60,8 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the values in a JSON Lines file, each after its place, such as "line 3". Lines that
-    cannot be read are added to ``faults``. Raises SourceError if the file cannot be read."""
+    """Yield pairs of a place, such as "line 3", and a value in a JSON Lines file. Lines that cannot
+    be read are added to ``faults``. Raises SourceError if the file cannot be read."""
     from boc.foreign import parse_json  # imports numpy, which shell completion does not need
 
     try:

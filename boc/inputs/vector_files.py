@@ -1,9 +1,9 @@
 """Read vectors in file formats of other programs, with ids and captions from files beside them.
 
 The formats are ``.npy`` of numpy, the HDF5 of ann-benchmarks (``train``), ``.fvecs`` of TEXMEX, and
-``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has one id per line. If
-the vectors are of sentences, ``X.txt`` has the sentences: each after the id of its picture and a
-tab, or without ids, the same number of sentences for each picture in turn.
+``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has one id per line. For
+vectors of sentences, ``X.txt`` has one sentence per line, after the id of its picture and a tab;
+without these ids, each picture in turn has the same number of sentences.
 """
 
 from __future__ import annotations

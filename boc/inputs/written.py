@@ -30,7 +30,7 @@ FIELDS: dict[str, FieldType] = {
     "place": "keyword",
     "rating": "integer",
 }
-"""Types of the fields. ``written`` is the title, the description, and all keywords, people and
+"""Types of the fields. ``written`` joins the title, the description, and all keywords, people and
 places, for full-text search; ``rating`` is 1 to 5."""
 
 BYTES = 1 << 18  # largest number of bytes of XMP that are read
@@ -153,7 +153,8 @@ def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
 
 
 def plain(value: object) -> str:
-    """Return a value as text in one line; bytes are UTF-8, else Latin-1, as Pillow reads EXIF."""
+    """Return a value as text in one line. Bytes are read as UTF-8 or, if they are not UTF-8, as
+    Latin-1, as Pillow reads EXIF."""
     text = str(value) if isinstance(value, (str, int)) else ""
     if isinstance(value, bytes):
         text = value.decode("latin-1")

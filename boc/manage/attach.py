@@ -80,13 +80,15 @@ def attach_index(
         Document field that contains the id of an item; default: _id. All documents of an item get
         its code.
     code : str, Code or SurrogateCodec, default="dictionary"
-        How vectors become term frequencies, for the first attachment. The default reads few
-        postings per query, whereas each term of "scalar" occurs in a large part of all documents.
+        Code that turns vectors into term frequencies, for the first attachment. The default reads
+        few postings per query, whereas each term of "scalar" occurs in a large part of all
+        documents.
     confirm : callable, optional
         Called with the addition to the mapping, before anything is changed; if it returns False,
         nothing is changed.
     progress : bool or callable, default=False
-        True draws bars; a callable is called as ``progress(stage, done, total)`` after each batch.
+        True shows progress bars; a callable is called as ``progress(stage, done, total)`` after
+        each batch.
 
     Returns None if ``confirm`` returned False. Raises EncoderError if an earlier attachment used
     another encoder, and BackendError if the index does not exist, was made by boc, or cannot store

@@ -105,7 +105,7 @@ def build_index(
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
-        How vectors become term frequencies: text such as "dictionary:2/64", see
+        Code that turns vectors into term frequencies: text such as "dictionary:2/64", see
         ``boc.codecs.parse_code``, or a codec. Default: "dictionary", except that a copy of an index
         keeps its own code and terms.
     rm : float, optional
@@ -140,8 +140,8 @@ def build_index(
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : bool or callable, default=False
-        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
-        after each batch.
+        True shows progress bars, also in notebooks; a callable is called as
+        ``progress(stage, done, total)`` after each batch.
     """
     if shard is not None:
         shard_of(shard)

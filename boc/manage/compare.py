@@ -130,13 +130,13 @@ class SyncedFields:
 @dataclass(frozen=True)
 class Changes:
     """The items of a source: ``reuses``, ``new`` items (to be encoded), ``lost`` items (new
-    pictures without a file) and ``unreadable`` items (their files have not changed since they could
-    not be read).
+    pictures without a file) and ``unreadable`` items (files that could not be read and have not
+    changed since).
 
     ``rewritten`` are the reuses whose rows have to be rewritten. ``stored`` are the items of the
-    index by id. ``kept`` are the ids of pictures whose files, or the states of them, cannot be read
-    now. ``missing`` are the ids of the index without an item in the source, except ``vacated``, the
-    old ids of moved items. ``away`` maps the ids of missing pictures to the outermost folder of the
+    index by id. ``kept`` are the ids of pictures whose files or file states cannot be read now.
+    ``missing`` are the ids of the index without an item in the source, except ``vacated``, the old
+    ids of moved items. ``away`` maps the ids of missing pictures to the outermost folder of the
     source that is gone, or that contains no file on the device of the picture. ``states`` are the
     file states of new pictures. ``metadata`` is the metadata that the index should hold.
     """

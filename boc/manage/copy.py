@@ -79,8 +79,8 @@ def copy_index(
     replace : bool, default=False
         Replace an existing index with other contents, or a file, instead of raising an error.
     progress : bool or callable, default=False
-        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
-        after each batch.
+        True shows progress bars, also in notebooks; a callable is called as
+        ``progress(stage, done, total)`` after each batch.
 
     Raises BocError if the code needs concept sets, or if the source changes during the copy.
     """

@@ -1,4 +1,5 @@
-"""Store copies of an index in a file: its folder as an uncompressed zip archive."""
+"""Write and read copies of an index as files: the folder of the index as an uncompressed zip
+archive."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class StoredItems:
         )
 
     def count(self, modality: Modality) -> int:
-        """Count the items of one modality in the index."""
+        """Return the number of items of one modality in the index."""
         return self.manifest.items[modality]
 
     def items(self, modality: Modality) -> Iterator[Item]:

@@ -122,12 +122,12 @@ def sync_index(
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     chunk : int, default=4096
-        Items encoded per commit, the most that a kill can lose.
+        Number of items encoded per commit; a killed sync loses at most one commit.
     searcher : Searcher, optional
         Searcher that has the index open; its encoder is reused.
     progress : bool or callable, default=False
-        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
-        after each batch.
+        True shows progress bars, also in notebooks; a callable is called as
+        ``progress(stage, done, total)`` after each batch.
 
     Raises SourceError if the source is missing or empty, so that nothing is removed when a disk is
     not mounted.

@@ -23,7 +23,7 @@ BATCH = 4096
 
 
 class _Part(NamedTuple):
-    """The usable rows of a file, by number, and the items that they belong to."""
+    """Rows of a file, by number, and the items that they belong to."""
 
     file: VectorRows
     rows: NDArray[np.int64]

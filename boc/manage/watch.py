@@ -44,12 +44,12 @@ def watch(
     pace: Pace = Pace(),
     **options: Any,
 ) -> None:
-    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()`` returns
-    True; it is called at each look.
+    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``, which
+    is called at each look, returns True.
 
     ``notify`` gets the report of the first sync, and of each sync that did something or that finds
-    other folders away. It also gets each error once, for example for a disk that is not mounted;
-    after an error nothing is removed, and the sync is repeated.
+    a different set of folders missing. It also gets each error once, for example for a disk that is
+    not mounted; after an error nothing is removed, and the sync is repeated.
 
     The other parameters and ``options`` are as in ``sync_index``. Raises BocError if the package
     watchfiles is not installed, or if the index does not exist.
