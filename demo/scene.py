@@ -332,7 +332,7 @@ def draw_gallery(
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
-        raise ValueError(f"{folder} holds files that are no gallery; choose another folder")
+        raise ValueError(f"{folder} contains files but is no gallery; choose another folder")
     return _gallery(folder, count, seed, size)
 
 

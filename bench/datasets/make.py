@@ -206,7 +206,7 @@ def corpus_command(name: str) -> click.Command:
         "--out",
         required=True,
         type=FOLDER,
-        help="Folder to fill.",
+        help="Output folder.",
     )
     @click.option(
         "--images",

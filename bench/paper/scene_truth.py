@@ -206,7 +206,7 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
     show_default=True,
     help="Number of pictures whose explanations are judged.",
 )
-@click.option("--brief", is_flag=True, help="Print a summary of two lines instead of rows.")
+@click.option("--brief", is_flag=True, help="Print a two-line summary instead of the rows.")
 def main(
     gallery: Path,
     features: Path,

@@ -270,7 +270,7 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
 @click.option(
     "--alone",
     type=PATH,
-    help="All or some of these embeddings, by the encoder FOLDER?alone.",
+    help="Some or all of these embeddings, made by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(

@@ -129,7 +129,7 @@ def _check(path: Path | None, command: str, values: dict[str, Any], known: Seque
         )
         if secret:
             raise ConfigError(
-                f"{path}: {key}{place} holds a secret, which others could read; put it into "
+                f"{path}: {key}{place} contains a secret, which others could read; move it to "
                 f"{secret}",
             )
         if key not in known:

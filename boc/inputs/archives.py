@@ -116,7 +116,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
-        # A member may have at most a gigabyte, and a name of at most 4096 characters.
+        # A member has at most 1 GB, and its name at most 4096 characters.
         odd = info.issparse() or info.size > 10**9 or len(name) > 4096 or name.startswith("..")
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")

@@ -261,7 +261,7 @@ def _apply(
                 failed += file.failures
                 paths = {item.id: item.path for item in changes.new}
                 for key, _ in file.failures:
-                    # A file that has gone or changed meanwhile is left to the next sync.
+                    # A file that has gone or changed in the meantime is left to the next sync.
                     if look(paths[key]) == changes.states[key]:
                         notes["unreadable"][key] = list(changes.states[key])
                         if key in changes.stored:

@@ -661,7 +661,8 @@ class Searcher:
         lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
         sizes = pages(options.k)
         if options.hybrid:
-            # Lists longer than a page that fuse equal numbers of hits begin alike.
+            # Two fused lists longer than a page begin with the same hits if they fuse the same
+            # number of hits.
             rm, _ = self.index.manifest.budgets(self.target(options.find))
             sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
         for size in sizes:

@@ -373,8 +373,8 @@ def opened(entry: Item) -> Iterator[Content]:
 
 
 def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
-    """Return the sentences about the same picture, looked up by the ids that boc gives to the
-    captions of a table."""
+    """Return the other sentences that describe the same picture, found by the ids that boc gives to
+    the captions of a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
     ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]

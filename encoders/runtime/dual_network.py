@@ -113,7 +113,7 @@ class DualNetwork:
             steps = [normalizers.Lowercase(), backend.normalizer]
             backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
         left = full and tokenizer.padding_side == "left"
-        # A text has 512 ids if neither tokenizer nor network has a smaller limit.
+        # A text has at most 512 ids, unless the tokenizer or the network sets a lower limit.
         limit = min(512, tokenizer.model_max_length, config.max_position_embeddings)
         return TextForm(
             backend,

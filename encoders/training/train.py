@@ -86,10 +86,9 @@ class Recipe:
         # Some part of the objective must train the vectors of an index.
         if "matching" not in train.objective.split("+") and vector != "mean":
             raise EncoderError(
-                f"objective={train.objective} trains the concepts of a {kind} and "
-                "leaves its global vector "
-                "as chance made it; add matching, as in objective=matching+alignment, or take a "
-                "teran with vector=mean",
+                f"objective={train.objective} trains the concepts of a {kind} alone, so that its "
+                "global vector keeps its random values; add matching, as in "
+                "objective=matching+alignment, or take a teran with vector=mean",
             )
         return cls(kind=kind, sizes=sizes, train=train, **tower)
 

@@ -174,7 +174,7 @@ class Binary(VectorField):
 
 
 class Dense(VectorField):
-    """Base class of the formats of Elasticsearch's dense_vector, without a graph."""
+    """Base class of Elasticsearch's dense_vector formats without a graph index."""
 
     def mapping(self, dim: int) -> Json:
         return {

@@ -186,9 +186,9 @@ WRONG = {
     "[index]\ncode = 'scalar:0'": ["at least 1"],
     "[search.more]\nx = 1": ["unknown 'more' in [search]"],
     "k = many": ["is not TOML", "line 1", "docs/reference/configuration.md"],
-    f"password = '{SECRET}'": ["password holds a secret", "BOC_PASSWORD"],
-    f"[search]\napi_key = '{SECRET}'": ["api_key in [search] holds a secret", "BOC_API_KEY"],
-    f"at = 'elastic+https://me:{SECRET}@host:9200'": ["at holds a secret", "BOC_PASSWORD"],
+    f"password = '{SECRET}'": ["password contains a secret", "BOC_PASSWORD"],
+    f"[search]\napi_key = '{SECRET}'": ["api_key in [search] contains a secret", "BOC_API_KEY"],
+    f"at = 'elastic+https://me:{SECRET}@host:9200'": ["at contains a secret", "BOC_PASSWORD"],
     f"[info]\nat = 'opensearch+http://:{SECRET}@host'": ["at in [info]", "BOC_PASSWORD"],
 }
 

@@ -715,7 +715,7 @@ def test_untrained_vector(
     recipe: str,
     setting: dict[str, str],
 ) -> None:
-    words = "leaves its global vector as chance made it; add matching"
+    words = "its global vector keeps its random values; add matching"
     with pytest.raises(EncoderError, match=words):
         Recipe.of(recipe, setting)
     objective = f"matching+{setting.get('objective', 'alignment')}"
