@@ -130,7 +130,8 @@ class Proxy:
         with self.lock:
             self._connections.add(connection)
         with connection, suppress(OSError, http.client.HTTPException):
-            _Handler(connection, address, self)  # type: ignore[arg-type]  # looks like a server, as far as is asked
+            # The handler takes this object for a server.
+            _Handler(connection, address, self)  # type: ignore[arg-type]
         with self.lock:
             self._connections.discard(connection)
 

@@ -105,7 +105,8 @@ class Codebook:
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
         with replacing(path) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, **arrays)  # type: ignore[arg-type]  # of allow_pickle, which follows the arrays
+            # The type checker takes the arrays for the parameter allow_pickle.
+            np.savez(handle, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path | str) -> Codebook:

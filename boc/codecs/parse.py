@@ -37,7 +37,8 @@ ARGUMENT = re.compile(rf"({BARE.pattern})\s*=\s*({VALUE})")
 SETTING = rf"{BARE.pattern}\s*=\s*{VALUE}"
 PART = r"""[^\s()=,'":/]+"""
 WHOLE = re.compile(
-    rf"\s*({PART})(?::({PART}))?(?:/({PART}))?\s*(?:\(\s*((?:{SETTING}(?:\s*,\s*{SETTING})*)?)\s*\))?\s*",
+    rf"\s*({PART})(?::({PART}))?(?:/({PART}))?\s*"
+    rf"(?:\(\s*((?:{SETTING}(?:\s*,\s*{SETTING})*)?)\s*\))?\s*",
 )
 
 

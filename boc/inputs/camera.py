@@ -161,7 +161,8 @@ def _moment(text: str) -> str | None:
     if match is None:
         return None
     try:
-        return datetime(*(int(part or 0) for part in match.groups())).isoformat()  # type: ignore[arg-type]
+        parts = [int(part or 0) for part in match.groups()]
+        return datetime(*parts).isoformat()  # type: ignore[arg-type]
     except ValueError:  # such as the 31st of February
         return None
 

@@ -88,7 +88,8 @@ def state_of(path: Path | str) -> FileState:
     read, as on a failing disk."""
     try:
         try:
-            status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+            # A Path for each of many files takes longer than the call.
+            status = os.stat(path)  # noqa: PTH116
             size = None
         except NotADirectoryError:
             size, status = status_of_member(Path(path))

@@ -156,8 +156,8 @@ def _pom(kind: Kind) -> str:
             f"<version>{version}</version><type>{form}</type></dependency>"
         )
     return (
-        "<project "
-        'xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>boc</groupId>'
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>boc</groupId>"
         f"<artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>"
         f"<dependencies>{dependencies}</dependencies></project>"
     )

@@ -44,7 +44,8 @@ def ask(
     Bytes are sent as they are.
     """
     parts = urlsplit(url)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/{path.lstrip('/')}"
+    host = parts.netloc.rpartition("@")[2]
+    address = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/{path.lstrip('/')}"
     request = Request(address, method=method, headers={"Content-Type": "application/json"})
     if parts.username:
         secret = b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode())
