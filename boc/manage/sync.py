@@ -186,9 +186,10 @@ def sync_index(
     totals = Counter(map(part, changes.stored))
     for place, count in Counter(map(part, gone)).items():
         if 2 * count > totals[place] and not remove_many:
+            some = next(key for key in gone if part(key) == place)
             raise BocError(
                 f"{count} of the {totals[place]} {' of '.join(place)} are missing (such as "
-                f"{gone[0]!r})",
+                f"{some!r})",
                 "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
                 "remove them, or <--missing keep> to keep them",
             )

@@ -193,7 +193,8 @@ def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]
     assert [len(texts.concepts[i]) for i in range(len(TEXTS))] == [
         len(words) for words in texts.words
     ]
-    assert len(texts.concepts[TEXTS.index("a red box at the left")]) > 1
+    # The sentence, or what a model with stop words knows by its letters.
+    assert max(len(texts.concepts[i]) for i in (0, 2)) >= 5
     assert len(texts.concepts[TEXTS.index("")]) == 0
 
 

@@ -348,11 +348,11 @@ def test_one_of_several_folders_does_not_count_beside_another(
 ) -> None:
     folders = [files.folder / "2023", files.folder / "disk"]
     new("x", folders, at)
-    for i in range(1, 4):
-        files.do(("delete", f"disk/{i}.png"))
+    for name in ("2023/0", "disk/1", "disk/2", "disk/3"):
+        files.do(("delete", f"{name}.png"))
     with pytest.raises(BocError, match=r"3 of the 4 pictures of disk are missing .*disk/1.png"):
         sync_index("x", folders, at=at)
-    assert sync_index("x", folders, at=at, remove_many=True).removed == 3
+    assert sync_index("x", folders, at=at, remove_many=True).removed == 4
 
 
 def test_a_disk_goes_between_the_listing_and_the_look(

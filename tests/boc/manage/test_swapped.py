@@ -158,6 +158,7 @@ def test_killed_extract_of_swapped_pictures(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["bmp", "tar"],
@@ -194,7 +195,8 @@ def test_thumbnails_of_swapped_pictures(
 
     source = tmp_path / ("p.tar" if kind == "tar" else "p")
     at = f"file:{tmp_path / 'at'}"
-    write(list(range(6)))
+    order = list(range(6))
+    write(order)
     new("x", source, at)
     client = client_of(
         Searcher.open("x", at),
@@ -202,22 +204,17 @@ def test_thumbnails_of_swapped_pictures(
     )
 
     def thumbnails() -> list[tuple[str, tuple[int, ...]]]:
-        answers = [client.get(f"/api/thumb/{number}.bmp") for number in range(6)]
-        shown = [Image.open(io.BytesIO(each.content)).convert("RGB") for each in answers]
-        pixels = [each.getpixel((20, 15)) for each in shown]
-        return list(
-            zip(
-                [each.headers["etag"] for each in answers],
-                pixels,
-                strict=True,
-            ),
-        )
+        shown = []
+        for number in range(6):
+            answer = client.get(f"/api/thumb/{number}.bmp")
+            picture = Image.open(io.BytesIO(answer.content)).convert("RGB")
+            shown.append((answer.headers["etag"], picture.getpixel((20, 15))))
+        return shown
 
-    order = list(range(6))
     before = thumbnails()
     first = [pixel for _, pixel in before]
     assert thumbnails() == before
-    for one, other in combinations(range(6), 2):
+    for one, other in random.Random(0).choices([*combinations(range(6), 2)], k=60):
         order[one], order[other] = order[other], order[one]
         if kind == "tar":
             write(order)
