@@ -36,10 +36,11 @@ class Costs(NamedTuple):
     The engine compares ``quick`` components of vectors in the time that terms take to find
     candidates of recall 0.98, but at most ``window`` items, and ``patience`` times as many where
     only a comparison gives the right hits. A dictionary gives each query the same number of terms.
-    Under a dictionary, the engine compares ``begin`` items in the time that it needs to start with
-    terms, and each further item in the time of ``row`` postings. Candidates are too few if they are
-    less than ``choice`` per hit, and under filters ``far`` times less than usual. If a share of the
-    items passes the filters, a query takes (1 / share) ** ``growth`` times as many terms.
+    Under a dictionary, and with vectors of 256 components, the engine compares ``begin`` items in
+    the time that it needs to start with terms, and each further item in the time of ``row``
+    postings. Candidates are too few if they are less than ``choice`` per hit, and under filters
+    ``far`` times less than usual. If a share of the items passes the filters, a query takes (1 /
+    share) ** ``growth`` times as many terms.
     ``compact``: codes of a few bits order candidates before their vectors are read. Comparing up to
     ``unscored`` times as many items that share a term is faster than choosing the best of them by
     scores.
@@ -53,7 +54,7 @@ class Costs(NamedTuple):
     growth: float = 0.0
     compact: bool = False
     unscored: float = 0.0
-    begin: int = 900
+    begin: int = 400
     row: float = 2.3
 
 
@@ -115,7 +116,7 @@ def quick_items(known: Statistics, costs: Costs, n_terms: int | None, depth: int
     if n_terms is None or not costs.row:
         return min(costs.quick // known.dim, costs.window)
     cost = postings_read(n_terms, depth, list_length=known.list_length, compact=costs.compact)
-    return costs.begin + int(cost / costs.row)
+    return int((costs.begin + cost / costs.row) * 320 / (known.dim + 64))
 
 
 def make_plan(
@@ -210,9 +211,8 @@ def usual_way(
 def least_items(index: Engine) -> int:
     """Return the number of items that are compared faster than terms find candidates under any
     budgets."""
-    costs = index.costs
-    quick = min(costs.quick // index.manifest.identity.dim, costs.window)
-    return costs.begin if costs.row else quick
+    known = Statistics(0, 0, 0, index.manifest.identity.dim)
+    return quick_items(known, index.costs, 0, 0)
 
 
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:

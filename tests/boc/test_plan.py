@@ -136,7 +136,7 @@ def test_folder_compares_all_for_the_price_of_a_dictionary(
 ) -> None:
     known = Statistics(passing, 10**5, 20.0, dim)
     plan = make_plan(request_for(10, depth, n_terms=n_terms), lambda: known, FOLDER)
-    price = (passing - FOLDER.begin) * FOLDER.row
+    price = (passing * (dim + 64) / 320 - FOLDER.begin) * FOLDER.row
     by_terms = postings_read(n_terms, depth, list_length=20, compact=False)
     assert (plan.way == "all") == (price <= by_terms)
 
