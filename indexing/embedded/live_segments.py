@@ -1,5 +1,6 @@
 """Represent the parts of an index: segments with their tombstones."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -151,11 +152,12 @@ def read(
     (m,), in the given order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
+    places = defaultdict[int, list[int]](list)
+    for place, number in enumerate(numbers.tolist()):
+        places[number].append(place)
     values: dict[int, T] = {}
-    for number, part in enumerate(parts):
-        places = np.flatnonzero(numbers == number)
-        if len(places):
-            values.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
+    for number, mine in places.items():
+        values.update(zip(mine, of(parts[number].segment, rows[mine]), strict=True))
     return [values[place] for place in range(len(rows))]
 
 
