@@ -50,6 +50,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
     learned: Number = 0
     near: Number = 0
     far: Number = 0
+    read: Number = 0
     whole: bool = False
     texts: dict[str, Number] = {}
 

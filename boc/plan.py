@@ -41,9 +41,9 @@ class Costs(NamedTuple):
     postings. Candidates are too few if they are less than ``choice`` per hit, and under filters
     ``far`` times less than usual. If a share of the items passes the filters, a query takes (1 /
     share) ** ``growth`` times as many terms.
-    ``compact``: codes of a few bits order candidates before their vectors are read. Comparing up to
-    ``unscored`` times as many items that share a term is faster than choosing the best of them by
-    scores.
+    ``compact``: codes of a few bits order candidates before the vectors of at least ``read`` of
+    them are read. Comparing up to ``unscored`` times as many items that share a term is faster than
+    choosing the best of them by scores.
     """
 
     quick: int
@@ -53,6 +53,7 @@ class Costs(NamedTuple):
     window: int = MOST
     growth: float = 0.0
     compact: bool = False
+    read: int = 10 * MEASURED
     unscored: float = 0.0
     begin: int = 400
     row: float = 2.3
@@ -148,7 +149,7 @@ def _plan(
 ) -> Plan:
     if known is not None:
         k = max(k, PAGE)
-    plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
+    plan = Plan("terms", depth, vectors_read(depth, k, costs.read) if compact else depth)
     if known is None:
         return plan
     # No terms of a dictionary lead an alignment to better items than vectors do. The terms of other
@@ -182,11 +183,11 @@ def nearest(request: SearchRequest, recall: object) -> SearchRequest:
     return replace(request, rescore=replace(rescore, metric="dot", k=k))
 
 
-def vectors_read(depth: int, k: int) -> int:
+def vectors_read(depth: int, k: int, read: int = FOLDER.read) -> int:
     """Return the number of candidates whose vectors are read for k hits if compact codes order
-    them: a twentieth of the candidates, and at least a hundred; the same for all lists up to a
-    page, or five per hit of longer lists."""
-    least = 5 * k if k > PAGE else 10 * MEASURED
+    them: a twentieth of the candidates, and at least ``read``; the same for all lists up to a page,
+    or five per hit of longer lists."""
+    least = 5 * k if k > PAGE else read
     return min(depth, max(least, math.ceil(0.05 * depth)))
 
 

@@ -49,14 +49,17 @@ DEEP = 4000
 EVERY = 10_010
 """Number of candidates that stands for all items that share a term: more than a server otherwise
 re-ranks."""
-MOVED = 0.3
+MOVED = 0.65
 """Part of the difference of two items by which a third item is moved."""
 COPY = 0.9
 """Smallest cosine between an item and a near copy of it."""
 COPIES = 50
 """Largest number of near copies of an item that a query passes over to find other items."""
 LAST = 0.01
-"""Largest part of the recall to give up if it takes more than half as much time as the rest."""
+"""Largest part of the recall to give up if it costs more than ``START`` postings, and more than 0.4
+of the rest."""
+START = 3200
+"""Cost of a search beside its terms and candidates, in postings."""
 EASIER = 1.5
 """Factor by which captions of an index miss fewer pictures than sentences that its encoder never
 saw."""
@@ -110,6 +113,10 @@ def choose_budgets(
     def choose(find: Modality) -> tuple[int, float, dict[str, float], _Sample]:
         sample = _sample_queries(index, source, find, encoder, most)
         aim = 1 - (1 - promised) / EASIER if sample.kind in ASKED else promised
+        # Compact codes hardly tell near copies apart.
+        if sample.copies > HITS:
+            chosen["read"] = HITS * sample.copies
+            index.costs = index.costs._replace(read=HITS * sample.copies)
         return *_Tuner(searcher, find, sample).choose(aim), sample
 
     asking = len(held_out(counts["image"]))
@@ -145,12 +152,14 @@ def renew_budgets(name: str, at: str) -> None:
 
 class _Sample(NamedTuple):
     """Queries of one ``kind``, with one or two truths: the ids of the exact nearest items of each
-    query. The harder truth comes first; ``skipped`` hits may precede its items."""
+    query. The harder truth comes first; ``skipped`` hits may precede its items. Half of the items
+    have at least as many near ``copies``, themselves included."""
 
     kind: str
     queries: Embeddings
     truths: list[list[list[str]]]
     skipped: int = 0
+    copies: int = 1
 
     def ranks(self, order: NDArray[np.object_]) -> NDArray[np.int64]:
         """Return the ranks of the true items in ``order`` (queries, hits), as an array (truths,
@@ -244,7 +253,8 @@ def _sample_of(
     # If there are more copies, they hide all items farther away, for users too.
     few = copies <= COPIES
     truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
-    return _Sample(kind, embeddings, [truth, near.truth()], int(copies[few].max(initial=0)))
+    skipped = int(copies[few].max(initial=0))
+    return _Sample(kind, embeddings, [truth, near.truth()], skipped, int(np.median(copies)))
 
 
 class _Tuner:
@@ -271,7 +281,8 @@ class _Tuner:
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
         chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
-        most = 1.5 * self.cost(*chosen)
+        cost = self.cost(*chosen)
+        most = max(cost + START, 1.4 * cost)
         chosen = self.cheapest(target, most) or chosen
         aim = target
         while True:
@@ -338,7 +349,7 @@ class _Tuner:
         if recalls.shape[1] > 1:
             halves = 1.96 * recalls.std(axis=1, ddof=1) / math.sqrt(recalls.shape[1])
         bounds = {
-            "measured": means.mean(),
+            "measured": means.min(),
             "low": max(0.0, (means - halves).min()),
             "high": min(1.0, (means + halves).max()),
         }

@@ -93,8 +93,10 @@ class EmbeddedEngine:
         self._commit = opened.commit
         self._prepared = WeakKeyDictionary[object, tuple[Ranking, Plan]]()
         compact = _compact_code(opened)
-        self.costs = FOLDER._replace(compact=compact is not None)
-        if self.manifest.recall.get("whole"):
+        recall = self.manifest.recall
+        read = recall.get("read", FOLDER.read)
+        self.costs = FOLDER._replace(compact=compact is not None, read=read)
+        if recall.get("whole"):
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
