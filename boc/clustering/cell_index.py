@@ -348,7 +348,7 @@ def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
-    cells: list[Ints] = []
+    cells = []
     waiting = [np.arange(len(vectors))]
     while waiting:
         rows = waiting.pop()

@@ -293,7 +293,7 @@ def _directions(
     total = np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
-            columns: list[int] = []
+            columns = []
             ends = [0]
             for item in batch.items:
                 words = terms.keys() & set(content_words(item.content))

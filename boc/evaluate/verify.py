@@ -193,7 +193,7 @@ def _compare(
     first = _mismatches(trials, items, source.documents)
     ids = {wrong.item for wrong in first}
     suspects = [item for item in items if item.id in ids]
-    rounded: list[Item] = []
+    rounded = []
     if suspects and source.name != "terms":
         apart = _apart(source.documents(suspects), source.stored(suspects))
         rounded = list(compress(suspects, apart == 1))

@@ -170,8 +170,8 @@ class Extraction:
         """Return the batches of some items, and pairs (id, reason) of pictures that cannot be
         used."""
         began = time.perf_counter()
-        pictures: list[Item] = []
-        values: list[Any] = []
+        pictures = []
+        values = []
         failed = []
         for item in items:
             if item.modality == "image":
@@ -228,7 +228,7 @@ class _WithFacts:
     def _read(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
         for _ in range(3):
             state: FileState = ()
-            facts: dict[str, Any] = {}
+            facts = {}
             # Errors are reported when the picture itself is read.
             with suppress(OSError):
                 before = settled_state(image.path)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boc.inputs.archives import FileState
 from boc.inputs.file_facts import (
@@ -116,7 +116,7 @@ class SyncedFields:
     def item(self, reuse: Reuse) -> Item:
         """Return the item with its metadata: the facts of its file, and the values of the table."""
         item = reuse.item
-        facts: dict[str, Any] = {}
+        facts = {}
         if item.modality == "image":
             digest = reuse.digest or _content_hash(reuse.donor)
             facts = dict(reuse.donor.fields)

@@ -76,7 +76,7 @@ class StoredItems:
         for item in self.index.items():
             if item.modality != modality:
                 continue
-            fields: dict[str, Any] = {}
+            fields = {}
             for name, value in item.fields.items():
                 kinds = VALUES.get(types.get(name, ""), ())
                 values = values_of(item.fields, name)

@@ -230,7 +230,7 @@ def _apply(
     backend = plugins.backend(at)
     index = searcher.index
     rewritten = changes.rewritten
-    failed: list[tuple[str, str]] = []
+    failed = []
     removed = -len(changes.vacated)
     if not changes.new:
         clear(name, at)
@@ -308,8 +308,8 @@ def _rewrite(
     items that are themselves replaced are read first, all at once.
     """
     replaced = {reuse.item.id for reuse in rewritten}
-    first: list[Reuse] = []
-    later: list[Reuse] = []
+    first = []
+    later = []
     for reuse in rewritten:
         if reuse.donor.id != reuse.item.id and reuse.donor.id in replaced:
             first.append(reuse)

@@ -87,7 +87,7 @@ class Question(_Options):
     def query(self, sent: Upload | None = None) -> Query:
         """Return the query, including the uploaded picture. Raises BocError if the query is
         empty."""
-        sentence: str | None = None
+        sentence = None
         minus: list[str] = []
         if self.q is not None:
             sentence, minus = parse_text(self.q)

@@ -25,7 +25,7 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
     name, mark, query = argument.partition("?")
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     known = ", ".join(f"{key}={value}" for key, value in defaults.items())
-    values: dict[str, str] = {}
+    values = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")
         if not equals or key not in defaults:

@@ -109,8 +109,7 @@ class TextForm:
         """Return the ids of each text, including special ids, with their positions in the text."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.limit)
-        encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
-        return encodings
+        return self.tokenizer.encode_batch(list(texts))
 
     def arrays(self, batch: Sequence[Encoding]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return padded ids (B, L), and a mask of the ids that are not padding."""

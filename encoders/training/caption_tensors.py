@@ -81,7 +81,7 @@ class CaptionTensors:
         """Return the mean output of the text tower over the tokens of each caption, float32
         (len(numbers), h)."""
         network.eval()
-        means: dict[int, Tensor] = {}
+        means = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]

@@ -183,7 +183,7 @@ def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
 
 def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:
     """Return the commit entries of stored parts, and their files, including new tombstone files."""
-    entries: list[SegmentEntry] = []
+    entries = []
     files: Files = {}
     for part in parts:
         dead = None

@@ -94,7 +94,7 @@ class Merger:
 def _ripe(parts: Sequence[LiveSegment], few: int) -> list[LiveSegment]:
     """Return the parts to merge: all parts of fewer than ``few`` rows if there are at least two, or
     else ``MERGE`` parts of the smallest full size class, or an empty list."""
-    sizes: defaultdict[int, list[LiveSegment]] = defaultdict(list)
+    sizes = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < few else int(math.log(len(part), MERGE))].append(part)

@@ -169,7 +169,7 @@ class Ranking:
         """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
         i."""
         pairs = list(zip(self.parts, chosen, strict=True))
-        scored: list[RowScores] = []
+        scored = []
         if rescore.metric != "dot":
             assert request.modality is not None
             for part, rows in pairs:

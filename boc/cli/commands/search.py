@@ -230,7 +230,7 @@ def query_of(
     """Return the query of TEXT, pictures and items; a minus marks unwanted items."""
     from boc.search.queries import Query, parse_text
 
-    sentence: str | None = None
+    sentence = None
     minus: list[str] = []
     if text is not None:
         sentence, minus = parse_text(text)
