@@ -23,6 +23,7 @@ from boc.errors import FeatureFileError, check_system
 from boc.foreign import parse_json
 from boc.inputs.metadata import are_types
 from boc.types import MODALITIES, WIDEST, FieldType, Identity
+from boc.vectors import Ints
 
 MAKE = "make it with <boc extract>"
 FORMAT = 2
@@ -321,11 +322,11 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
                 yield entry.id.get_offset(), entry.id.get_offset() + entry.id.get_storage_size()
 
 
-def _are_whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
+def _are_whole(data: NDArray[np.uint8], starts: Ints) -> bool:
     """Return whether the entries of each heap lead to its end. All heaps advance by one entry at a
     time."""
 
-    def word(places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def word(places: Ints) -> NDArray[np.uint64]:
         rows = np.ascontiguousarray(data[places[:, None] + np.arange(8)])
         return rows.view("<u8")[:, 0]
 

@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.names import Metric, Modality
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
+from boc.vectors import Floats
 
 if TYPE_CHECKING:
     from boc.plugins import Engine
@@ -38,7 +38,7 @@ class Background:
         return self._index.sample(SIZE, self._modality)
 
     @cached_property
-    def vectors(self) -> NDArray[np.float32]:
+    def vectors(self) -> Floats:
         """The vectors of the sample, float32 (n, d)."""
         return self._index.vectors(self._ids).astype(np.float32)
 
@@ -59,7 +59,7 @@ class Background:
     def _concepts(self) -> StoredConcepts:
         return self._index.concepts(self._ids[:SETS])
 
-    def scores(self, query: Embeddings, metric: Metric) -> NDArray[np.float32]:
+    def scores(self, query: Embeddings, metric: Metric) -> Floats:
         """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
         scores a hundred of the items."""
         if metric == "dot":

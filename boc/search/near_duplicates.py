@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.plan import PAGE
 from boc.types import Hit
+from boc.vectors import Floats
 
 if TYPE_CHECKING:
     from boc.plugins import Engine
@@ -50,7 +50,7 @@ def select_distinct(
 
 def collapse(
     hits: Sequence[Hit],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     threshold: float,
     most: int,
 ) -> list[Hit]:

@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.labels import stop_words
 from boc.paths import nfc
 from boc.search.options import check_sentence
 from boc.types import Embeddings, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Doubles, unit_rows
 
 if TYPE_CHECKING:
     from boc.search.options import SearchOptions
@@ -270,7 +269,7 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
         return positive[0]
     weights = np.array([weight for _, weight in parts])
     rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
-    total: NDArray[np.float64] = weights @ rows
+    total: Doubles = weights @ rows
     if np.linalg.norm(total) < SAME * np.abs(weights).sum():
         raise BocError("the wanted and the unwanted parts are the same; change one of them")
     sets = [part.concepts for part in positive if part.concepts is not None]

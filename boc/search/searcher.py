@@ -47,7 +47,7 @@ from boc.types import (
     Stages,
     TermMatrix,
 )
-from boc.vectors import plain_rows
+from boc.vectors import Doubles, Floats, plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -345,7 +345,7 @@ class Searcher:
         queries: Embeddings,
         options: SearchOptions | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.object_], Doubles]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
@@ -699,7 +699,7 @@ class Searcher:
     def _finish(
         self,
         hits: Sequence[Hit],
-        vector: NDArray[np.float32],
+        vector: Floats,
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:

@@ -7,13 +7,12 @@ from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.foreign import typed
+from boc.vectors import Floats
 
 T = TypeVar("T")
-Floats = NDArray[np.float32]
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:

@@ -16,10 +16,11 @@ from boc.atomic_files import replacing
 from boc.errors import EncoderError, check_system
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Doubles, Floats
 
 from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
-from ._shared import Floats, cell_boxes, parse_spec, write_spec
+from ._shared import cell_boxes, parse_spec, write_spec
 
 # The metadata of an exported network has the SHA-256 of its weights.
 WEIGHTS = "weights"
@@ -180,5 +181,5 @@ def _averages(size: int, count: int) -> Floats:
     end = -(-(i + 1) * size // count)
     place = np.arange(size)
     inside = (place >= first) & (place < end)
-    weights: NDArray[np.float64] = inside / inside.sum(axis=1, keepdims=True)
+    weights: Doubles = inside / inside.sum(axis=1, keepdims=True)
     return weights.astype(np.float32)

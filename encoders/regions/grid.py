@@ -12,8 +12,9 @@ from PIL import Image
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Doubles, Floats
 
-from ._shared import Floats, cell_boxes
+from ._shared import cell_boxes
 
 # These are cells per side, parts per side of a cell, and pixels per side of a part.
 LEVELS = (6, 3, 1)
@@ -78,7 +79,7 @@ def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
     return cells.reshape(side * side, -1)
 
 
-def _histograms(pixels: Floats) -> NDArray[np.float64]:
+def _histograms(pixels: Floats) -> Doubles:
     """Return the oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes,
     per pixel, by orientation.
 
@@ -109,9 +110,9 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit(rows: Doubles) -> Doubles:
     squares = (rows**2).sum(axis=1, keepdims=True)
-    unit: NDArray[np.float64] = rows / np.sqrt(squares + 1e-10)
+    unit: Doubles = rows / np.sqrt(squares + 1e-10)
     return unit
 
 

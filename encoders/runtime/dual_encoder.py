@@ -4,12 +4,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from boc.types import Identity, ImageRef, Ragged
+from boc.vectors import Floats
 
-Encoded = tuple[NDArray[np.float32], Ragged]
+Encoded = tuple[Floats, Ragged]
 """Vectors (n, d), and n sets of rows (m_i, d)."""
 
 

@@ -15,6 +15,7 @@ from torch.onnx import OnnxExporterError
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
 from boc.types import Regions, Runtime
+from boc.vectors import Floats
 
 from . import model_config
 from .model_folder import load_network
@@ -148,7 +149,7 @@ class _Texts(_ExportedTower):
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
 
 
-def _are_close(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+def _are_close(one: Floats, other: Floats) -> bool:
     """Return whether each row differs by at most a hundredth of its length, so that the cosine is
     above .9999. The runtimes add in different orders."""
     if one.shape != other.shape:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
+from boc.vectors import Floats
 
 from ..networks.foreign import reading_model
 from .dual_encoder import Encoded
@@ -58,7 +59,7 @@ class OnnxSessions:
         session: Any,
         lengths: Sequence[int],
         inputs: Callable[[list[int]], Mapping[str, NDArray[Any]]],
-        rows: Callable[..., NDArray[np.float32]],
+        rows: Callable[..., Floats],
     ) -> Encoded:
         """Run a network on inputs with these ``lengths``. A batch has inputs of one length, so that
         there is no padding.
@@ -67,7 +68,7 @@ class OnnxSessions:
         outputs of the network beside vectors.
         """
         vectors = np.empty((len(lengths), self.dim), np.float32)
-        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(lengths)
+        sets: list[Floats] = [vectors[:0]] * len(lengths)
         by_length: dict[int, list[int]] = {}
         for place, length in enumerate(lengths):
             by_length.setdefault(length, []).append(place)
@@ -115,16 +116,16 @@ class OnnxTowers(OnnxSessions):
         self,
         ids: Sequence[list[int]],
         places: Places | None = None,
-    ) -> tuple[NDArray[np.float32], Ragged, Places]:
+    ) -> tuple[Floats, Ragged, Places]:
         """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
         these places."""
         chosen = list(places or [[]] * len(ids))
 
         def rows(
             place: int,
-            own: NDArray[np.float32],
+            own: Floats,
             mask: NDArray[np.bool_],
-        ) -> NDArray[np.float32]:
+        ) -> Floats:
             if places is None:
                 chosen[place] = np.flatnonzero(mask).tolist()
             return own[list(chosen[place])]

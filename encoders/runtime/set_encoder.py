@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
 from boc.types import Embeddings, Identity, Ragged, Regions, Runtime
+from boc.vectors import Floats
 
 from .. import regions
 from ..networks.tokens import Tokens, read_tokens
@@ -70,7 +70,7 @@ class SetEncoder(DualEncoder):
     def text_sets(
         self,
         texts: Sequence[str],
-    ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
+    ) -> tuple[Floats, Ragged, list[list[int]]]:
         """Encode texts; return vectors, the sets of the words, and the ids of the words."""
         ids = self.tokens.ids(texts)
         vectors, sets, places = self.encode_ids(ids)
@@ -96,7 +96,7 @@ class AloneEncoder(SetEncoder):
     def text_sets(
         self,
         texts: Sequence[str],
-    ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
+    ) -> tuple[Floats, Ragged, list[list[int]]]:
         """Encode each word as the only word of a text, and equal words once."""
         vectors, whole, words = super().text_sets(texts)
         flat = np.array([word for row in words for word in row], np.int64)

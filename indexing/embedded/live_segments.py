@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES, Filter, Item, Modality
+from boc.vectors import Ints
 
 from . import commits
 from .commits import Commit, SegmentEntry
@@ -19,7 +20,7 @@ from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
 
 T = TypeVar("T")
-Located: TypeAlias = "tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]"
+Located: TypeAlias = "tuple[LiveSegment, Ints, Ints]"
 """A part that contains some ids of a list: the positions of these ids in the list, and their
 rows."""
 
@@ -144,8 +145,8 @@ def masks_of(
 def read(
     parts: Sequence[LiveSegment],
     numbers: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    of: Callable[[Segment, NDArray[np.int64]], list[T]],
+    rows: Ints,
+    of: Callable[[Segment, Ints], list[T]],
 ) -> list[T]:
     """Return the values that ``of`` reads from ``rows`` (m,) in the parts with these ``numbers``
     (m,), in the given order."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, ManifestError, check_system
+from boc.vectors import Ints
 
 from . import fs
 from .string_column import Strings
@@ -146,7 +147,7 @@ def release(array: NDArray[Any]) -> None:
         owner.madvise(mmap.MADV_DONTNEED)
 
 
-def rows_of(mask: NDArray[np.uint8] | None, n: int) -> NDArray[np.int64]:
+def rows_of(mask: NDArray[np.uint8] | None, n: int) -> Ints:
     """Return the rows of ``n`` that a mask selects, in ascending order; None selects all rows."""
     return np.arange(n) if mask is None else np.flatnonzero(mask)
 
@@ -173,9 +174,9 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
     np.lib.format.write_array_header_1_0(handle, header)
 
 
-def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
     """Return the offsets of concatenated sets with these lengths, int64 (n + 1,)."""
-    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    offsets: Ints = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return offsets
 
 

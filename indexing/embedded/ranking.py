@@ -17,6 +17,7 @@ from boc.rerank.alignment import alignment_scores
 from boc.rerank.compact import CompactCode
 from boc.rerank.dot import dot
 from boc.types import Rescore, SearchRequest, Stages
+from boc.vectors import Ints
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
@@ -30,7 +31,7 @@ class RankedRows(NamedTuple):
     scores."""
 
     parts: NDArray[np.int32]
-    rows: NDArray[np.int64]
+    rows: Ints
     scores: NDArray[Any]
 
 
@@ -61,7 +62,7 @@ class Ranking:
         rows = sum(map(len, segments))
         return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
 
-    def passing_rows(self) -> list[NDArray[np.int64]]:
+    def passing_rows(self) -> list[Ints]:
         """Return the rows of each part that the masks select, in ascending order."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [rows_of(mask, len(part.segment)) for part, mask in pairs]
@@ -155,13 +156,13 @@ class Ranking:
         few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
         return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
-    def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
+    def _split(self, best: RankedRows) -> list[Ints]:
         """Return the rows of each part, in ascending order."""
         return [np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))]
 
     def _rescore(
         self,
-        chosen: list[NDArray[np.int64]],
+        chosen: list[Ints],
         request: SearchRequest,
         rescore: Rescore,
         i: int,

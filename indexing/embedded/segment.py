@@ -36,6 +36,7 @@ from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
+from boc.vectors import Ints
 
 from . import fs, text_store_writer
 from .kernel import BLOCK as ROWS
@@ -55,7 +56,7 @@ from .postings import Postings
 from .string_column import Strings
 from .text_store import TextStore
 
-_TermPostings: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
+_TermPostings: TypeAlias = tuple[int, int, Ints, NDArray[np.int32]]
 """The postings of a range of terms: first term, end term, ascending keys ``term << TERM | row``,
 and frequencies."""
 
@@ -92,11 +93,11 @@ class Segment:
         """Return the row of an id, or None."""
         return self.texts["ids"].find(key)
 
-    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+    def ids(self, rows: Ints) -> list[str]:
         """Return the ids of ``rows``, in the given order."""
         return self.texts["ids"].take(rows)
 
-    def items(self, rows: NDArray[np.int64]) -> list[Item]:
+    def items(self, rows: Ints) -> list[Item]:
         """Return the items of ``rows``, in the given order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
@@ -120,7 +121,7 @@ class Segment:
         blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
         return (item for block in blocks for item in self.items(block))
 
-    def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+    def count(self, live: NDArray[np.uint8] | None) -> Ints:
         """Return the number of live rows that contain each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
@@ -176,7 +177,7 @@ def gather_segment(
     )
 
 
-def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+def _pick_rows(blocks: list[NDArray[Any]], order: Ints) -> NDArray[Any]:
     """Return the rows ``order`` of the stacked blocks; each block is freed once it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
@@ -294,7 +295,7 @@ def merge(
     return out.files
 
 
-_PartRows: TypeAlias = tuple[Segment, NDArray[np.int64]]
+_PartRows: TypeAlias = tuple[Segment, Ints]
 """A segment and some of its rows."""
 
 
@@ -360,7 +361,7 @@ class _MergeOrder:
             texts = [text for part, rows in block for text in part.texts[name].take(rows)]
             yield Strings.of(texts[place] for place in order)
 
-    def postings(self, counts: NDArray[np.int64]) -> Iterator[_TermPostings]:
+    def postings(self, counts: Ints) -> Iterator[_TermPostings]:
         """Yield all postings, many lists at a time, as keys of terms and rows, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []

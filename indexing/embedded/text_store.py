@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from boc.errors import ManifestError
 from boc.types import Filter
+from boc.vectors import Ints
 
 from .npy_files import DAMAGED
 
-Ints: TypeAlias = NDArray[np.int64]
 Occurrences: TypeAlias = tuple[Ints, NDArray[Any]]
 """The rows that contain a word, in ascending order, and the word's frequency in each row, as
 unsigned integers."""
