@@ -18,13 +18,12 @@ from boc.inputs.archives import FileState
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
-from boc.inputs.images import picture_file
+from boc.inputs.images import Picture, picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
 if TYPE_CHECKING:
-    from boc.inputs.images import Picture
     from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file; a killed run loses at most one part

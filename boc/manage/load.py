@@ -14,7 +14,7 @@ from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, EncoderError, FeatureFileError, note
-from boc.inputs.features import LazyBatch
+from boc.inputs.features import FeatureFile, FeatureFiles, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -27,7 +27,6 @@ from boc.rerank.storage import round_trip, store
 from boc.types import MODALITIES, Batch, FieldType, Item, Rows
 
 if TYPE_CHECKING:
-    from boc.inputs.features import FeatureFile, FeatureFiles
     from boc.manage.stored import StoredItems
     from boc.manage.vector_items import VectorItems
 

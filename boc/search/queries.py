@@ -20,19 +20,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from boc.errors import BocError
 from boc.labels import stop_words
 from boc.paths import nfc
-from boc.search.options import check_sentence
+from boc.search.options import SearchOptions, check_sentence
 from boc.types import Embeddings, Ragged
 from boc.vectors import Doubles, unit_rows
-
-if TYPE_CHECKING:
-    from boc.search.options import SearchOptions
 
 ALPHA = 1.0
 BETA = 1.0

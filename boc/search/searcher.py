@@ -22,22 +22,23 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.images import picture_file
+from boc.inputs.images import Picture, picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
-from boc.plugins import check_name, find_item
+from boc.plugins import Encoder, Engine, check_name, find_item
 from boc.remarks import knows_none, rare_words, read_counts
 from boc.rerank.dot import ids_and_scores
 from boc.search.background import Background
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
-from boc.search.options import SearchOptions, check_texts, parse_filters
+from boc.search.options import SearchKeywords, SearchOptions, check_texts, parse_filters
 from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.types import (
     Embeddings,
+    Filter,
     Hit,
     ImageRef,
     Modality,
@@ -51,11 +52,6 @@ from boc.vectors import Doubles, Floats, plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from boc.inputs.images import Picture
-    from boc.plugins import Encoder, Engine
-    from boc.search.options import SearchKeywords
-    from boc.types import Filter
 
 
 KEPT = 64  # sets of options kept for later queries
