@@ -8,23 +8,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.codecs import SurrogateCodec
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.paths import nfc
 from boc.plugins import find_item
 from boc.rerank.dot import dot
 from boc.search.options import check_sentence
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import Doubles, Floats, Ints, unit_rows
-
-if TYPE_CHECKING:
-    from boc.codecs import SurrogateCodec
-    from boc.search.searcher import Searcher
 
 LABELLED = 10
 

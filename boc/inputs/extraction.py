@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
 from boc.inputs.images import Picture, picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
+from boc.plugins import Encoder, RegionSource
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
-
-if TYPE_CHECKING:
-    from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file; a killed run loses at most one part
 

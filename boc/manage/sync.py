@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from boc import plugins
 from boc.atomic_files import json_sha256
@@ -27,12 +27,10 @@ from boc.manage.compare import Changes, Reuse, SyncedFields, compare
 from boc.manage.index_sources import clear, encoded, paths_of
 from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
 from boc.manage.stored import stored_rows
+from boc.plugins import Engine, IndexEditor
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Item, Rows
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine, IndexEditor
 
 # Items encoded per commit. If a sync is killed, at most this many items are encoded again.
 CHUNK = 4096

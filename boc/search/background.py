@@ -4,18 +4,15 @@ for a query; cosines of its pairs show from where items are near-duplicates."""
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from boc.names import Metric, Modality
+from boc.plugins import Engine
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
 from boc.vectors import Floats
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine
 
 # Near-duplicates begin at this share of the distance of random pairs. docs/howto/duplicates.md
 # tells how it was chosen.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from boc.plan import PAGE
+from boc.plugins import Engine
 from boc.types import Hit
 from boc.vectors import Floats
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine
 
 # Candidates per hit from which distinct hits are chosen; more if near-duplicates leave too few
 # hits.
