@@ -97,15 +97,12 @@ class Center(Step):
     ) -> Floats:
         """Centre X (n, d) -> float32 (n, d). Rows of a modality that ``fit`` did not see are
         centred by the mean of the means."""
-        return self._center(X, modality)
-
-    def encode_documents(self, X: Any, modality: Modality) -> Any:
-        return self.transform(X, modality)
-
-    def _center(self, X: Any, modality: str | None) -> Floats:
         X = self._validate(X, reset=False)
         centred: Floats = X.astype(np.float32, copy=False) - self.mean(modality)
         return centred
+
+    def encode_documents(self, X: Any, modality: Modality) -> Any:
+        return self.transform(X, modality)
 
     def mean(self, modality: str | None) -> Floats:
         """Return the mean that is subtracted from rows of a modality."""

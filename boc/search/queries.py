@@ -188,7 +188,7 @@ def _different(values: Sequence[Path | str]) -> list[str]:
     return list(dict.fromkeys(map(str, values)))
 
 
-def parse_text(typed: str) -> tuple[str | None, list[str]]:
+def parse_text(typed: str | None) -> tuple[str | None, list[str]]:
     r"""Return the sentence and the unwanted words in typed text: ``a dog -snow -"two cats"``.
 
     A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
@@ -197,7 +197,7 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
     """
-    if typed.lstrip().startswith("{"):  # terms of another system
+    if typed is None or typed.lstrip().startswith("{"):  # terms of another system
         return typed, []
     minus = [(phrase or word).strip(" ,.;:!?") for phrase, word in MINUS.findall(typed)]
     minus = [each for each in minus if each]

@@ -1,6 +1,7 @@
 """The base of encoders with two networks, one for pictures and one for sentences."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ Encoded = tuple[Floats, Ragged]
 """Vectors (n, d), and n sets of rows (m_i, d)."""
 
 
+@dataclass
 class DualEncoder:
     """The common part of encoders with two networks.
 
@@ -18,19 +20,13 @@ class DualEncoder:
     their own id.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        tokens: Any,
-        open_preparer: Callable[[], Callable[[ImageRef], Any]],
-    ) -> None:
-        self.identity = identity
-        self.tokens = tokens
-        self._open_preparer = open_preparer
+    identity: Identity
+    tokens: Any
+    open_preparer: Callable[[], Callable[[ImageRef], Any]]
 
     @cached_property
     def preparer(self) -> Callable[[ImageRef], Any]:
-        return self._open_preparer()
+        return self.open_preparer()
 
     @property
     def vocabulary(self) -> frozenset[str]:

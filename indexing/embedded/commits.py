@@ -165,14 +165,14 @@ def forget_done_load(home: Path, manifest: Manifest) -> None:
             fs.remove(home / LOADING)
 
 
-def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
-    """Write an array to a file named after its contents."""
-    path = home / f".{kind}.tmp"
+def keep_dead(home: Path, rows: NDArray[Any]) -> tuple[str, Files]:
+    """Write the deleted rows of a segment to a file named after its contents."""
+    path = home / ".dead.tmp"
     with fs.create(path) as handle:
-        np.save(handle, array, allow_pickle=False)
+        np.save(handle, rows, allow_pickle=False)
     digest = sha256(path)
     size = path.stat().st_size
-    name = f"{kind}-{digest[:12]}.npy"
+    name = f"dead-{digest[:12]}.npy"
     fs.rename(path, home / name)
     return name, {name: (size, digest)}
 

@@ -189,9 +189,8 @@ def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[Segment
     for part in parts:
         dead = None
         if part.live is not None:
-            dead, entry = commits.keep_array(
+            dead, entry = commits.keep_dead(
                 home,
-                "dead",
                 np.flatnonzero(part.live == 0).astype(np.int32),
             )
             files |= entry

@@ -110,7 +110,10 @@ class Ranking:
         compared = 0
         for i, best in enumerate(self._candidates(request, near)):
             if request.rescore is not None:
-                chosen = self._split(best)
+                # The rows of each part, in ascending order.
+                chosen = [
+                    np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))
+                ]
                 if near is None:
                     if self._compares_all(plan, len(best.rows), request, i):
                         compared += 1
@@ -156,10 +159,6 @@ class Ranking:
         few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
         return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
-    def _split(self, best: RankedRows) -> list[Ints]:
-        """Return the rows of each part, in ascending order."""
-        return [np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))]
-
     def _rescore(
         self,
         chosen: list[Ints],
@@ -169,11 +168,12 @@ class Ranking:
     ) -> RankedRows:
         """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
         i."""
-        pairs = list(zip(self.parts, chosen, strict=True))
         scored = []
-        if rescore.metric != "dot":
-            assert request.modality is not None
-            for part, rows in pairs:
+        for part, rows in zip(self.parts, chosen, strict=True):
+            if rescore.metric == "dot":
+                scores = dot(rescore.queries.vectors[i], part.segment.vectors, rows)
+            else:
+                assert request.modality is not None
                 assert part.segment.concepts is not None
                 scores = alignment_scores(
                     rescore,
@@ -182,10 +182,7 @@ class Ranking:
                     request.modality,
                     rows,
                 )
-                scored.append((rows, scores))
-            return best_of(self.parts, scored, rescore.k)
-        query = rescore.queries.vectors[i]
-        scored = [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs]
+            scored.append((rows, scores))
         return best_of(self.parts, scored, rescore.k)
 
 

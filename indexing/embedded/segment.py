@@ -23,7 +23,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -260,43 +259,23 @@ def merge(
     parts: Sequence[Segment],
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
-    code: CompactCode | None = None,
+    code: CompactCode | None,
 ) -> Files:
     """Write the live rows of ``parts`` as one segment to the empty ``folder``, with compact codes
     if ``code`` is given; return its files. Only the ids and single blocks are kept in memory.
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
-    jobs = [
-        partial(
-            out.words,
-            merged,
-            parts,
-            types,
-        ),
-        partial(
-            out.postings,
-            merged,
-            parts,
-            live,
-        ),
-        partial(
-            out.rows,
-            merged,
-            parts[0],
-            code,
-        ),
-    ]
     # Two files are written at a time, since most of the time goes to writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(job) for job in jobs]:
+        for done in (
+            pool.submit(out.words, merged, parts, types),
+            pool.submit(out.postings, merged, parts, live),
+            pool.submit(out.rows, merged, parts[0], code),
+        ):
             done.result()
     fs.sync(folder)
     return out.files
-
-
-_PartRows: TypeAlias = tuple[Segment, Ints]
-"""A segment and some of its rows."""
 
 
 class _MergeOrder:
@@ -329,7 +308,7 @@ class _MergeOrder:
     def __len__(self) -> int:
         return len(self._row)
 
-    def blocks(self) -> Iterator[tuple[list[_PartRows], NDArray[np.intp]]]:
+    def blocks(self) -> Iterator[tuple[list[tuple[Segment, Ints]], NDArray[np.intp]]]:
         """Yield, for each block of rows, the parts with their rows, and the order of the rows after
         the parts are concatenated."""
         for start in range(0, len(self), BLOCK):
