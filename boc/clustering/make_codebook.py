@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import solve
 
@@ -19,7 +18,7 @@ from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import Doubles, Floats, unit_rows
+from boc.vectors import Array, Doubles, Floats, unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -32,7 +31,7 @@ SHARED = 0.5  # least share of centroids that hold regions and words
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 give about the same
 
 
-_Pool: TypeAlias = tuple[NDArray[Any], Modality]
+_Pool: TypeAlias = tuple[Array, Modality]
 """A pool: the memory-mapped concepts of one modality in one file, and the modality."""
 
 

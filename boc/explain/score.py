@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, ImageError
@@ -22,7 +21,7 @@ from boc.rerank.dot import dot
 from boc.search.options import check_sentence
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
-from boc.vectors import Doubles, Floats, Ints, unit_rows
+from boc.vectors import Array, Doubles, Floats, Ints, unit_rows
 
 LABELLED = 10
 
@@ -329,7 +328,7 @@ def _part_values(parts: ConceptParts | None, weights: Doubles | None) -> dict[st
     return {"names": parts.names, "boxes": _round(parts.boxes), "weights": _round(weights)}
 
 
-def _round(values: NDArray[Any] | None) -> list[Any] | None:
+def _round(values: Array | None) -> list[Any] | None:
     if values is None:
         return None
     rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()

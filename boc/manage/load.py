@@ -4,10 +4,9 @@ pictures."""
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.atomic_files import json_sha256
@@ -25,6 +24,7 @@ from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
 from boc.types import MODALITIES, Batch, FieldType, Item, Rows
+from boc.vectors import Array
 
 if TYPE_CHECKING:
     from boc.manage.stored import StoredItems
@@ -88,7 +88,7 @@ def load_index(
     file: VectorSource,
     at: str,
     name: str,
-    code: SurrogateCodec | Mapping[str, NDArray[Any]],
+    code: SurrogateCodec | Mapping[str, Array],
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
@@ -105,7 +105,7 @@ def load_index(
     """
     _check_items(file, metadata)
     codec = None
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Array]
     if isinstance(code, SurrogateCodec):
         codec = code
         arrays = code.arrays()

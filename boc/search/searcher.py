@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,7 +48,7 @@ from boc.types import (
     Stages,
     TermMatrix,
 )
-from boc.vectors import Doubles, Floats, plain_rows
+from boc.vectors import Array, Doubles, Floats, plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -716,7 +716,7 @@ def _sort_hits(
     return Hits(len(hits), lambda: hits, notes)
 
 
-def _row(vector: ArrayLike) -> NDArray[Any]:
+def _row(vector: ArrayLike) -> Array:
     try:
         row = np.asarray(vector)
     except (TypeError, ValueError, RuntimeError) as error:

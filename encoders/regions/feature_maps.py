@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 from PIL.Image import Resampling
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError, check_system
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
-from boc.vectors import Doubles, Floats
+from boc.vectors import Array, Doubles, Floats
 
 from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
@@ -136,7 +135,7 @@ class MapRegions:
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
-    def _run(self, pixels: NDArray[Any]) -> Floats:
+    def _run(self, pixels: Array) -> Floats:
         """Return the maps (B, C, rows, columns) of pixels (B, 3, S, S)."""
         name = self._session.get_inputs()[0].name
         made: list[Floats]

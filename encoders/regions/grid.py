@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
-from boc.vectors import Doubles, Floats
+from boc.vectors import Array, Doubles, Floats
 
 from ._shared import cell_boxes
 
@@ -73,7 +71,7 @@ def _describe(picture: Image.Image, side: int) -> Floats:
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
-def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
+def _of_cells(parts: Array, side: int) -> Array:
     """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
     cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
     return cells.reshape(side * side, -1)

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.onnx import OnnxExporterError
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
 from boc.types import Regions, Runtime
-from boc.vectors import Floats
+from boc.vectors import Array, Floats
 
 from . import model_config
 from .model_folder import load_network
@@ -32,7 +31,7 @@ class _TowerExport(NamedTuple):
     either runtime for the comparison."""
 
     module: nn.Module
-    example: dict[str, NDArray[Any]]
+    example: dict[str, Array]
     encode: Callable[[Any], Any]
 
 

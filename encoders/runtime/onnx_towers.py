@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
-from boc.vectors import Floats
+from boc.vectors import Array, Floats
 
 from ..networks.foreign import reading_model
 from .dual_encoder import Encoded
@@ -58,7 +58,7 @@ class OnnxSessions:
         self,
         session: Any,
         lengths: Sequence[int],
-        inputs: Callable[[list[int]], Mapping[str, NDArray[Any]]],
+        inputs: Callable[[list[int]], Mapping[str, Array]],
         rows: Callable[..., Floats],
     ) -> Encoded:
         """Run a network on inputs with these ``lengths``. A batch has inputs of one length, so that
@@ -83,8 +83,8 @@ class OnnxSessions:
     def _run(
         self,
         session: Any,
-        inputs: Mapping[str, NDArray[Any]],
-    ) -> list[NDArray[Any]]:
+        inputs: Mapping[str, Array],
+    ) -> list[Array]:
         """Run a network, without the inputs that it does not read, such as boxes for a VSRN."""
         read = {each.name: inputs[each.name] for each in session.get_inputs()}
         with reading_model(
@@ -92,7 +92,7 @@ class OnnxSessions:
                 f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"
             ),
         ):
-            outputs: list[NDArray[Any]] = session.run(None, read)
+            outputs: list[Array] = session.run(None, read)
         if outputs[0].shape[1:] != (self.dim,):
             raise EncoderError(
                 f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {self.dim}",
@@ -139,7 +139,7 @@ class OnnxTowers(OnnxSessions):
         return vectors, sets, chosen
 
 
-def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
+def image_inputs(regions: Sequence[Regions]) -> dict[str, Array]:
     """Return the inputs of the network for pictures with equal numbers of regions. Without regions,
     the network reads a row of zeros that does not count."""
     count = len(regions[0])

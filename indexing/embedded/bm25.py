@@ -8,13 +8,11 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.paths import folded
-from boc.vectors import Doubles, Ints
+from boc.vectors import Array, Doubles, Ints
 
 from .text_store import Occurrences, TextStore
 
@@ -73,7 +71,7 @@ class WordRanking:
     def __init__(
         self,
         segments: Sequence[TextStore | None],
-        live: Sequence[NDArray[Any] | None],
+        live: Sequence[Array | None],
     ) -> None:
         """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted. A
         segment without words is None."""

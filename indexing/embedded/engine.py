@@ -34,7 +34,7 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
-from boc.vectors import Doubles, Ints
+from boc.vectors import Array, Doubles, Ints
 
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
@@ -132,7 +132,7 @@ class EmbeddedEngine:
     def _damage(self) -> list[str]:
         return self.damaged_files()
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """The codec's arrays, whose digests were compared with the commit when the index was
         opened."""
         return self._arrays
@@ -151,9 +151,9 @@ class EmbeddedEngine:
 
     def _read(
         self,
-        numbers: NDArray[Any],
-        rows: NDArray[Any],
-        scores: NDArray[Any],
+        numbers: Array,
+        rows: Array,
+        scores: Array,
     ) -> list[Hit]:
         return list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist()))
 

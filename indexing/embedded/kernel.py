@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boc.plan import Plan
 from boc.types import QueryCode, TermMatrix
-from boc.vectors import Doubles, Floats, Ints, are_plain
+from boc.vectors import Array, Doubles, Floats, Ints, are_plain
 
 try:
     from . import _search
@@ -26,7 +26,7 @@ except ImportError:  # the package was installed without a C compiler
 BLOCK = 65536  # rows of a block of posting lists
 CODES = 64  # number of cached query codes, one for each modality of queries and each budget
 
-Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
+Arrays: TypeAlias = tuple[Array | None, ...]
 """The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask; bytes and
 offsets of ids; vectors or None."""
 
@@ -81,7 +81,7 @@ class Kernel:
         self,
         parts: Sequence[tuple[Arrays, int]],
         dim: int = 0,
-        signs: NDArray[Any] | None = None,
+        signs: Array | None = None,
     ) -> None:
         self._parts = (
             None

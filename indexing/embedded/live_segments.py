@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES, Filter, Item, Modality
-from boc.vectors import Ints
+from boc.vectors import Array, Ints
 
 from . import commits
 from .commits import Commit, SegmentEntry
@@ -65,7 +65,7 @@ class Snapshot:
     """A snapshot of an index, whose parts stay valid whatever happens to the files."""
 
     manifest: Manifest
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, Array]
     parts: list[LiveSegment]
     commit: Commit
 

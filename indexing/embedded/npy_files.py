@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, ManifestError, check_system
-from boc.vectors import Ints
+from boc.vectors import Array, Ints
 
 from . import fs
 from .string_column import Strings
@@ -45,7 +45,7 @@ class Output:
         name: str,
         dtype: Any,
         shape: tuple[int, ...],
-        blocks: Iterable[NDArray[Any]],
+        blocks: Iterable[Array],
     ) -> None:
         with self.file(f"{name}.npy") as handle:
             write_header(handle, np.dtype(dtype), shape)
@@ -100,7 +100,7 @@ def reading(path: Path) -> Iterator[None]:
         raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
 
 
-def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
+def load_array(path: Path, *, scattered: bool = False) -> Array:
     """Map a .npy file in row-major order. Raises ManifestError if the file has another format or is
     cut short.
 
@@ -134,7 +134,7 @@ def _map(path: Path) -> mmap.mmap | bytes:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def release(array: NDArray[Any]) -> None:
+def release(array: Array) -> None:
     """Release the pages of a mapped array that were read. They stay in the page cache, but no
     longer count as memory of the process. This has no effect on arrays in memory, or on systems
     without madvise."""

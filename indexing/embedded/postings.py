@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ from scipy import sparse
 
 from boc.errors import BackendError
 from boc.types import TermMatrix
-from boc.vectors import Doubles, Ints
+from boc.vectors import Array, Doubles, Ints
 
 from .kernel import BLOCK
 
-RowScores: TypeAlias = tuple[Ints, NDArray[Any]]
+RowScores: TypeAlias = tuple[Ints, Array]
 """Rows of a segment and their scores."""
 
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
@@ -42,12 +42,12 @@ class Postings:
 
     starts: NDArray[np.uint32]
     rows: NDArray[np.uint16]
-    frequencies: NDArray[Any]
+    frequencies: Array
     n: int
     n_terms: int
 
     def __post_init__(self) -> None:
-        arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
+        arrays: tuple[Array, ...] = self.starts, self.rows, self.frequencies
         lengths = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
         if (
             self.starts.dtype != np.uint32
@@ -101,12 +101,12 @@ class Postings:
         )
 
     @cached_property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[Array, ...]:
         """The arrays that the kernel takes; the last array has the largest frequency of each term,
         or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
-    def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> Doubles:
+    def scores(self, terms: Array, weights: Array) -> Doubles:
         """Return scores (n,) of all rows for one query, which are integers and exact up to
         2**53."""
         if weights.min(initial=0) < 0:

@@ -7,7 +7,7 @@ and all queries if the kernel was not built.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from boc.rerank.alignment import alignment_scores
 from boc.rerank.compact import CompactCode
 from boc.rerank.dot import dot
 from boc.types import Rescore, SearchRequest, Stages
-from boc.vectors import Ints
+from boc.vectors import Array, Ints
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
@@ -32,7 +32,7 @@ class RankedRows(NamedTuple):
 
     parts: NDArray[np.int32]
     rows: Ints
-    scores: NDArray[Any]
+    scores: Array
 
 
 class Ranking:

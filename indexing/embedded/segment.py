@@ -35,7 +35,7 @@ from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
-from boc.vectors import Ints
+from boc.vectors import Array, Ints
 
 from . import fs, text_store_writer
 from .kernel import BLOCK as ROWS
@@ -71,7 +71,7 @@ class Segment:
     """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
 
     postings: Postings
-    vectors: NDArray[Any]
+    vectors: Array
     concepts: StoredConcepts | None
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
@@ -145,7 +145,7 @@ def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
 def gather_segment(
     items: Sequence[Item],
     terms: TermMatrix,
-    vectors: list[NDArray[Any]],
+    vectors: list[Array],
     concepts: StoredConcepts | None,
     types: Mapping[str, FieldType],
     rows: Iterable[int],
@@ -176,7 +176,7 @@ def gather_segment(
     )
 
 
-def _pick_rows(blocks: list[NDArray[Any]], order: Ints) -> NDArray[Any]:
+def _pick_rows(blocks: list[Array], order: Ints) -> Array:
     """Return the rows ``order`` of the stacked blocks; each block is freed once it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
@@ -204,7 +204,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     ``scattered`` advises the system that vectors and concepts will be accessed at random.
     """
 
-    def map_array(name: str) -> NDArray[Any]:
+    def map_array(name: str) -> Array:
         return load_array(
             folder / f"{name}.npy",
             scattered=scattered and name in ("vectors", "concepts"),
@@ -318,7 +318,7 @@ class _MergeOrder:
             order = np.argsort(np.argsort(part, kind="stable"))
             yield [(each, rows) for each, rows in chosen if len(rows)], order
 
-    def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    def column(self, of: Callable[[Segment], Array]) -> Iterator[Array]:
         """Yield blocks of an array that has one entry per row."""
         for block, order in self.blocks():
             values = np.concatenate([of(part)[_run(rows)] for part, rows in block])
@@ -417,7 +417,7 @@ class _SegmentOutput(Output):
         )
         scales = [np.zeros(0, np.float32)]
 
-        def values() -> Iterator[NDArray[Any]]:
+        def values() -> Iterator[Array]:
             for block in merged.concepts():
                 if block.scales is not None:
                     scales.append(block.scales)
@@ -512,7 +512,7 @@ def _concepts(part: Segment) -> StoredConcepts:
     return part.concepts
 
 
-def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
+def _run(rows: Array) -> Array | slice:
     """Return ascending rows as a slice if they are consecutive, since a slice is copied many times
     faster."""
     first = int(rows[0])
