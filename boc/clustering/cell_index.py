@@ -231,9 +231,7 @@ class Centroids:
 def _products(a: Bytes, b: Bytes) -> Floats:
     """Return integer dot products of the rows of ``a`` and ``b`` as float32, computed in float64 if
     float32 could round."""
-    exact: Any = np.float32
-    if LARGEST * LARGEST * a.shape[-1] > EXACT:
-        exact = np.float64
+    exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
     products = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
     whole: Floats = products.astype(np.float32, copy=False)
     return whole

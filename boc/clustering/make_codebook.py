@@ -137,7 +137,7 @@ def shared_codebook(
     files: Sequence[FeatureFile],
     clusters: int,
     *,
-    tell: Callable[[str], None] = lambda stage: None,
+    tell: Callable[[str], None],
 ) -> Codebook:
     """Make the plain codebook of the paper. If regions and words share less than half of its
     centroids, make the centred codebook instead; if they share less than half of its centroids,

@@ -203,7 +203,7 @@ def explain_item(
     encode: Callable[[Item], Embeddings],
     labels: TermLabels,
     *,
-    labelled: int = LABELLED,
+    labelled: int,
 ) -> Explanation:
     """Explain the score of an item for an encoded query ``embeddings``.
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Literal
 
 import h5py
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
-from boc.foreign import parse_json
+from boc.foreign import DAMAGE, parse_json
 from boc.inputs.metadata import are_types
 from boc.types import MODALITIES, WIDEST, FieldType, Identity
 from boc.vectors import Ints
@@ -122,18 +121,7 @@ def reporting_damage(path: Path) -> Iterator[None]:
     damaged file."""
     try:
         yield
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        # Some arrays end too early, or claim a size beyond any memory.
-        EOFError,
-        TokenError,
-        MemoryError,
-    ) as error:
+    except DAMAGE as error:
         check_system(path, error, FeatureFileError)
         reason = "not a readable HDF5 file"
         if isinstance(error, UnicodeError):

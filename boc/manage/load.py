@@ -126,7 +126,7 @@ def add_features(
     file: VectorSource,
     at: str,
     name: str,
-    metadata: Metadata | None = None,
+    metadata: Metadata | None,
 ) -> Iterator[int]:
     """Add all items of ``file`` to the index ``name`` with its code, and replace items with the
     same ids.

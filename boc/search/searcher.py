@@ -558,13 +558,17 @@ class Searcher:
             way = self._ways[key] = self._find_way(options, queries.rows.modality)
         code = way.code if len(queries.rows) else None
         terms: TermMatrix | Callable[[], TermMatrix]
-        if code is not None and stages is None and way.metric == "dot":
+        if code is not None:
             terms = partial(query_terms, code, queries.rows.vectors)
+            if stages is not None or way.metric != "dot":
+                terms = terms()
+                code = None
         else:
-            terms = self._terms(queries.rows, options.query_z, code)
-            code = None
-            if stages is not None:
-                stages.codes = terms
+            terms = self.codec.encode_queries(queries.rows)
+            if options.query_z is not None:
+                terms = heaviest(terms, options.query_z)
+        if stages is not None:
+            stages.codes = terms
         rescore = Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True)
         return SearchRequest(
             terms,
@@ -597,17 +601,6 @@ class Searcher:
             if code is not None:
                 code = replace(code, kept=options.query_z or 0)
         return _Way(find, filters, metric, depth, planned, code)
-
-    def _terms(
-        self,
-        rows: Embeddings,
-        query_z: int | None,
-        code: QueryCode | None = None,
-    ) -> TermMatrix:
-        if code is not None:
-            return query_terms(code, rows.vectors)
-        terms = self.codec.encode_queries(rows)
-        return terms if query_z is None else heaviest(terms, query_z)
 
     def _hits(
         self,

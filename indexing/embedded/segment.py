@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import orjson
@@ -54,10 +54,6 @@ from .npy_files import (
 from .postings import Postings
 from .string_column import Strings
 from .text_store import TextStore
-
-_TermPostings: TypeAlias = tuple[int, int, Ints, NDArray[np.int32]]
-"""The postings of a range of terms: first term, end term, ascending keys ``term << TERM | row``,
-and frequencies."""
 
 BLOCK = 4096  # number of rows copied at a time
 POSTINGS = 1 << 22  # number of postings merged at a time
@@ -340,8 +336,9 @@ class _MergeOrder:
             texts = [text for part, rows in block for text in part.texts[name].take(rows)]
             yield Strings.of(texts[place] for place in order)
 
-    def postings(self, counts: Ints) -> Iterator[_TermPostings]:
-        """Yield all postings, many lists at a time, as keys of terms and rows, and frequencies."""
+    def postings(self, counts: Ints) -> Iterator[tuple[int, int, Ints, NDArray[np.int32]]]:
+        """Yield all postings, many lists at a time: the first term of a range, its end, ascending
+        keys ``term << TERM | row``, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []
             frequencies = []

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
+from boc.codecs.frequencies import heaviest
 from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
@@ -173,7 +174,10 @@ def slow_hits(
 ) -> Any:
     """Ids and scores of each query by loops over all items: candidates by term scores, then
     products of vectors."""
-    codes = searcher._terms(queries, options.get("query_z")).toarray().astype(np.int64)
+    terms = searcher.codec.encode_queries(queries)
+    if "query_z" in options:
+        terms = heaviest(terms, options["query_z"])
+    codes = terms.toarray().astype(np.int64)
     items = [item for item in searcher.index.items() if item.modality == find]
     items = [
         item
