@@ -210,7 +210,7 @@ def test_the_walk_sees_what_it_should() -> None:
 
 
 def test_the_table_has_no_circle() -> None:
-    done: set[str] = set()
+    done = set()
     while ready := {part for part, allowed in MAY.items() if part not in done and allowed <= done}:
         done |= ready
     assert done == set(MAY)

@@ -193,7 +193,7 @@ def test_make_targets_exist() -> None:
 
 def slugs(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MyST make them."""
-    found: list[str] = []
+    found = []
     prose = re.sub(
         r"^```.*?^```$",
         "",
@@ -300,7 +300,7 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
 
     ``command`` runs a line of the shell that begins with boc or python.
     """
-    namespace: dict[str, object] = {"__name__": page.stem}
+    namespace = {"__name__": page.stem}
     printed = ""
     compared = 0
     for mark, kind, body in blocks(page):
@@ -362,7 +362,7 @@ TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 @pytest.mark.slow
 def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    served: list[str] = []
+    served = []
 
     def command(line: list[str]) -> str:
         if line[1] == "serve":

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -114,7 +113,7 @@ def test_the_notebook_runs_and_shows_its_hits(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
-    own: dict[str, Any] = {}
+    own = {}
     shown = []
     for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
         assert (cell["outputs"], cell["execution_count"]) == ([], None)

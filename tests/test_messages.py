@@ -40,7 +40,7 @@ OTHERS = {  # a help text, and an option of another program
 def texts(path: Path) -> Iterator[str]:
     """Yield the texts of a module, with {} for values. Docstrings are left out, and the messages of
     the HTTP server and of boc doctor, which have one door."""
-    skipped: set[int] = set()
+    skipped = set()
     for node in ast.walk(parsed(path)):
         match node:
             case ast.Expr(ast.Constant(str())):

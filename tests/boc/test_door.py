@@ -74,7 +74,7 @@ def at(tmp_path: Path) -> str:
 
 def test_build_add_and_delete(library: Path, at: str) -> None:
     code = global_code("dictionary", terms=8)
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     report = build_index(
         "photos",
         str(library / "photos.h5"),
@@ -337,7 +337,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     index = boc.open("photos", at, device="cpu")
     assert index.sync(pictures).removed == 1
     assert capsys.readouterr().err == ""
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     index.add(
         tmp_path / "more/images",
         progress=lambda *tick: ticks.append(tick),
@@ -457,7 +457,7 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
     page = (Path(__file__).parents[2] / "docs/howto/from-python.md").read_text(
         encoding="utf-8",
     )
-    own: dict[str, Any] = {"boc": boc, "index": pets}
+    own = {"boc": boc, "index": pets}
     for code in page.partition("## In your own web service")[2].split("```python\n")[1:]:
         exec(code.partition("```")[0], own)
     sentences = [f"a {colour} box" for colour in ("red", "blue", "green", "yellow")] * 8

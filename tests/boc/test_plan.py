@@ -194,7 +194,7 @@ def test_way_of_an_index_on_a_server(dim: int, rerank: str) -> None:
     costs = SERVER._replace(quick=1 << 22)
     for count in (400, 401, 4096, 4097, 10_000, 10_001, 12_000):
         known = Statistics(count, count, 2.0, dim)
-        index: Any = SimpleNamespace(
+        index = SimpleNamespace(
             costs=costs,
             manifest=manifest,
             statistics=lambda find, filters, known=known: known,

@@ -19,7 +19,7 @@ def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
 
 
 def test_prefetch_is_bounded() -> None:
-    taken: list[int] = []
+    taken = []
 
     def things() -> Iterator[int]:
         for i in range(100):

@@ -39,7 +39,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
 
 def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
-    kept: list[Any] = []
+    kept = []
     page.wait_for_selector("#results[data-shows=library]:not([aria-busy])")
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
     page.fill("#q", "slow")

@@ -148,7 +148,7 @@ def test_rows_are_of_equal_height_and_fill_the_page(
         places, [[left, _, wide, _]] = (
             page.locator(name).evaluate_all(BOXES) for name in ("li.hit", ".hits")
         )
-        rows: dict[float, list[list[float]]] = {}
+        rows = {}
         for place in places:
             rows.setdefault(place[1], []).append(place)
         assert all(len({height for *_, height in row}) == 1 for row in rows.values())

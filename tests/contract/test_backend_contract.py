@@ -1227,7 +1227,7 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
 def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> None:
     kind = Kind(concepts="float16", fields=False)
     first, other = (columns(kind, rows_for(kind, keys, 0)) for keys in (["a", "b"], ["c", "d"]))
-    writer: Any = backend.create(name, kind.manifest, ARRAYS)
+    writer = backend.create(name, kind.manifest, ARRAYS)
     if edits:
         load(
             backend,

@@ -37,15 +37,13 @@ BOOK = Codebook(
 
 
 def of_book(kind: Any) -> Step:
-    made: Step = kind.from_codebook(BOOK)
-    return made
+    return kind.from_codebook(BOOK)
 
 
 def of_other_book(kind: Any) -> Step:
     """The step with its budgets off their defaults."""
     budgets = {"z": 3, "query_z": 2} if "z" in kind._parameters() else {}
-    made: Step = kind.from_codebook(BOOK, **budgets)
-    return made
+    return kind.from_codebook(BOOK, **budgets)
 
 
 def fresh_of(step: Step) -> Step:

@@ -106,7 +106,7 @@ def place(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[str, Path]:
     """Kind and folder."""
-    name: str = request.param
+    name = request.param
 
     def make(folder: Path) -> None:
         ENCODERS[name](library, folder)

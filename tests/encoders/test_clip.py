@@ -461,7 +461,7 @@ def test_digest_of_a_model(
     (folder / "README.md").write_text("about it")
     same = open_encoder(folder).identity
     assert same == replace(before, spec=f"clip:{folder.resolve()}")
-    changes: list[Callable[[], object]] = [
+    changes = [
         lambda: change_json(
             folder / "preprocessor_config.json",
             "image_mean",

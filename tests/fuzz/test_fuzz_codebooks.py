@@ -136,7 +136,7 @@ def use(path: Path, code: str) -> None:
 
 @pytest.mark.slow
 def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for number in range(FORGED):
         rng = random.Random(number)
         code = rng.choice(["soft", "hard", "words", "learned"])

@@ -70,7 +70,7 @@ def check(verdicts: dict[str, str]) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "forged.h5"
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for number in range(FORGED):
         rng = random.Random(number)
         shutil.copy(library / "photos.h5", path)
@@ -112,7 +112,7 @@ def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> 
     )
     with zipfile.ZipFile(tmp_path / "plain.zip") as archive:
         sound = {name: archive.read(name) for name in archive.namelist()}
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for number in range(FORGED):
         files = dict(sound)
         told = forge(files, random.Random(number))

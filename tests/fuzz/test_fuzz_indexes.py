@@ -58,7 +58,7 @@ def forge(home: Path, rng: random.Random) -> str:
             raw["files"][file] = [path.stat().st_size, sha256(path)]
         told = f"{what} of {file}"
     else:
-        keys: list[Any] = ["manifest", "unreadable"] if rng.random() < 0.2 else []
+        keys = ["manifest", "unreadable"] if rng.random() < 0.2 else []
         node = raw["manifest"]["unreadable"] if keys else raw
         above = raw["manifest"]
         while isinstance(node, (dict, list)) and node and (not keys or rng.random() < 0.8):

@@ -93,7 +93,7 @@ def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kin
         sound.mkdir()
         tiny_clip(sound)
     use(f"{kind}:{sound}")
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(FORGED // 2):

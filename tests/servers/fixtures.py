@@ -155,8 +155,7 @@ def shared_server(item: pytest.Item) -> str | None:
     it asks none."""
     if "secure" in getattr(item, "fixturenames", ()):
         return "secure"
-    kind: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
-    return kind
+    return item.callspec.params.get("server") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ anywhere = hypothesis_settings(suppress_health_check=[HealthCheck.function_scope
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:
     """The parameters that a command would be called with."""
-    seen: dict[str, Any] = {}
+    seen = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             main.commands[command],
@@ -74,7 +74,7 @@ def sample(parameter: click.Option) -> Any:
     """A value that an option takes, and that is not its default."""
     kind = parameter.type
     if isinstance(kind, click.Choice):
-        value: Any = next(each for each in kind.choices if each != parameter.default)
+        value = next(each for each in kind.choices if each != parameter.default)
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
         value = 7 if kind.max is None or kind.max > 7 else kind.max
     else:

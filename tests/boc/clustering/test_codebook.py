@@ -47,7 +47,7 @@ def write(
     words: bool = True,
 ) -> Path:
     """An embeddings file of the given concept vectors; captions come with their word-pieces."""
-    sets: dict[Modality, list[Any]] = {
+    sets = {
         "image": pictures,
         "text": [vectors for _, vectors in captions],
     }

@@ -121,8 +121,8 @@ def slow_labels(
     spherical: bool,
 ) -> list[Label]:
     """The same one concept at a time."""
-    inside: list[Counter[str]] = [Counter() for _ in centroids]
-    near: list[dict[str, tuple[float, Example]]] = [{} for _ in centroids]
+    inside = [Counter() for _ in centroids]
+    near = [{} for _ in centroids]
 
     def assign(x: NDArray[np.float32]) -> tuple[int, float]:
         x = x / np.linalg.norm(x) if spherical else x

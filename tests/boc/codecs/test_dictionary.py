@@ -32,8 +32,7 @@ def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
 def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
     """The directions of rows as they are in 8 bits."""
     rows, scales = rounded(X)
-    held: NDArray[np.float64] = rows * scales[:, None].astype(np.float64)
-    return held
+    return rows * scales[:, None].astype(np.float64)
 
 
 def slow_document(
@@ -44,7 +43,7 @@ def slow_document(
     """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``, and the least
     lead of a choice."""
     near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
-    chosen: list[int] = []
+    chosen = []
     remainder = x
     weights = np.empty(0)
     lead = math.inf

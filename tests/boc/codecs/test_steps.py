@@ -401,7 +401,7 @@ def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
     ],
 )
 def test_code_is_its_chain(code: str, last: list[Step], plain: bool) -> None:
-    chain: list[Step] = [] if plain else [Center(), RandomRotation()]
+    chain = [] if plain else [Center(), RandomRotation()]
     chain += [CReLU(), TopZ(5, 9), *last]
     codec = global_code(
         code,

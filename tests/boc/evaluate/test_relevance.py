@@ -82,7 +82,7 @@ def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: 
             max_size=len(owners),
         ),
     )
-    cells: list[int] = []
+    cells = []
     found = rouge_l_matrix(
         texts,
         owners,

@@ -131,7 +131,7 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
-    done: list[int] = []
+    done = []
     scores = Gallery.of(models[0]).scores(
         metric,
         block=4,

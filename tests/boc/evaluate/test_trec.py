@@ -92,7 +92,7 @@ def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path
 
 def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
     """Recall and nDCG at 10 by a slow loop over the text of the files."""
-    right: dict[str, set[str]] = {}
+    right = {}
     for line in qrels.read_text().splitlines():
         query, _, key, _ = line.split()
         right.setdefault(query, set()).add(key)

@@ -157,7 +157,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
 
 
 def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[NDArray[Any]] = []
+    asked = []
     search = index.search
     monkeypatch.setattr(
         index,
@@ -538,7 +538,7 @@ def name(backend: Backend) -> Iterator[str]:
 
 
 def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
-    index: Any = build(backend, name, fitted())
+    index = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
     path = index.generation.physical
     request = backend.transport.request

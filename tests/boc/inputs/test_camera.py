@@ -58,7 +58,7 @@ def facts(data: bytes) -> dict[str, Any]:
     file = io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG", exif=data)
     with open_image(file, "picture") as image:
-        found: dict[str, Any] = {}
+        found = {}
         with suppress(ImageError), decoding("EXIF"):
             found = exif_facts(image.getexif())
         return found
@@ -261,7 +261,7 @@ def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
     xmp = xmp_of('xmp:CreateDate="2019-01-01T10:20:30+02:00"')
     exif = Image.Exif()
     exif[0x0132] = "2020:01:01 00:00:00"
-    kinds: dict[str, dict[str, Any]] = {
+    kinds = {
         "exif": {"exif": exif, "xmp": xmp},
         "xmp": {"xmp": xmp},
         "name": {},
@@ -333,7 +333,7 @@ def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
         ("xmp", {"iptc": part, "xmp": xmp}, ("At the lake; sea", "sea")),
     ):
         path = tmp_path / f"{name}.jpg"
-        saved: dict[str, Any] = {key: value for key, value in options.items() if key == "xmp"}
+        saved = {key: value for key, value in options.items() if key == "xmp"}
         Image.new("RGB", (2, 2)).save(path, exif=exif, **saved)
         if "iptc" in options:
             jpeg = path.read_bytes()

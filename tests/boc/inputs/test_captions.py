@@ -53,7 +53,7 @@ def opened(
         source = open()
     pictures = [item for item in source.items if item.modality == "image"]
     assert source.items[: len(pictures)] == pictures
-    captions: dict[str, list[str]] = {item.id: [] for item in pictures}
+    captions = {item.id: [] for item in pictures}
     for item in source.items[len(pictures) :]:
         captions[item.group].append(item.content)
     reasons = [

@@ -505,7 +505,7 @@ def test_fields_beyond_the_declared_are_named() -> None:
 
 
 def test_a_bar_parts_values_and_a_folder_holds_its_folders() -> None:
-    types: dict[str, FieldType] = {"folder": "keyword", "year": "integer", "taken": "date"}
+    types = {"folder": "keyword", "year": "integer", "taken": "date"}
     folders = ["2024", "2024/Rome", "2023", "20245", "2024-old/x"]
     for text, expected in (
         ("folder=2024", {"2024", "2024/Rome"}),

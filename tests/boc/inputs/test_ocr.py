@@ -59,7 +59,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """In place of the networks a reader that tells the name of a picture; the list of those
     read."""
-    seen: list[str] = []
+    seen = []
 
     def words(image: ImageRef) -> dict[str, str]:
         seen.append(image.id)

@@ -213,7 +213,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
         told = boc("sync", "x", files.folder, "--at", at, "--missing", "remove")
         assert told.output == "x: 4 removed, 6 as they were\n"
     else:
-        said: Any = {way: way == "remove_many"}
+        said = {way: way == "remove_many"}
         assert files.sync(**said).removed == 4
     assert len(files.held()) == 6
 

@@ -174,7 +174,7 @@ def test_copy_continues_after_an_error(
         copy_index("photos", at=at, to=to)
     assert not Path(to).exists()
     calls[0] = 10
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     report = copy_index(
         "photos",
         at=at,

@@ -40,7 +40,7 @@ def test_code_is_learned_from_evenly_spread_items(
         items = [Item(f"{modality}-{i}", modality, "") for i in range(n)]
         batches.append(Batch(items, Embeddings(modality, random_units(n, n, 24))))
     path = write_features(tmp_path / "many.h5", *batches)
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
 
     def fit(file: FeatureFiles) -> SurrogateCodec:
         return fit_code(

@@ -25,7 +25,7 @@ def until(true: Callable[[], bool]) -> None:
 @contextmanager
 def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | BocError]]:
     """What a watch tells while the block runs."""
-    told: list[SyncReport | BocError] = []
+    told = []
     stop = threading.Event()
     thread = threading.Thread(
         target=watch,

@@ -279,7 +279,7 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
 def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
-    searcher: Searcher = request.getfixturevalue(which)
+    searcher = request.getfixturevalue(which)
     twice = Query(
         (
             QueryPart("text", TEXT),

@@ -345,7 +345,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     photos = library / "photos.h5"
     assert boc("index", "photos", photos, "--at", at).exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
-    fetched: list[EmbeddedEngine] = []
+    fetched = []
     arrays = EmbeddedEngine.arrays
     monkeypatch.setattr(
         EmbeddedEngine,

@@ -58,8 +58,7 @@ def client_of(
 def fetch(client: TestClient, address: str, **params: Any) -> dict[str, Any]:
     answer = client.get(address, params=params)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return answer.json()
 
 
 def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
@@ -553,7 +552,7 @@ def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
 def test_slow_client(library: Path) -> None:
     """The place of a request is free before its answer is sent."""
     settings = Settings("photos", "file:nowhere", active=1, waiting=0)
-    order: list[str] = []
+    order = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(

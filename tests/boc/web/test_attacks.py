@@ -718,7 +718,7 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
         return encode(texts)
 
     monkeypatch.setattr(searcher.encoder, "encode_texts", slow)
-    found: list[Any] = []
+    found = []
 
     def ask(i: int) -> None:
         found.append(

@@ -95,7 +95,7 @@ def test_a_server_says_how_many_files_it_needs() -> None:
 
 
 def test_graceful_shutdown() -> None:
-    statuses: list[int] = []
+    statuses = []
     with serving() as (process, port):
         client = threading.Thread(
             target=lambda: statuses.append(ask(port, "/slow")),
@@ -111,7 +111,7 @@ def test_graceful_shutdown() -> None:
 
 def test_bodies_in_memory_are_limited() -> None:
     settings = Settings("photos", "file:nowhere", upload=1000)
-    statuses: list[int] = []
+    statuses = []
 
     async def all_at_once() -> None:
         gate = asyncio.Event()

@@ -20,7 +20,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     sizes = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6
     lock = threading.Lock()
     most = [0]
-    held: list[int] = []
+    held = []
     for number, size in enumerate(sizes):
         Image.new("L", size).save(tmp_path / f"{number}.png")
     budget = PixelBudget(pixels)

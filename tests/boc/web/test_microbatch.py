@@ -56,7 +56,7 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     """What each of ``texts`` gave, the others being asked for while the first is encoded."""
     encoder = Encoder()
     together = Batcher()
-    found: dict[str, Embeddings | str] = {}
+    found = {}
 
     def ask(text: str) -> None:
         try:

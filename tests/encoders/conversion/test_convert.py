@@ -77,7 +77,7 @@ def tern_state(joint_encoders: int = 1) -> dict[str, torch.Tensor]:
 
 
 def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {
+    config = {
         "model": {"name": "tern" if joint_encoders == 1 else "teran", "text-aggregation": "first"},
         "text-model": {"name": "bert", "layers": 0, "extraction-hidden-layer": 2},
         "image-model": {"pos-encoding": "concat-and-process"},
@@ -267,7 +267,7 @@ def test_teran_pooling_and_stop_words(
         *listed,
     )
     assert status == 0
-    encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
+    encoder = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
     # The last word is dropped as in the published network, after the stop-words.
     assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [
         ["dog"],

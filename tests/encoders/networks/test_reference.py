@@ -299,7 +299,7 @@ def test_converted_checkpoint_matches_reference(
         "image": given.get("expected_image_set", given.get("expected_region_set")),
         "text": given.get("expected_text_set"),
     }
-    whole: Any = plugins.encoder(spec, "cpu")
+    whole = plugins.encoder(spec, "cpu")
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))

@@ -272,7 +272,7 @@ def test_confidence(
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
     expected = np.zeros(count)
     for c in range(3):
-        kept: list[int] = []
+        kept = []
         for i in np.argsort(-probabilities[:, c]):
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))

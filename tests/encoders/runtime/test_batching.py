@@ -43,7 +43,7 @@ def test_batches_keep_input_order(
     lengths: list[int],
     size: int,
 ) -> None:
-    seen: list[list[int]] = []
+    seen = []
 
     def watched(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         seen.append(list(batch))

@@ -157,8 +157,8 @@ def test_encoder_of_a_model_with_a_bank(
     folder: Path,
     library: Path,
 ) -> None:
-    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
-    encoder: Any = plugins.encoder(f"tern:{folder}", "cpu")
+    plain = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    encoder = plugins.encoder(f"tern:{folder}", "cpu")
     assert encoder.identity.has_offsets
     assert not plain.identity.has_offsets
     assert encoder.identity.dim == plain.identity.dim + MORE
@@ -216,7 +216,7 @@ def test_offset_of_an_explanation(
         at=at,
     )
     searcher = Searcher.open("made", at)
-    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    plain = plugins.encoder(f"tern:{library / 'model'}", "cpu")
     path = library / "images" / "003.png"
     vectors = plain.encode_images([plain.prepare(ImageRef("003.png", path))]).vectors
     bank = HubBank.read(folder / "hubs.npz")

@@ -1,11 +1,9 @@
 """The variant of an encoder whose concepts have no context."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.errors import EncoderError
@@ -23,7 +21,7 @@ def pictures(
     library: Path,
 ) -> list[Regions]:
     encoder = plugins.encoder(folder, "cpu")
-    found: list[Any] = [
+    found = [
         encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]
     ]
     return [*found, Regions(found[0].features[:0], found[0].boxes[:0])]
@@ -63,7 +61,7 @@ def test_alone_words(folder: str) -> None:
     assert [len(found.concepts[i]) for i in range(len(TEXTS))] == [
         len(words) for words in found.words
     ]
-    place: dict[str, NDArray[np.float32]] = {}
+    place = {}
     for i, words in enumerate(found.words):
         for piece, vector in zip(words, found.concepts[i], strict=True):
             np.testing.assert_allclose(

@@ -104,7 +104,7 @@ def pairs_of(
         seed=seed + 1,
     )
     texts[:, 2] += 1
-    rows: dict[Modality, Ragged] = {
+    rows = {
         "image": item_rows(Embeddings("image", vectors)),
         "text": item_rows(Embeddings("text", texts)),
     }

@@ -178,7 +178,7 @@ def encode(
 def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
     network, texts = captions
     positive = torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1)
-    settings: dict[str, Any] = {
+    settings = {
         "objective": "matching+alignment+generation",
         "generation_hidden": 4,
         "alignment_margin": 0.7,
@@ -232,7 +232,7 @@ def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
 def test_loss_of_opposites(captions: Captioned) -> None:
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
-    settings: dict[str, Any] = {
+    settings = {
         "objective": "matching+alignment",
         "text_lr": 1.0,
         "alignment_temperature": 0.3,

@@ -73,8 +73,7 @@ def test_tokenizer_pieces() -> None:
     tokenizer = text_towers.learn_tokenizer([*SENTENCES, "Zebra"])
 
     def pieces(text: str) -> list[str]:
-        tokens: list[str] = tokenizer.encode(text, add_special_tokens=False).tokens
-        return tokens
+        return tokenizer.encode(text, add_special_tokens=False).tokens
 
     for word in WORDS:
         assert pieces(word) == pieces(word.upper()) == [word]
@@ -96,7 +95,7 @@ def paired(
     A = maps.standard_normal((8, 12))
     B = maps.standard_normal((8, 16))
     rng = default_rng(seed)
-    sets: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    sets = ([], [])
     for z in rng.standard_normal((n, 8)):
         for side, matrix in zip(sets, (A, B), strict=True):
             rows = z @ matrix + 0.5 * rng.standard_normal((rng.integers(3, 8), matrix.shape[1])) + 2
@@ -557,7 +556,7 @@ def test_bank_of_queries(
     list(trainer.run())
     # Too few pictures to choose a bank.
     assert trainer.bank() is None
-    chosen: list[Any] = []
+    chosen = []
     monkeypatch.setattr(trainer_module, "SIZE", 10)
     monkeypatch.setattr(trainer_module, "LEAST", 8)
     monkeypatch.setattr(

@@ -167,7 +167,7 @@ class Disk:
                 node.data = event.data
 
     def find(self, path: Path) -> File | Folder | None:
-        node: File | Folder | None = self.root
+        node = self.root
         for part in path.relative_to(self.top).parts:
             node = node.seen.get(part) if isinstance(node, Folder) else None
         return node
@@ -301,7 +301,7 @@ def _tree(
 
 def _grown(tree: Tree) -> Folder:
     """A folder all of which is on the disk."""
-    names: dict[str, File | Folder] = {
+    names = {
         name: File(inside, safe=True) if isinstance(inside, bytes) else _grown(inside)
         for name, inside in tree.items()
     }

@@ -182,7 +182,7 @@ def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
     assert len(backend.open("pets")) == 6
-    hashed: list[str] = []
+    hashed = []
     monkeypatch.setattr(commits, "sha256", lambda path: (hashed.append(path.name), sha256(path))[1])
     assert len(backend.open("pets")) == 6
     assert hashed == [commits.current(tmp_path / "copies" / "pets")]
@@ -388,7 +388,7 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
         0.6,
     )
     vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
-    added: list[str] = []
+    added = []
     manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
     with connect(f"file:{home}").create("dogs", manifest, ARRAYS) as writer:
         for i in range(0, n, 10):

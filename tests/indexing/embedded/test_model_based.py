@@ -216,7 +216,7 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
         if modality == "text"
         else f"/é {key}"
     )
-    fields: dict[str, Any] = {}
+    fields = {}
     if kind.fields and rng.random() < 0.7:
         fields["year"] = rng.choice(YEARS)
     if kind.fields and rng.random() < 0.7:

@@ -551,7 +551,7 @@ def test_no_start_leads_out_of_the_postings(
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     good = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 300]], np.int32)))
-    wrong: list[dict[str, Any]] = [
+    wrong = [
         {"n": BLOCK + 1},
         {"n_terms": 3},
         {"starts": good.starts[:-1]},
@@ -581,6 +581,6 @@ def test_negative_weights_are_refused(engine: Engine) -> None:
 
 
 def test_too_many_postings_are_told() -> None:
-    too_many: Any = SimpleNamespace(shape=(1, 1), nnz=2**32)
+    too_many = SimpleNamespace(shape=(1, 1), nnz=2**32)
     with pytest.raises(BackendError, match="4294967296 postings"):
         Postings.from_matrix(too_many)

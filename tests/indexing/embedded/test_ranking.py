@@ -89,7 +89,7 @@ def build(
     rows = make_clusters(sum(sizes), 1)
     items = some_items(sum(sizes))
     codec = codec_of(code, rows)
-    fields: dict[str, Any] = {"colour": "keyword"}
+    fields = {"colour": "keyword"}
     manifest = Manifest.new(
         Identity("tern:somewhere", "ab" * 32, DIM),
         codec.config(),
@@ -245,7 +245,7 @@ def test_the_native_call_gives_what_all_steps_give(
 ) -> None:
     queries = queries_of(n, seed, modality)
     filters = [Filter("colour", "=", colour) for colour in colours]
-    options: dict[str, Any] = {
+    options = {
         "k": k,
         "rm": rm,
         "find": find,
@@ -367,7 +367,7 @@ def test_a_search_without_budgets_has_all_hits(
     }
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
-    options: dict[str, Any] = {"find": find, "filters": filters}
+    options = {"find": find, "filters": filters}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "costs", index.costs._replace(quick=few * DIM))
         patch.setattr(index, "_prepared", {})

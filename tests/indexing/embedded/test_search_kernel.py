@@ -137,8 +137,8 @@ class Case:
     def _hits(self, i: int) -> list[tuple[str, float]]:
         offsets, terms, weights = self.lists.values()
         span = slice(offsets[i], offsets[i + 1])
-        everything: Ranked = []
-        found: Ranked = []
+        everything = []
+        found = []
         for number, part in enumerate(self.parts):
             for row in np.flatnonzero(part.shown).tolist():
                 everything.append((0, part.ids[row], number, row))
@@ -260,7 +260,7 @@ def make_part(
         rng.integers(4)
     ]
     whole = rng.integers(-2, 3, (n, dim)).astype(np.int8)
-    vectors: Any = whole.astype(np.float32) / 4
+    vectors = whole.astype(np.float32) / 4
     if dtype == "uint8":
         scale = np.full((n, 1), 0.25, np.float32).view(np.uint8).reshape(n, SCALE)
         vectors = np.hstack([whole.view(np.uint8), scale])

@@ -355,7 +355,7 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     items, owners = table
     base = tmp_path_factory.getbasetemp()
     alive = [i for i, owner in enumerate(owners) if owner >= 0]
-    parts: list[TextStore | None] = []
+    parts = []
     moved = []
     for part in range(4):
         rows = [

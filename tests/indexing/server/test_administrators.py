@@ -136,7 +136,7 @@ class Site:
 
     def theirs(self) -> Json:
         """All of the other program: documents without ours, counts, aliases, settings, fields."""
-        result: Json = {"patterns": sorted(self.ask("GET", f"{self.art}*"))}
+        result = {"patterns": sorted(self.ask("GET", f"{self.art}*"))}
         for index in result["patterns"]:
             entry = self.ask("GET", index)[index]
             entry["mappings"].get("properties", {}).pop("boc", None)

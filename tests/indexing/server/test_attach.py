@@ -246,7 +246,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
 
     program = threading.Thread(target=view)
     program.start()
-    shown: list[Json] = []
+    shown = []
 
     def confirm(change: Json) -> bool:
         shown.append(change)

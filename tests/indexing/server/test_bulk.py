@@ -211,7 +211,7 @@ def test_rows_arrive_in_order(
     st.integers(1, 12),
 )
 def test_flush_counts_deletes(given_: list[Operation], max_rows: int) -> None:
-    there: set[str] = set()
+    there = set()
     found = 0
     for key, document in given_:
         found += document is None and key in there
@@ -440,8 +440,8 @@ calls = st.tuples(
 @given(st.lists(calls, max_size=20))
 def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
     """Like two sets."""
-    left: set[str] = set()
-    ours: set[str] = set()
+    left = set()
+    ours = set()
     with closing(Ledger()) as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)

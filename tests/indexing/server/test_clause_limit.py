@@ -23,7 +23,7 @@ def test_budget_is_within_the_limit(
     sizes: list[int],
     others: int,
 ) -> None:
-    asked: list[int] = []
+    asked = []
 
     def takes(clauses: int) -> bool:
         asked.append(clauses)

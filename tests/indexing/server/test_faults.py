@@ -250,7 +250,7 @@ class Place:
     def watching(self) -> Iterator[list[str]]:
         """Search over and over until the new index is seen. Yields the list of what is seen, one
         entry for each change."""
-        seen: list[str] = []
+        seen = []
         stop = threading.Event()
 
         def watch() -> None:
@@ -324,7 +324,7 @@ def test_kill_of_a_loader(place: Place) -> None:
     Half of the kills are at requests that are no bulk: an index being begun, or finished.
     """
     rng = np.random.default_rng(KILLS)
-    paths: list[str] = []
+    paths = []
     place.proxy.before = lambda number, path: paths.append(path)
     run(*place.command())
     bulk = np.array(["/_bulk" in path for path in paths])
@@ -455,7 +455,7 @@ def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str) ->
     place.moment(place.proxy.close)
     place.fails()
     place.proxy.open()
-    claims: list[str] = []
+    claims = []
 
     def cut(_: int, requested: str) -> None:
         claims.extend(re.findall("/_doc/boc:load:1", requested))

@@ -74,8 +74,7 @@ def hung() -> Iterator[int]:
 
 def connected(kind: str, *ports: int, options: str) -> Transport:
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    transport: Transport = CONNECT[kind](f"{kind}+http://{hosts}?{options}").transport
-    return transport
+    return CONNECT[kind](f"{kind}+http://{hosts}?{options}").transport
 
 
 def hang_all(transport: Transport, hosts: list[Host]) -> None:

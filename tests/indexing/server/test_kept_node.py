@@ -43,9 +43,8 @@ def host() -> Iterator[Any]:
 
 
 def connect(host: Any, options: str = "") -> Transport:
-    found: Any = backend(f"elastic+http://127.0.0.1:{host.server_port}{options}")
-    transport: Transport = found.transport
-    return transport
+    found = backend(f"elastic+http://127.0.0.1:{host.server_port}{options}")
+    return found.transport
 
 
 def test_one_connection_for_all_requests(host: Any) -> None:

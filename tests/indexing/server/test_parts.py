@@ -174,7 +174,7 @@ def test_parts_share_a_generation(place: Place) -> None:
     name = f"{place.name}-two"
     items = set(place.old.index.items())
     for number in count(1):
-        paths: list[str] = []
+        paths = []
 
         def before(
             _: int,

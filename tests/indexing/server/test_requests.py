@@ -41,7 +41,7 @@ def row_of(terms: TermMatrix, i: int) -> dict[int, int]:
 
 def words(field: str) -> dict[str, int]:
     """What a server counts of surrogate text."""
-    found: dict[str, int] = {}
+    found = {}
     for word in field.split():
         name, _, count = word.partition("|")
         found[name] = found.get(name, 0) + int(count or 1)
@@ -190,7 +190,7 @@ class Pages:
 def test_scan_gives_the_first_hits_once(n: int, k: int | None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "SCAN", 3)
-        transport: Any = Pages(n)
+        transport = Pages(n)
         assert [hit["sort"][0] for hit in searches.scan(transport, "index", {}, k)] == list(
             range(n),
         )[:k]

@@ -53,8 +53,7 @@ FEW = 30  # items
 @pytest.fixture(params=[1.0, 1.5], ids=["unit", "longer"])
 def vectors(request: pytest.FixtureRequest) -> NDArray[np.float32]:
     """The server re-ranks by unit vectors only."""
-    rows: NDArray[np.float32] = (VECTORS * request.param).astype(np.float16).astype(np.float32)
-    return rows
+    return (VECTORS * request.param).astype(np.float16).astype(np.float32)
 
 
 @pytest.mark.parametrize("server", kinds(*SHARED), indirect=True)

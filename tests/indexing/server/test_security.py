@@ -43,7 +43,7 @@ def test_commands_with_an_api_key(
     queries = tmp_path / "queries.txt"
     queries.write_text("a red box\nsomething green\n", encoding="utf-8")
     monkeypatch.setenv("BOC_API_KEY", key)
-    said: list[str] = []
+    said = []
 
     def ok(*arguments: object, status: int = 0) -> str:
         result = boc(*arguments, *at)

@@ -132,7 +132,7 @@ def painless(source: str, query: NDArray[np.float32], data: bytes) -> float:
     factor = [float(x) for x in re.findall(r"sum \*= ([0-9.E]+);", source)] or [1.0]
     total = np.float32(0)
     for i, weight in enumerate(query):
-        known: dict[str, Any] = {"data": signed, "at": i * step}
+        known = {"data": signed, "at": i * step}
         for name, expression in steps.items():
             known[name] = int32(eval(expression, {}, known))
         total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))

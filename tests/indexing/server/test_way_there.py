@@ -100,7 +100,7 @@ def tls_of(authority: trustme.CA, *names: str) -> ssl.SSLContext:
 
 
 def ask(kind: str, rest: str) -> Any:
-    transport: Any = backend(f"{kind}+{rest}").transport  # type: ignore[attr-defined]
+    transport = backend(f"{kind}+{rest}").transport  # type: ignore[attr-defined]
     return transport.request("GET", "/photos")
 
 
