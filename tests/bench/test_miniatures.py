@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from bench.paper.table1 import PAPER
 from boc.types import Batch, Embeddings, Item, Ragged
+from boc.vectors import Doubles
 from tests.bench.scripts import run_rows
 from tests.oracles import write_features
 
@@ -40,16 +40,14 @@ CONCEPTS = [
 SPARSITY = 0.98  # one component of 44, and one centroid of 22
 
 
-def vector(c: int, j: int) -> NDArray[np.float64]:
+def vector(c: int, j: int) -> Doubles:
     return 0.8 * np.eye(DIM)[c] + 0.6 * OWN[j]
 
 
 def write(
     path: Path,
-    pictures: Sequence[tuple[str, NDArray[np.float64], Sequence[NDArray[np.float64]]]],
-    captions: Sequence[
-        tuple[str, str, NDArray[np.float64], Sequence[NDArray[np.float64]], list[str]]
-    ],
+    pictures: Sequence[tuple[str, Doubles, Sequence[Doubles]]],
+    captions: Sequence[tuple[str, str, Doubles, Sequence[Doubles], list[str]]],
     digest: str = "0",
     spec: str = "mini:0",
 ) -> Path:
@@ -100,7 +98,7 @@ def write(
 
 def training(
     path: Path,
-    concepts: Sequence[tuple[NDArray[np.float64], str]],
+    concepts: Sequence[tuple[Doubles, str]],
     **header: str,
 ) -> Path:
     """Write a file of the 40 pictures, without regions, and of captions of them all; the first have

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from bench.race import engines, ratios, timing
 from bench.race.codes import fit
@@ -20,6 +19,7 @@ from bench.race.servers import SCHEMES
 from bench.report.rows import Rows, Writer, read
 from boc import plugins
 from boc.types import Batch, Embeddings, Item
+from boc.vectors import Floats, Ints
 from tests.bench.scripts import run_rows, run_script
 from tests.oracles import write_features
 from tests.servers.fixtures import kinds
@@ -28,7 +28,7 @@ GROUPS = 100
 MEMBERS = 10
 
 
-def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def miniature() -> tuple[Floats, Floats]:
     """1,000 documents, ten around each of 100 directions, and the first 40 directions as queries.
 
     Document 10 g + m is e_g + 0.3 e_(g + m + 1) at unit length: its cosine with query g is 1 /
@@ -45,7 +45,7 @@ def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return gallery, axes[:40]
 
 
-def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> None:
+def write(path: Path, vectors: Floats, modality: Any = "text") -> None:
     """Sentences, or pictures, with these vectors."""
     items = [
         Item(
@@ -204,7 +204,7 @@ class ExactTop(Engine):
         (self.count,) = setting
         self.chosen.append(setting)
 
-    def ask(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
+    def ask(self, query: Floats) -> Ints:
         self.query_count += 1
         return np.array(self.top[query.tobytes()][: self.count])
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from bench.rivals.cells import CellRanks, CellScalar
 from bench.rivals.compare import LIMITS, Figures, choose
@@ -14,7 +13,7 @@ from bench.rivals.fixed import FixedEncoding
 from bench.rivals.pursuit import WordSum
 from boc.clustering.codebook import Codebook
 from boc.types import Embeddings, Identity, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.bench.scripts import run_rows
 from tests.helpers import boc
 
@@ -33,7 +32,7 @@ def embeddings(seed: int, n: int = 12, modality: Modality = "image") -> Embeddin
     )
 
 
-def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]:
+def nearest(row: Floats, centres: Floats) -> list[int]:
     apart = [float(((row - centre) ** 2).sum()) for centre in centres.astype(np.float64)]
     return sorted(
         range(len(apart)),
@@ -57,7 +56,7 @@ def test_cell_scalar_products(probes: int) -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def kept(row: NDArray[np.float32], z: int) -> dict[tuple[int, bool], int]:
+    def kept(row: Floats, z: int) -> dict[tuple[int, bool], int]:
         largest = sorted(
             range(DIM),
             key=lambda i: -abs(row[i]),
@@ -89,7 +88,7 @@ def test_cell_ranks_products() -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def ranks(row: NDArray[np.float32], z: int) -> dict[tuple[int, int, int], int]:
+    def ranks(row: Floats, z: int) -> dict[tuple[int, int, int], int]:
         cell = nearest(row, code.centres)[0]
         pieces = np.array_split(row - code.centres[cell], 2)
         return {

@@ -34,6 +34,7 @@ from boc.types import (
     Stages,
     StoredConcepts,
 )
+from boc.vectors import Doubles, Floats
 from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, columns, rows_for
 from tests.oracles import (
     assert_canonical,
@@ -86,7 +87,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def vectors_for(n: int, dim: int = 3, seed: int = 0) -> NDArray[np.float32]:
+def vectors_for(n: int, dim: int = 3, seed: int = 0) -> Floats:
     return default_rng(seed).standard_normal((n, dim)).astype(np.float32)
 
 
@@ -95,11 +96,11 @@ def build(
     name: str,
     items: Sequence[Item],
     terms: sparse.csr_array,
-    vectors: NDArray[np.float32] | None = None,
+    vectors: Floats | None = None,
     *,
     batch: int = 7,
     dtype: str = "float32",
-    concepts: Sequence[NDArray[np.float32]] | None = None,
+    concepts: Sequence[Floats] | None = None,
     concept_dtype: str | None = None,
     fields: Mapping[str, FieldType] | None = None,
 ) -> Engine:
@@ -132,7 +133,7 @@ def build(
     return backend.open(name)
 
 
-def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
+def store_rows(sets: Sequence[Floats], dtype: str) -> StoredConcepts:
     return store(Ragged.from_sets(sets, 5), dtype)
 
 
@@ -165,7 +166,7 @@ def plain(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
-def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[tuple[str, float]]]:
+def pairs(ranked: tuple[NDArray[np.object_], Doubles]) -> list[list[tuple[str, float]]]:
     """Ids and scores of each query; where there are fewer than of others, None and -inf."""
     rows = zip(*(array.tolist() for array in ranked), strict=True)
     matches = [list(zip(*row, strict=True)) for row in rows]
@@ -434,7 +435,7 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> No
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
-def halves(n: int, seed: int) -> NDArray[np.float32]:
+def halves(n: int, seed: int) -> Floats:
     """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and
     often equal."""
     rng = default_rng(seed)
@@ -549,7 +550,7 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
     check()
 
 
-def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric: str) -> float:
+def slow_alignment(one: Floats, other: Floats, metric: str) -> float:
     """The score of words (n, d) with regions (m, d), in double precision."""
     if not len(one) or not len(other):
         return 0.0

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
@@ -19,6 +18,7 @@ from boc.codecs import STEPS, SurrogateCodec, WordTerms
 from boc.codecs.base import Step
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.vectors import Floats
 from tests.oracles import assert_canonical, dense, same_matrix
 
 ROWS = 12
@@ -68,11 +68,11 @@ def varied(step: type[Step]) -> Step:
     )
 
 
-def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
+def gaussian(seed: int, rows: int = ROWS) -> Floats:
     return default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
 
 
-def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:
+def embeddings(modality: Modality, X: Floats) -> Embeddings:
     """Vectors that are also sets of one concept each, for steps that read these."""
     return Embeddings(
         modality,

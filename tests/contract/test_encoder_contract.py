@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.plugins import Encoder
 from boc.types import Embeddings, ImageRef, Regions, Runtime
+from boc.vectors import Floats
 from tests.encoders.test_clip import tiny_clip
 from tests.helpers import DEMO_MODEL, leave_to_torch, run
 from tests.once import once
@@ -126,7 +126,7 @@ def pictures(encoder: Encoder, library: Path) -> list[Any]:
     return [encoder.prepare(ImageRef(path.name, path)) for path in paths]
 
 
-def alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+def alike(one: Floats, other: Floats) -> bool:
     return one.shape == other.shape and float(np.abs(one - other).max(initial=0)) <= 1e-5
 
 

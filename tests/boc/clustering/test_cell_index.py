@@ -19,7 +19,7 @@ from boc.clustering.cell_index import (
     rounded,
     spherical_kmeans,
 )
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
 
@@ -39,7 +39,7 @@ def clustered(
     rows: int,
     width: int,
     noise: float = 0.3,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Unit vectors around random directions."""
     rng = default_rng(seed)
     centres = rng.standard_normal((clusters, width))
@@ -48,7 +48,7 @@ def clustered(
     )
 
 
-def learned(X: NDArray[np.float32], k: int, seed: int) -> Centroids:
+def learned(X: Floats, k: int, seed: int) -> Centroids:
     return spherical_kmeans(Directions(*rounded(X)), k, seed)
 
 
@@ -63,7 +63,7 @@ def slow_rounded(row: list[float]) -> tuple[list[int], np.float32]:
 def slow_scores(
     query: list[int],
     rows: NDArray[np.int8],
-    scales: NDArray[np.float32],
+    scales: Floats,
 ) -> list[np.float32]:
     return [
         np.float32(sum(a * b for a, b in zip(query, row, strict=True))) * scale
@@ -139,7 +139,7 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
         | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
     ),
 )
-def test_rounding_keeps_directions_whatever_their_size(rows: NDArray[np.float32]) -> None:
+def test_rounding_keeps_directions_whatever_their_size(rows: Floats) -> None:
     whole, scales = rounded(rows)
     again = rounded(whole.astype(np.float32) * scales[:, None])[0]
     assert [slow_rounded(row) for row in rows.tolist()] == list(
@@ -302,7 +302,7 @@ def test_means_are_those_of_a_loop_over_the_groups(
 
 
 @pytest.fixture(scope="module")
-def points() -> NDArray[np.float32]:
+def points() -> Floats:
     return clustered(
         0,
         300,
@@ -312,7 +312,7 @@ def points() -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def many(points: NDArray[np.float32]) -> Centroids:
+def many(points: Floats) -> Centroids:
     """More centroids than lie in one cell."""
     return learned(points, 2 * ONE_CELL_CENTROIDS, 0)
 
@@ -342,7 +342,7 @@ def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
     assert cosines.ravel().tolist() == pytest.approx([1] * 60)
 
 
-def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
+def test_a_seed_gives_one_result_and_another_seed_another(points: Floats) -> None:
     first, again, other = (learned(points[:2000], 200, seed).vectors.rows for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -368,7 +368,7 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
         )
 
 
-def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
+def test_training_gains_on_random_members(points: Floats) -> None:
     found = learned(points, 500, 0)
     drawn = points[default_rng(0).choice(len(points), 500, replace=False)]
     similarity = [

@@ -26,7 +26,7 @@ from boc.codecs import concept_code
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.oracles import write_features
 
 DIM = 2
@@ -142,7 +142,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield [stack.enter_context(FeatureFile(path)) for path in (one, other)]
 
 
-def names(sample: NDArray[np.float32]) -> list[tuple[int, int]]:
+def names(sample: Floats) -> list[tuple[int, int]]:
     """(0 or 1, number) of sampled concepts."""
     return [(int(a), int(b)) for a, b in sample]
 

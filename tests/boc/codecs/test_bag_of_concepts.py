@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from bench.paper import variants
 from boc.clustering import kmeans
@@ -20,6 +19,7 @@ from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.errors import BocError
 from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.vectors import Floats
 from tests.oracles import assert_canonical, same_matrix
 
 WIDTH = 4
@@ -52,7 +52,7 @@ def book(p: int, seed: int = 0) -> Codebook:
     )
 
 
-def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
+def distance(v: Floats, c: Floats) -> float:
     return math.sqrt(
         math.fsum(
             (float(a) - float(b)) ** 2
@@ -65,7 +65,7 @@ def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
     )
 
 
-def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
+def slow_hard(sets: Ragged, C: Floats) -> list[list[int]]:
     rows = [[0] * len(C) for _ in range(len(sets))]
     for i, row in enumerate(rows):
         for v in sets[i]:
@@ -75,7 +75,7 @@ def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
 
 def slow_soft(
     sets: Ragged,
-    C: NDArray[np.float32],
+    C: Floats,
     kind: str,
     aggregate: str,
     z: int | None,

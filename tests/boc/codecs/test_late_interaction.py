@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.codecs.late_interaction import TOP, LateInteraction
@@ -17,7 +16,7 @@ from boc.manage.copy import copy_index
 from boc.rerank.alignment import alignments
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Ragged, SearchRequest
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 WIDTH = 5
 
@@ -32,7 +31,7 @@ def fitted(words: Ragged, pictures: Ragged, **parameters: int) -> LateInteractio
     return LateInteraction(**parameters).fit(Ragged.concatenate([words, pictures]), labels)
 
 
-def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def cosine(a: Floats, b: Floats) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 

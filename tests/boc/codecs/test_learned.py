@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
 from boc.codecs.learned import LEAST, LearnedTerms
@@ -15,13 +14,13 @@ from boc.explain.score import explain
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import run
 
 WIDTH = 5
 
 
-def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
+def gaussian(*shape: int, seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

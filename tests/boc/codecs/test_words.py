@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
@@ -24,17 +23,17 @@ from boc.manage.build import add_items, build_index, delete_items
 from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Identity
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import boc
 
 WIDTH = 5
 
 
-def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
+def gaussian(rows: int, seed: int) -> Floats:
     return unit_rows(np.random.default_rng(seed).standard_normal((rows, WIDTH)))
 
 
-def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
+def book_of(words: Floats, origin: Floats) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
     labels = pack_labels([Label((name,)) for name in names])
     return Codebook(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.evaluate import metrics
@@ -26,9 +25,10 @@ from boc.evaluate.metrics import (
 )
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
+from boc.vectors import Floats, Ints
 from tests.helpers import boc
 
-Gallery = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
+Gallery = tuple[Floats, Floats, Ints]
 
 
 @st.composite
@@ -55,7 +55,7 @@ def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
     return images, texts, owners
 
 
-def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: set[int]) -> int:
+def slow_rank(query: Floats, gallery: Floats, right: set[int]) -> int:
     """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by
     position."""
     scores = [sum(float(a) * float(b) for a, b in zip(query, row, strict=True)) for row in gallery]
@@ -66,7 +66,7 @@ def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: s
     return next(place for place, i in enumerate(order) if i in right)
 
 
-def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
+def own_texts(owners: Ints, picture: int) -> set[int]:
     return {j for j, owner in enumerate(owners.tolist()) if owner == picture}
 
 
@@ -165,7 +165,7 @@ def test_recalls_worked_by_hand(
     assert found.total == pytest.approx(r1 + r5 + r10)
 
 
-def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]:
+def relevances(shape: tuple[int, int]) -> st.SearchStrategy[Floats]:
     return arrays(
         np.float32,
         shape,
@@ -261,7 +261,7 @@ def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
     )
 
 
-def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[float]]:
+def dots(queries: Floats, items: Floats) -> list[list[float]]:
     return [
         [sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items]
         for q in queries
@@ -399,7 +399,7 @@ def test_values_out_of_range_are_refused(call: Callable[[], object], message: st
 
 
 @pytest.fixture(scope="module")
-def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
+def gallery_file(library: Path) -> tuple[Path, Gallery, Floats]:
     """A feature file, what is in it, and the ROUGE-L of its captions."""
     with FeatureFile(library / "photos.h5") as file:
         captions = file.items("text")
@@ -415,7 +415,7 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     )
 
 
-def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.float32]]) -> None:
+def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]) -> None:
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
     tables = json.loads(boc("evaluate", path, *options, "--json").stdout)

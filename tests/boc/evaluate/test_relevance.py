@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
+from boc.vectors import Floats
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
 SENTENCE = st.text("ab AB", max_size=9) | st.lists(
@@ -124,7 +124,7 @@ def test_owners_that_do_not_fit_are_refused() -> None:
         )
 
 
-def some_relevance() -> NDArray[np.float32]:
+def some_relevance() -> Floats:
     return np.array(
         [[1, 0.5, 0], [0.25, 1, np.nan]],
         dtype=np.float32,

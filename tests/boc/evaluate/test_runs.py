@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
@@ -23,7 +22,7 @@ from boc.names import METRICS, Metric
 from boc.plugins import Engine
 from boc.rerank.alignment import align
 from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import boc
 
 ALIGNMENTS = METRICS[1:]
@@ -103,7 +102,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
+def slow_scores(path: Path, metric: str) -> Floats:
     """Pair by pair."""
     with FeatureFile(path) as file:
         texts, images = (file.batch(modality, 0, 1000) for modality in ("text", "image"))

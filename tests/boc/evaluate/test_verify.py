@@ -11,7 +11,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
@@ -25,6 +24,7 @@ from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Engine
 from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows, TermMatrix
+from boc.vectors import Floats
 from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
@@ -36,7 +36,7 @@ N = 60
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
 
 
-def unit(n: int = N, seed: int = 0) -> NDArray[np.float32]:
+def unit(n: int = N, seed: int = 0) -> Floats:
     """Vectors of two kinds, so that some pairs share no term."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((n, 16)) + 4 * np.eye(16)[rng.integers(0, 16, n)]
@@ -55,7 +55,7 @@ def fitted(code: str = "scalar", **options: Any) -> SurrogateCodec:
     return global_code(code, **options).fit(*embedded(ITEMS, unit()))
 
 
-def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embeddings]:
+def embedded(items: Sequence[Item], vectors: Floats) -> list[Embeddings]:
     kinds = [
         [i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")
     ]
@@ -68,7 +68,7 @@ def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embedd
 def coded(
     codec: SurrogateCodec,
     items: Sequence[Item],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
 ) -> sparse.csr_array:
     rows = [
         i for kind in ("image", "text") for i, item in enumerate(items) if item.modality == kind
@@ -82,7 +82,7 @@ def build(
     name: str,
     codec: SurrogateCodec,
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
-    vectors: NDArray[np.float32] | None = None,
+    vectors: Floats | None = None,
     dtype: str = "float32",
 ) -> Engine:
     vectors = unit() if vectors is None else vectors
@@ -186,7 +186,7 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
     return change
 
 
-def on_edges(codec: SurrogateCodec, seed: int) -> NDArray[np.float32]:
+def on_edges(codec: SurrogateCodec, seed: int) -> Floats:
     """Vectors between two that have other terms, as near as float32 allows to where the terms
     change."""
     low = unit(seed=seed)
@@ -394,7 +394,7 @@ def test_features_are_an_outside_witness(
 def write(
     path: Path,
     items: Sequence[Item],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     digest: str = IDENTITY.digest,
 ) -> Path:
     rows = [

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
@@ -22,7 +21,7 @@ from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import dot, products, reorder
 from boc.rerank.storage import restore_rows, round_rows, round_trip, store, store_rows
 from boc.types import Hit, Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
@@ -35,7 +34,7 @@ FINE = st.floats(
 ).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
-def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDArray[np.float32]]]:
+def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[Floats]]:
     """A few concept sets, empty ones and zero rows among them."""
     one = st.integers(0, 4).flatmap(
         lambda m: arrays(
@@ -51,7 +50,7 @@ def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDA
     )
 
 
-def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def cosine(a: Floats, b: Floats) -> float:
     lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
     return (
         sum(
@@ -68,7 +67,7 @@ def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     )
 
 
-def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], metric: str) -> float:
+def slow_alignment(regions: Floats, words: Floats, metric: str) -> float:
     """The equations of the paper, cell by cell."""
     if not len(regions) or not len(words):
         return 0.0
@@ -92,8 +91,8 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
 )
 def test_alignments_equal_the_slow_loops(
     path: str,
-    query: list[NDArray[np.float32]],
-    sets: list[NDArray[np.float32]],
+    query: list[Floats],
+    sets: list[Floats],
     by_words: bool,
     metric: str,
     chosen: list[int],
@@ -146,8 +145,8 @@ def test_alignments_equal_the_slow_loops(
     metric=st.sampled_from(ALIGNMENTS),
 )
 def test_a_candidate_is_scored_as_if_it_were_alone(
-    query: list[NDArray[np.float32]],
-    sets: list[NDArray[np.float32]],
+    query: list[Floats],
+    sets: list[Floats],
     by_words: bool,
     metric: str,
 ) -> None:
@@ -178,8 +177,8 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
     metric=st.sampled_from(ALIGNMENTS),
 )
 def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
-    words: list[NDArray[np.float32]],
-    regions: list[NDArray[np.float32]],
+    words: list[Floats],
+    regions: list[Floats],
     metric: str,
 ) -> None:
     texts = Ragged.from_sets(words, 5)
@@ -265,7 +264,7 @@ def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> Non
     ),
 )
 def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(
-    rows: NDArray[np.float32],
+    rows: Floats,
 ) -> None:
     unit = unit_rows(rows)
     for row, length in zip(
@@ -465,7 +464,7 @@ FLOATS = (
         elements=FLOATS,
     ),
 )
-def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
+def test_8_bits_are_those_of_the_slow_loop(rows: Floats) -> None:
     whole, scales = round_rows(rows)
     values = round_trip(rows, "int8")
     assert (whole.dtype, scales.dtype, values.dtype) == (np.int8, np.float32, np.float32)
@@ -502,7 +501,7 @@ def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
         elements=FLOATS.filter(lambda x: abs(x) < 1e38),
     ),
 )
-def test_rows_of_8_bits_are_stored_as_they_were_again(rows: NDArray[np.float32]) -> None:
+def test_rows_of_8_bits_are_stored_as_they_were_again(rows: Floats) -> None:
     once = store_rows(rows, "int8")
     assert once.shape == (3, 5 + 4)
     assert store_rows(restore_rows(once), "int8").tobytes() == once.tobytes()

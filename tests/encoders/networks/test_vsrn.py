@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boc.errors import EncoderError
+from boc.vectors import Doubles
 from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabulary
 from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.tokens import SPECIALS
@@ -424,16 +424,16 @@ def test_batch_normalisation() -> None:
 
 def affine(
     layer: nn.Linear,
-    row: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    row: Doubles,
+) -> Doubles:
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     return layer.weight.detach().numpy() @ row + bias
 
 
 def normalised(
     layer: nn.Module,
-    row: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    row: Doubles,
+) -> Doubles:
     mean, var, weight, bias = (
         t.detach().numpy()
         for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
@@ -497,8 +497,8 @@ def test_location_reasoning() -> None:
 
 def slow_weights(
     kernels: Kernels,
-    boxes: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    boxes: Doubles,
+) -> Doubles:
     n = len(boxes)
     means = kernels.means.detach().numpy()
     deviations = kernels.log_deviations.exp().detach().numpy()

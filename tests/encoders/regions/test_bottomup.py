@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
+
+from boc.vectors import Floats
 
 pytest.importorskip("torchvision")
 
@@ -395,8 +396,8 @@ def test_options_choose_the_regions(
     top=st.integers(1, 8),
 )
 def test_kept_boxes_are_those_a_slow_loop_keeps(
-    boxes: NDArray[np.float32],
-    confidence: NDArray[np.float32],
+    boxes: Floats,
+    confidence: Floats,
     top: int,
 ) -> None:
     kept, rows = bottomup.select(

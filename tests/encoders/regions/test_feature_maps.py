@@ -8,13 +8,13 @@ import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
+from boc.vectors import Floats
 from encoders.regions.feature_maps import SPARE, _averages, crop_boxes
 
 # pixels of the input, and of a cell
@@ -91,7 +91,7 @@ def draw(
     return ImageRef(path.name, path)
 
 
-def cell_means(picture: Image.Image) -> NDArray[np.float32]:
+def cell_means(picture: Image.Image) -> Floats:
     """Return the mean colours (16, 3) of the cells of a picture."""
     square = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float32)
     corners = [(y, x) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)]

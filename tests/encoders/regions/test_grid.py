@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc.types import ImageRef
+from boc.vectors import Doubles
 from encoders.regions import grid
 
 
 def part_histogram(
-    pixels: NDArray[np.float64],
+    pixels: Doubles,
     top: int,
     left: int,
 ) -> list[float]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError, SourceError
 from boc.inputs.sources import open_source
 from boc.types import ImageRef
+from boc.vectors import Floats
 
 WIDTH = 6
 REGIONS = 4
@@ -35,7 +35,7 @@ def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str =
 
 def write_array(
     path: Path,
-    features: NDArray[np.float32],
+    features: Floats,
 ) -> None:
     """Write features in either published form."""
     if path.suffix == ".npz":

@@ -31,7 +31,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, BocError
@@ -54,6 +53,7 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
+from boc.vectors import Floats
 from indexing.embedded import (
     kernel,
     merge,
@@ -273,7 +273,7 @@ def _signs(rng: random.Random, width: int) -> list[float]:
 def columns(
     kind: Kind,
     rows: Sequence[Row],
-) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
+) -> tuple[list[Item], TermMatrix, Floats, StoredConcepts | None]:
     """The rows as a writer takes them."""
     terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, TERMS))
     vectors = np.array([row.vector for row in rows], np.float32).reshape(-1, DIM)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
@@ -20,6 +19,7 @@ from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
+from boc.vectors import Floats
 from indexing.embedded import engine, kernel, merge, ranking
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
@@ -35,7 +35,7 @@ DIM = 24
 COLOURS = ("red", "green", "blue")
 
 
-def make_clusters(n: int, seed: int) -> NDArray[np.float32]:
+def make_clusters(n: int, seed: int) -> Floats:
     """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
     rng = default_rng(seed)
     heads = default_rng(0).integers(-2, 3, (12, DIM))
@@ -59,7 +59,7 @@ def some_items(n: int) -> list[Item]:
     ]
 
 
-def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
+def codec_of(code: str, rows: Floats) -> SurrogateCodec:
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(40, 2, 6)).fit(Embeddings("image", rows))
     if code == "uncentred":
@@ -203,7 +203,7 @@ def slow_hits(
     return rankings
 
 
-def estimated(index: Any, ids: list[str], query: NDArray[np.float32]) -> dict[str, float]:
+def estimated(index: Any, ids: list[str], query: Floats) -> dict[str, float]:
     """The products of a query with items, estimated from their compact codes."""
     code = CompactCode.of(index.manifest.codec, index.arrays(), DIM)
     products = {}
