@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "titles.csv").write_text("id,title:text\n0,a dog\n", encoding="utf-8")
     (place / "pictures").mkdir()
     (place / "pictures" / "0.png").touch()
-    run("index", "own", place / "rows.npy", "--metadata", place / "titles.csv", f"--at={at(place)}")
+    run(f"index own {place}/rows.npy --metadata {place}/titles.csv --at={at(place)}")
     return place
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.atomic_files import json_sha256
@@ -27,10 +27,12 @@ from boc.manage.compare import Changes, Reuse, SyncedFields, compare
 from boc.manage.index_sources import clear, encoded, paths_of
 from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
 from boc.manage.stored import stored_rows
-from boc.plugins import Engine, IndexEditor
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Item, Rows
+
+if TYPE_CHECKING:
+    from boc.plugins import Engine, IndexEditor
 
 # Items encoded per commit. If a sync is killed, at most this many items are encoded again.
 CHUNK = 4096
@@ -228,7 +230,7 @@ def _apply(
     backend = plugins.backend(at)
     index = searcher.index
     rewritten = changes.rewritten
-    failed = []
+    failed: list[tuple[str, str]] = []
     removed = -len(changes.vacated)
     if not changes.new:
         clear(name, at)
@@ -306,8 +308,8 @@ def _rewrite(
     items that are themselves replaced are read first, all at once.
     """
     replaced = {reuse.item.id for reuse in rewritten}
-    first = []
-    later = []
+    first: list[Reuse] = []
+    later: list[Reuse] = []
     for reuse in rewritten:
         if reuse.donor.id != reuse.item.id and reuse.donor.id in replaced:
             first.append(reuse)

@@ -276,7 +276,7 @@ class ServerAttachment:
         path = f"/{self.name}/_search"
         params = {"allow_partial_search_results": "false"}
         for part in batches(list(places), min(KEYS, self._settings("max_terms_count", KEYS))):
-            body = {"size": WINDOW, "_source": [OBJECT], "track_total_hits": True}
+            body: Json = {"size": WINDOW, "_source": [OBJECT], "track_total_hits": True}
             if key is None:
                 body["query"] = {"ids": {"values": part}}
                 body["docvalue_fields"] = [ROW]
@@ -305,7 +305,7 @@ class ServerAttachment:
 
     def _check_key(self, key: str) -> None:
         """Raise BackendError unless ``key`` is a field by whose values documents can be found."""
-        entry = {}
+        entry: Json = {}
         properties = self._mapping.get("properties", {})
         for part in key.split("."):
             entry = properties.get(part, {})

@@ -211,14 +211,7 @@ def test_rivals_rows(library: Path, tmp_path: Path) -> None:
     for kind, path in books.items():
         assert (
             boc(
-                "build-codebook",
-                plain,
-                "-o",
-                path,
-                "--kind",
-                kind,
-                "--clusters",
-                9,
+                f"build-codebook {plain} -o {path} --kind {kind} --clusters 9",
             ).exit_code
             == 0
         )

@@ -26,12 +26,7 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.npz"
     assert (
         boc(
-            "build-codebook",
-            plain,
-            "-o",
-            book,
-            "--clusters",
-            9,
+            f"build-codebook {plain} -o {book} --clusters 9",
         ).exit_code
         == 0
     )
@@ -44,9 +39,7 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     options = " ".join(f"--code '{code}'" for code in codes)
     rows = run_rows("all_codes.py", f"{plain} --fit {plain} {options}")
     assert len(rows) == len(codes)
-    dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))[
-        "text_to_image"
-    ]
+    dense = next(iter(json.loads(boc(f"evaluate {plain} --json").stdout).values()))["text_to_image"]
     assert float(rows[1]["recall@100"]) == 1  # of 40 pictures
     assert float(rows[1]["R@10"]) == pytest.approx(dense["r10"], abs=0.01)
     for row in rows:
@@ -68,7 +61,7 @@ def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
     )
     assert [row["line"] for row in rows] == ["visual GSR"] * 6
     vectors = tmp_path / "out" / "vsrn-reasoning_layers=0.h5"
-    text = boc("evaluate", vectors, "--json").stdout
+    text = boc(f"evaluate {vectors} --json").stdout
     recalls = next(iter(json.loads(text).values()))["text_to_image"]
     assert [float(row["found"]) for row in rows[:3]] == [
         round(recalls[name], 1) for name in ("r1", "r5", "r10")

@@ -60,8 +60,7 @@ def test_run_after_a_refused_one_is_fresh(
     common = ["--encoder", encoder, "--at", at]
     assert (
         boc(
-            "index",
-            "x",
+            "index x",
             pictures,
             *common,
             "--code",
@@ -70,14 +69,14 @@ def test_run_after_a_refused_one_is_fresh(
         == 0
     )
     change(pictures / "000.png")
-    refused = boc("index", "x", pictures, *common)
+    refused = boc("index x", pictures, *common)
     assert refused.exit_code == 1
     for step in ("boc sync", "boc add", "--replace"):
         assert step in refused.stderr
     change(pictures / "001.png")
     command, *more = again
     assert boc(command, "x", pictures, *common, *more).exit_code == 0
-    assert boc("index", "fresh", pictures, *common).exit_code == 0
+    assert boc("index fresh", pictures, *common).exit_code == 0
     assert vectors("x", at) == vectors("fresh", at)
 
 
@@ -177,33 +176,20 @@ def test_small_collections_are_searchable_or_refused(
             tmp_path / f"{i}.png",
         )
     run(
-        "extract",
-        tmp_path,
-        "-o",
-        path,
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--set=concepts=false",
+        f"extract {tmp_path} -o {path} --encoder tern:{library}/model --set=concepts=false",
     )
     with FeatureFile(path) as file:
         ids = file.ids("image")
     for number, code in enumerate(
         ("scalar", "bits", "permutation", "dictionary", "scalar(plain=true)"),
     ):
-        result = boc("index", f"x{number}", path, at, "--code", code)
+        result = boc(f"index x{number} {path} {at} --code", code)
         assert result.exit_code < 2, result.output
         if result.exit_code:
             assert result.stderr.splitlines()[-1].startswith("Error: ")
             continue
         hits = run(
-            "search",
-            f"x{number}",
-            "--queries",
-            path,
-            at,
-            "-k",
-            count,
-            "--json",
+            f"search x{number} --queries {path} {at} -k {count} --json",
         )
         for id, line in zip(
             ids,
@@ -228,10 +214,7 @@ def test_renewed_searcher_takes_the_new_encoder(
     trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
     assert (
         boc(
-            "train",
-            library / "regions.h5",
-            "-o",
-            tmp_path / "other",
+            f"train {library}/regions.h5 -o {tmp_path}/other",
             *trained,
         ).exit_code
         == 0

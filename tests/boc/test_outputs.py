@@ -94,7 +94,7 @@ def test_commands_replace_no_input_and_no_foreign_file(
 def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    result = boc("train", library / "regions.h5", "-o", tmp_path, "--set=held_out=8")
+    result = boc(f"train {library}/regions.h5 -o {tmp_path} --set=held_out=8")
     assert result.exit_code == 1
     assert "boc did not make" in result.stderr
     assert contents(tmp_path) == {name: b"mine"}

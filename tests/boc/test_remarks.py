@@ -103,9 +103,9 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path) -> 
         assert {hit.id: hit.score for hit in found} == pytest.approx(scores)
         assert found.notes == alone.notes
     assert searcher.search("a red box at the left").notes == []
-    told = run("search", "photos", "a red box, no giraffe", "--at", at, "-k", 3)
+    told = run(f'search photos "a red box, no giraffe" --at {at} -k 3')
     assert told.stderr.splitlines() == hits.notes
-    answer = json.loads(run("search", "photos", "猫", "--at", at, "--json").stdout)
+    answer = json.loads(run(f"search photos 猫 --at {at} --json").stdout)
     assert answer["hits"] == []
     assert answer["notes"] == ["the encoder knows no word of '猫': nothing can be found by it"]
 

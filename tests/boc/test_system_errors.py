@@ -189,10 +189,7 @@ def test_delete_writes_no_codec(
     at = f"--at=file:{tmp_path}"
     assert (
         boc(
-            "index",
-            "x",
-            library / "photos.h5",
-            at,
+            f"index x {library}/photos.h5 {at}",
         ).exit_code
         == 0
     )
@@ -204,9 +201,9 @@ def test_delete_writes_no_codec(
         return creating(path)
 
     monkeypatch.setattr(fs, "create", full)
-    run("delete", "x", "000.png", at)
-    assert boc("compact", "x", at).exit_code == 0
-    assert boc("verify", "x", at).exit_code == 0
+    run(f"delete x 000.png {at}")
+    assert boc(f"compact x {at}").exit_code == 0
+    assert boc(f"verify x {at}").exit_code == 0
 
 
 @pytest.mark.slow
@@ -292,7 +289,7 @@ def test_an_index_on_a_disk_without_locks_is_searched(
 ) -> None:
     at = f"file:{library / 'index'}"
     refuse_locks(monkeypatch, errno.ENOLCK)
-    run("search", "photos", "a red box", "--at", at)
-    run("info", "photos", "--at", at)
-    told = boc("delete", "photos", "000.png", "--at", at)
+    run(f'search photos "a red box" --at {at}')
+    run(f"info photos --at {at}")
+    told = boc(f"delete photos 000.png --at {at}")
     assert (told.exit_code, "has no file locks (No locks available)" in told.stderr) == (1, True)

@@ -109,9 +109,7 @@ def test_a_picture_is_written_in_words_that_search(
 ) -> None:
     words = tmp_path / "words.npz"
     run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
+        f"build-codebook {library}/photos.h5 -o",
         words,
         "--kind",
         "words",
@@ -119,10 +117,7 @@ def test_a_picture_is_written_in_words_that_search(
         7,
     )
     run(
-        "index",
-        "written",
-        library / "photos.h5",
-        "--code",
+        f"index written {library}/photos.h5 --code",
         f"words(codebook={words})",
         "--at",
         f"file:{tmp_path / 'index'}",

@@ -38,10 +38,7 @@ def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         leave_to_torch(patch)
         run(
-            "train",
-            library / "regions.h5",
-            "-o",
-            folder,
+            f"train {library}/regions.h5 -o {folder}",
             *recipe,
             *sets,
         )

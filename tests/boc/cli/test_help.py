@@ -135,7 +135,7 @@ def test_command_suggestions(typed: str, meant: str) -> None:
 def test_whatever_is_typed_is_told_in_words(typed: str) -> None:
     if typed in main.commands or typed.startswith("-"):
         return
-    result = boc(typed)
+    result = boc("", typed)
     assert result.exit_code == 2
     assert f"No such command {typed!r}. " in result.stderr
     assert result.stderr.rstrip().endswith(("?", "boc --help lists them."))

@@ -76,12 +76,7 @@ def calm(table: Path) -> Path:
     path = table.parent / "calm.h5"
     assert (
         boc(
-            "extract",
-            table,
-            "-o",
-            path,
-            "--regions",
-            "grid",
+            f"extract {table} -o {path} --regions grid",
         ).exit_code
         == 0
     )
@@ -207,12 +202,7 @@ def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
     assert (
         boc(
-            "extract",
-            table,
-            "-o",
-            regions,
-            "--regions",
-            "grid",
+            f"extract {table} -o {regions} --regions grid",
         ).exit_code
         == 0
     )
@@ -255,7 +245,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     finish([*arguments, f"file:{tmp_path / 'calm'}"])
 
     def never_half() -> None:
-        result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
+        result = boc(f"info many --at file:{tmp_path}/wild --json")
         assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {
             "image": 600,
             "text": 1200,
@@ -276,13 +266,7 @@ def test_building(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert (
         boc(
-            "index",
-            "photos",
-            library / "photos.h5",
-            "--code",
-            "scalar:3",
-            "--at",
-            at,
+            f"index photos {library}/photos.h5 --code scalar:3 --at {at}",
         ).exit_code
         == 0
     )

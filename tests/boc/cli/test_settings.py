@@ -135,17 +135,10 @@ def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOC_ENCODER", "tern:set")
-    alone = boc("extract", "none", "-o", "x.h5", "--regions", "grid")
+    alone = boc("extract none -o x.h5 --regions grid")
     assert "no such file or folder" in alone.stderr
     both = boc(
-        "extract",
-        "none",
-        "-o",
-        "x.h5",
-        "--regions",
-        "grid",
-        "--encoder",
-        "tern:typed",
+        "extract none -o x.h5 --regions grid --encoder tern:typed",
     )
     assert "give either --encoder" in both.stderr
 

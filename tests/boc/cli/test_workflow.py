@@ -29,15 +29,7 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     """An index that is re-ranked by mrsw."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--rerank",
-        "mrsw",
-        "--rm",
-        20,
+        f"index photos {library}/photos.h5 --at {at} --rerank mrsw --rm 20",
     )
     return Searcher.open("photos", at, device="cpu")
 

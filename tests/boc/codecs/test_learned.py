@@ -148,14 +148,7 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     made = tmp_path / "terms.npz"
     result = run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        made,
-        "--kind",
-        "learned",
-        "--clusters",
-        16,
+        f"build-codebook {library}/photos.h5 -o {made} --kind learned --clusters 16",
     )
     assert f"16 terms in {made}" in result.output
     assert "epoch 1 of " in result.output

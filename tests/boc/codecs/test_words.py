@@ -123,14 +123,7 @@ def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
 def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
     made = boc(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        path,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {path} --kind words --clusters 7",
     )
     assert made.stdout == f"7 words in {path}\n"
     return path
@@ -206,8 +199,7 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     }
     assert {hit.item.id for hit in searcher.search_words([rarest], k=40)[0]} == holders
     printed = boc(
-        "search",
-        "words",
+        "search words",
         rarest,
         "--hybrid",
         "words",
@@ -291,14 +283,6 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(3, z=0).fit(gaussian(4, 0))
     result = boc(
-        "search",
-        "photos",
-        "box",
-        "--hybrid",
-        "words",
-        "--image",
-        "a.jpg",
-        "--at",
-        at,
+        f"search photos box --hybrid words --image a.jpg --at {at}",
     )
     assert "leave pictures, items out" in result.output

@@ -418,17 +418,13 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, Floats]:
 def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]) -> None:
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
-    tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    tables = json.loads(boc(f"evaluate {path}", *options, "--json").stdout)
     plain = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--fold",
-            10,
-            "--json",
+            f"evaluate {path} --fold 10 --json",
         ).stdout,
     )
-    lines = boc("evaluate", path, *options).stdout.splitlines()
+    lines = boc(f"evaluate {path}", *options).stdout.splitlines()
     for number, (label, fold) in enumerate(
         {"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items(),
     ):
@@ -456,6 +452,6 @@ def test_options_that_need_others_say_which(
     options: tuple[str, ...],
     message: str,
 ) -> None:
-    refused = boc("evaluate", library / "photos.h5", *options)
+    refused = boc(f"evaluate {library}/photos.h5", *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())

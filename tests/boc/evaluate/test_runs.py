@@ -176,21 +176,14 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     options = ("--ndcg", tmp_path / "r.f32", "--json")
     dense = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--score",
+            f"evaluate {path} --score",
             metric,
             *options,
         ).stdout,
     )
     found = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--name",
-            "all",
-            "--at",
-            at,
+            f"evaluate {path} --name all --at {at}",
             *options,
         ).stdout,
     )
@@ -204,14 +197,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
                 abs=near,
             ), (side, measure)
     refused = boc(
-        "evaluate",
-        path,
-        "--name",
-        "all",
-        "--at",
-        at,
-        "--fold",
-        5,
+        f"evaluate {path} --name all --at {at} --fold 5",
     )
     assert "--fold does not fit an index" in refused.stderr
     refused = boc(
@@ -267,8 +253,8 @@ def test_a_code_is_measured_beside_what_a_user_gets(tmp_path: Path, code: str) -
     at = f"file:{tmp_path / 'index'}"
     build_index("all", path, at=at, code=code)
     options = ("--name", "all", "--at", at)
-    dense = json.loads(boc("evaluate", path, "--json").stdout)["all 30 pictures"]
-    found = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    dense = json.loads(boc(f"evaluate {path} --json").stdout)["all 30 pictures"]
+    found = json.loads(boc(f"evaluate {path}", *options, "--json").stdout)
     assert list(found) == ["index", "code", "code alone"]
     assert found["index"] == dense
     index = plugins.backend(at).open("all")
@@ -279,10 +265,10 @@ def test_a_code_is_measured_beside_what_a_user_gets(tmp_path: Path, code: str) -
         assert code_side["r10"] >= alone.r10
         for k, bound in ((1, "r1"), (5, "r5"), (10, "r10")):
             assert (code_side[bound] < 50) <= (code_side["median_rank"] > k)
-    shown = boc("evaluate", path, *options).stdout.splitlines()
+    shown = boc(f"evaluate {path}", *options).stdout.splitlines()
     assert shown[0] == "index, as a search; all compared: the code took no part"
     assert shown[6] == "code alone, ranked by its terms"
-    by_hand = boc("evaluate", path, *options, "--rm", 1, "--json")
+    by_hand = boc(f"evaluate {path}", *options, "--rm", 1, "--json")
     assert json.loads(by_hand.stdout) == {"index": found["code alone"]}
 
 

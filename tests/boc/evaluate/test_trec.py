@@ -64,11 +64,7 @@ def test_a_run_keeps_the_order_of_hits(
 
 def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path: Path) -> None:
     result = boc(
-        "evaluate",
-        library / "photos.h5",
-        "--run",
-        tmp_path / "runs",
-        "--json",
+        f"evaluate {library}/photos.h5 --run {tmp_path}/runs --json",
     )
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)["all 40 pictures"]
@@ -116,13 +112,7 @@ def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path:
     at = f"file:{library / 'index'}"
     runs = tmp_path / "runs"
     result = boc(
-        "evaluate",
-        library / "photos.h5",
-        "--name",
-        "photos",
-        "--at",
-        at,
-        "--run",
+        f"evaluate {library}/photos.h5 --name photos --at {at} --run",
         runs,
     )
     assert result.exit_code == 0, result.output
@@ -177,11 +167,7 @@ def test_topics_without_ids_of_their_own_are_refused(
     topics = tmp_path / "topics.tsv"
     topics.write_text(text)
     result = boc(
-        "search",
-        "photos",
-        "--at",
-        f"file:{library / 'index'}",
-        "--queries",
+        f"search photos --at file:{library}/index --queries",
         topics,
         "--run",
         tmp_path / "r",

@@ -451,23 +451,14 @@ def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert (
         boc(
-            "build-codebook",
-            library / "photos.h5",
-            "-o",
-            tmp_path / "book.npz",
-            "--clusters",
-            9,
+            f"build-codebook {library}/photos.h5 -o {tmp_path}/book.npz --clusters 9",
         ).exit_code
         == 0
     )
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
     assert (
         boc(
-            "index",
-            "photos",
-            library / "photos.h5",
-            "--at",
-            at,
+            f"index photos {library}/photos.h5 --at {at}",
             *code,
         ).exit_code
         == 0
@@ -491,19 +482,19 @@ def test_verify_command(place: str, library: Path) -> None:
         fitted(),
         raised(7, 3),
     )
-    result = boc("verify", "right", "--at", place)
+    result = boc(f"verify right --at {place}")
     assert result.exit_code == 0
     assert result.stdout.startswith(
         "right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong",
     )
     assert result.stdout.endswith(" postings, as the manifest says\n")
-    result = boc("verify", "wrong", "--at", place)
+    result = boc(f"verify wrong --at {place}")
     assert result.exit_code == 1
     *lines, summary = result.stdout.splitlines()
     assert lines
     assert all("  item 007.jpg  found " in line and "  expected " in line for line in lines)
     assert f", {len(lines)} wrong; 40 pictures, 20 captions, " in summary
-    result = boc("verify", "wrong", "--at", place, "--json")
+    result = boc(f"verify wrong --at {place} --json")
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert told["right"] is False
@@ -512,13 +503,7 @@ def test_verify_command(place: str, library: Path) -> None:
     assert told["counts"]["image"] == {"found": 40, "manifest": 40}
     file = library / "photos.h5"
     result = boc(
-        "verify",
-        "photos",
-        "--at",
-        f"file:{library / 'index'}",
-        "--features",
-        file,
-        "--json",
+        f"verify photos --at file:{library}/index --features {file} --json",
     )
     assert result.exit_code == 0
     assert json.loads(result.stdout)["against"] == "features"

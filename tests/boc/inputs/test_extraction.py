@@ -193,12 +193,7 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     )
     assert len(bad) == DAMAGED
     result = boc(
-        "extract",
-        photos,
-        "-o",
-        output,
-        "--regions",
-        "grid",
+        f"extract {photos} -o {output} --regions grid",
         f"--set=workers={count}",
         "--verbose",
     )
@@ -459,9 +454,7 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
         for count in (0, 2):
             assert (
                 boc(
-                    "extract",
-                    table,
-                    "-o",
+                    f"extract {table} -o",
                     tmp_path / f"{count}.h5",
                     what,
                     f"--set=workers={count}",
@@ -477,11 +470,7 @@ def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[P
     for i, path in enumerate(paths, 1):
         assert (
             boc(
-                "extract",
-                source,
-                "-o",
-                path,
-                "--shard",
+                f"extract {source} -o {path} --shard",
                 f"{i}/{parts}",
                 *arguments,
             ).exit_code
@@ -512,19 +501,17 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
         ("--rerank", "mrsw", "--code", "scalar"),
     ):
         name = code[1]
-        result = boc("index", name, *paths[::-1], *code, at)
+        result = boc(f"index {name}", *paths[::-1], *code, at)
         assert result.stdout == f"{name}: 40 pictures and 80 captions\n", result.output
         assert (
             boc(
-                "index",
-                f"{name}-whole",
-                library / "photos.h5",
+                f"index {name}-whole {library}/photos.h5",
                 *code,
                 at,
             ).exit_code
             == 0
         )
-        assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
+        assert boc(f"index {name}", *paths, *code, at).stdout.startswith(f"{name} is up to date")
         home = tmp_path / "index"
         one, whole = (
             plugins.backend(f"file:{home}").open(each) for each in (name, f"{name}-whole")
@@ -556,8 +543,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
         ),
     ):
         result = boc(
-            "index",
-            "photos",
+            "index photos",
             *files,
             f"--at=file:{tmp_path / 'index'}",
         )
@@ -572,12 +558,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
 )
 def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
     result = boc(
-        "extract",
-        library / "captions.csv",
-        "-o",
-        tmp_path / "f.h5",
-        "--regions=grid",
-        "--shard",
+        f"extract {library}/captions.csv -o {tmp_path}/f.h5 --regions=grid --shard",
         shard,
     )
     assert result.exit_code == 1

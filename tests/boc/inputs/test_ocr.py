@@ -135,13 +135,7 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     noise(tmp_path / "pictures" / "a.png", 0)
     result = boc(
-        "extract",
-        tmp_path / "pictures",
-        "-o",
-        tmp_path / "f.h5",
-        "--regions",
-        "grid",
-        "--set=ocr=true",
+        f"extract {tmp_path}/pictures -o {tmp_path}/f.h5 --regions grid --set=ocr=true",
     )
     assert result.exit_code == 1
     assert (
@@ -284,12 +278,7 @@ def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path:
 
 def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
     result = boc(
-        "index",
-        "x",
-        library / "photos.h5",
-        "--ocr",
-        "--at",
-        f"file:{tmp_path}",
+        f"index x {library}/photos.h5 --ocr --at file:{tmp_path}",
     )
     assert result.exit_code == 1
     assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in result.stderr

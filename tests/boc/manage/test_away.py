@@ -188,7 +188,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
     report = files.sync()
     assert (report.up_to_date, report.missing, report.away) == (True, 4, {"disk/": 4})
     assert files.held() == before
-    told = boc("sync", "x", files.folder, "--at", at)
+    told = boc("sync x", files.folder, "--at", at)
     assert (told.exit_code, told.stdout) == (
         0,
         "x is up to date: 4 missing and kept, 6 as they were\n",
@@ -210,7 +210,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     files.index()
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
-        told = boc("sync", "x", files.folder, "--at", at, "--missing", "remove")
+        told = boc("sync x", files.folder, "--at", at, "--missing", "remove")
         assert told.output == "x: 4 removed, 6 as they were\n"
     else:
         said = {way: way == "remove_many"}

@@ -157,11 +157,11 @@ def test_the_command_lists_groups(tmp_path: Path) -> None:
     vectors[4] = vectors[1]
     build(tmp_path / "here", [picture(f"{i}.jpg") for i in range(5)], vectors)
     at = f"file:{tmp_path / 'here'}"
-    done = run("duplicates", "photos", "--at", at, "--threshold", 0.99999)
+    done = run(f"duplicates photos --at {at} --threshold 0.99999")
     assert done.stdout == "1.jpg\n    equal  4.jpg\n"
     assert "1 groups with 1 duplicates" in done.stderr
     (row,) = json.loads(
-        boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--json").stdout,
+        boc(f"duplicates photos --at {at} --threshold 0.99999 --json").stdout,
     )
     assert row["kept"] == "1.jpg"
     assert [(one["id"], one["exact"]) for one in row["duplicates"]] == [("4.jpg", True)]

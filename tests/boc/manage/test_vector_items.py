@@ -34,7 +34,7 @@ def pairs(
 def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
     images, captions = pairs(tmp_path, default_rng(0))
     at = f"file:{tmp_path / 'index'}"
-    result = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
+    result = boc(f"index mine {tmp_path}/images.npy {tmp_path}/captions.npy --at {at}")
     assert (result.exit_code, result.stdout) == (0, "mine: 12 pictures and 24 captions\n"), (
         result.output
     )
@@ -48,7 +48,7 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
     assert [hit.id for hit in hits] == [str(row) for row in best]
     with pytest.raises(BocError, match=r"search by an item: .*like=\[ID\]"):
         searcher.search("a dog")
-    again = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
+    again = boc(f"index mine {tmp_path}/images.npy {tmp_path}/captions.npy --at {at}")
     assert again.stdout.startswith("mine is up to date")
 
 

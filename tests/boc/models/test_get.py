@@ -191,12 +191,12 @@ def test_get_pinned_networks(
     entry = models.ModelEntry("me/tiny", NEW, digests, "mit", 1, "")
     monkeypatch.setitem(models.CATALOGUE, "tiny", entry)
     hub.repositories["me/tiny"][NEW] = pair()
-    failed = boc("model", "get", "tiny", "--yes")
+    failed = boc("model get tiny --yes")
     assert failed.exit_code == 1
     assert f"onnx/text_model.onnx has not the SHA-256 {'0' * 64}" in failed.stderr
     assert not hub.paths("/me/")
     digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
-    assert boc("model", "get", "tiny", "--yes").exit_code == 0
+    assert boc("model get tiny --yes").exit_code == 0
     assert files_of(place) == pair()
 
 
@@ -233,10 +233,10 @@ def test_what_is_missing_is_told_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
-    told = boc("model", "get", "me/tiny").stderr
+    told = boc("model get me/tiny").stderr
     assert "missing   torch, transformers, to use it: pip install 'boc[encoders]'" in told
     hub.repositories["me/tiny"][NEW] = pair()
-    told = boc("model", "get", "me/tiny").stderr
+    told = boc("model get me/tiny").stderr
     assert "missing   onnxruntime, tokenizers, to use it: pip install 'boc[search]'" in told
     usage = shutil.disk_usage(place.parents[1])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
@@ -255,13 +255,13 @@ def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path) -> None:
     }
     hub.repositories |= {f"me/b-{name}": {NEW: files} for name, files in halves.items()}
     for name in halves:
-        assert boc("model", "get", f"me/b-{name}", "--yes").exit_code == 0
+        assert boc(f"model get me/b-{name} --yes").exit_code == 0
         assert files_of(tmp_path / "models" / f"me--b-{name}") == {
             f"{half}/{file}": data for half, files in halves.items() for file, data in files.items()
         }
     del hub.repositories["me/b-vision"]
     shutil.rmtree(tmp_path / "models" / "me--b-text")
-    assert "has no model me/b-vision" in boc("model", "get", "me/b-text", "--yes").stderr
+    assert "has no model me/b-vision" in boc("model get me/b-text --yes").stderr
 
 
 def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
@@ -301,9 +301,9 @@ def test_get_asks_for_licence(hub: Hub, place: Path, answer: str) -> None:
 
 
 def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "has no model me/nothing" in boc("model", "get", "me/nothing", "--yes").stderr
+    assert "has no model me/nothing" in boc("model get me/nothing --yes").stderr
     assert "has no revision 'v9'" in boc(*GET, "--revision", "v9").stderr
-    alone = boc("model", "get", "me/tiny").stderr
+    alone = boc("model get me/tiny").stderr
     assert "licence   mit" in alone
     assert "add --yes" in alone
     hub.gated = True
@@ -312,7 +312,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
     assert "has no weights that boc reads" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
-        refused = boc("model", "get", name, "--yes")
+        refused = boc(f"model get {name} --yes")
         assert refused.exit_code == 1
         assert "no model" in refused.stderr
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -322,9 +322,9 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list(hub: Hub, place: Path) -> None:
-    assert json.loads(boc("model", "list", "--json").stdout) == []
+    assert json.loads(boc("model list --json").stdout) == []
     boc(*GET)
-    [listed] = json.loads(boc("model", "list", "--json").stdout)
+    [listed] = json.loads(boc("model list --json").stdout)
     expected = {
         "repository": "me/tiny",
         "revision": NEW,
@@ -333,7 +333,7 @@ def test_list(hub: Hub, place: Path) -> None:
         "folder": str(place),
     }
     assert listed == expected
-    assert "me/tiny" in boc("model", "list").stdout
+    assert "me/tiny" in boc("model list").stdout
 
 
 def test_get_restores_damaged_files(hub: Hub, place: Path) -> None:
@@ -357,7 +357,7 @@ def test_damaged_record(hub: Hub, place: Path, text: str) -> None:
 
 def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
     monkeypatch.chdir(tmp_path)
-    failed = boc("index", "photos", draw_pictures(tmp_path / "pictures", 2))
+    failed = boc("index photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
     assert (
         "get one: boc model get clip, then repeat the command with --encoder clip" in failed.stderr
@@ -385,7 +385,7 @@ def test_downloaded_model_searches(
         hub.repositories[name] = {NEW: files_of(folder)}
     name = min(names)
     monkeypatch.chdir(tmp_path)
-    assert boc("model", "get", name, "--yes").exit_code == 0
+    assert boc(f"model get {name} --yes").exit_code == 0
     assert f"models: {name}\n" in boc("doctor").stdout
     pictures = draw_pictures(tmp_path / "p", 5)
     run("index", "photos", pictures, "--encoder", f"clip:{name}")

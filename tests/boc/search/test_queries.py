@@ -26,13 +26,7 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--rerank",
-        "mrsw",
+        f"index photos {library}/photos.h5 --at {at} --rerank mrsw",
     )
     return Searcher.open("photos", at, device="cpu")
 

@@ -343,7 +343,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
 ) -> None:
     at = f"file:{tmp_path}"
     photos = library / "photos.h5"
-    assert boc("index", "photos", photos, "--at", at).exit_code == 0
+    assert boc(f"index photos {photos} --at {at}").exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
     fetched = []
     arrays = EmbeddedEngine.arrays
@@ -355,7 +355,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     assert searcher.renew() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before
-        assert boc("add", "photos", photos, "--at", at).exit_code == 0
+        assert boc(f"add photos {photos} --at {at}").exit_code == 0
         fetched.clear()
         fresh = searcher.renew()
         assert fresh is not searcher
@@ -366,7 +366,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
         searcher.embeddings("003.png"),
         k=5,
     )
-    assert boc("compact", "photos", "--at", at).exit_code == 0
+    assert boc(f"compact photos --at {at}").exit_code == 0
     assert searcher.renew() is searcher
     assert (
         searcher.search_vectors(
@@ -402,7 +402,7 @@ def test_a_cold_search_by_any_code_loads_no_library_for_learning(
     codes = dict.fromkeys(("dictionary", "scalar", "permutation", "bits", "late"), "")
     for kind in ("plain", "words", "learned"):
         book = tmp_path / f"{kind}.npz"
-        made = boc("build-codebook", photos, "-o", book, "--kind", kind, "--clusters", 16)
+        made = boc(f"build-codebook {photos} -o", book, "--kind", kind, "--clusters", 16)
         assert made.exit_code == 0, made.output
         for code in {"plain": ("hard", "soft")}.get(kind, (kind,)):
             codes[code] = f"(codebook='{book}')"

@@ -159,7 +159,7 @@ def test_encoders_tell_their_words(library: Path) -> None:
 
 def test_the_command_line_names_them(library: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "-k", 1)
-    told = boc("search", "photos", "a rde zeppelin", *at)
+    told = boc('search photos "a rde zeppelin"', *at)
     assert told.exit_code == 0
     assert told.stdout.count("\n") == 1
     assert told.stderr.splitlines() == [
@@ -167,11 +167,11 @@ def test_the_command_line_names_them(library: Path) -> None:
         "shown",
         "'rde' is no word of this index or its encoder; did you mean red?",
     ]
-    assert run("search", "photos", "a red box", *at).stderr == ""
+    assert run('search photos "a red box"', *at).stderr == ""
     picture = str(library / "images" / "005.png")
-    told = run("search", "photos", picture, *at).stderr
+    told = run("search photos", picture, *at).stderr
     assert f"{picture} was searched as words; by the picture: --image {picture}\n" in told
-    told = run("search", "photos", "a box year:2021", *at).stderr
+    told = run('search photos "a box year:2021"', *at).stderr
     assert "year:2021 was searched as words; a condition is --filter FIELD=VALUE\n" in told
-    told = run("search", "photos", "a rde box", "--hybrid", "words", *at).stderr
+    told = run('search photos "a rde box" --hybrid words', *at).stderr
     assert "no word" not in told

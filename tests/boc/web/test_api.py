@@ -122,7 +122,7 @@ def test_the_name_of_a_file_finds_it(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     for name in ("IMG_1234.png", "2024.05.01.png"):
         Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
-    run("sync", "photos", tmp_path / "pictures", "--at", at, "--missing", "keep")
+    run(f"sync photos {tmp_path}/pictures --at {at} --missing keep")
     client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at)
     for name in ("IMG_1234", "IMG_1234.png", "img_1234.PNG"):
         assert [hit["id"] for hit in fetch(client, "/api/search", q=name)["hits"]] == [
@@ -240,20 +240,10 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.npz"
     at = f"file:{tmp_path / 'written'}"
     run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        words,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {words} --kind words --clusters 7",
     )
     run(
-        "index",
-        "written",
-        library / "photos.h5",
-        "--code",
+        f"index written {library}/photos.h5 --code",
         f"words(codebook={words})",
         "--at",
         at,
@@ -336,13 +326,7 @@ def picture_index(folder: Path, library: Path) -> str:
     turned.save(images / "turned.jpg", exif=exif)
     at = f"file:{folder / 'index'}"
     run(
-        "index",
-        "photos",
-        folder / "pictures",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
+        f"index photos {folder}/pictures --encoder tern:{library}/model --at {at}",
     )
     (images / "gone.png").unlink()
     (images / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
@@ -527,13 +511,7 @@ def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
         Image.new("RGB", (20, 20), colour).save(tmp_path / "csv" / f"{name}.png")
     at = f"file:{tmp_path / 'index'}"
     run(
-        "index",
-        "odd",
-        tmp_path / "csv" / "t.csv",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
+        f"index odd {tmp_path}/csv/t.csv --encoder tern:{library}/model --at {at}",
     )
     client = client_of(
         Searcher.open("odd", at, device="cpu"),

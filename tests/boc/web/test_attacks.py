@@ -353,15 +353,8 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
         ) as handle:
             csv.writer(handle).writerows([columns, ["<i>.png", row]])
     run(
-        "index",
-        "nasty",
-        images / "t.csv",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
-        "--metadata",
-        images / "fields.csv",
+        f"index nasty {images}/t.csv --encoder tern:{library}/model --at {at} --metadata "
+        f"{images}/fields.csv",
     )
     client = client_of(
         Searcher.open("nasty", at, device="cpu"),

@@ -35,13 +35,7 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     )
     at = f"file:{home / 'index'}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--metadata",
-        home / "fields.csv",
+        f"index photos {library}/photos.h5 --at {at} --metadata {home}/fields.csv",
     )
     return Searcher.open("photos", at, device="cpu")
 

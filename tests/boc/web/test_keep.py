@@ -38,11 +38,11 @@ def held(at: str) -> set[str]:
 def test_pictures_are_added_by_the_command_line(pictures: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"
     others = sorted((tmp_path / "more" / "images").iterdir())
-    added = run("add", "photos", *others[:2], "--at", at)
+    added = run("add photos", *others[:2], "--at", at)
     assert added.stdout == "photos: 2 pictures and 0 captions added\n"
     assert {path.name for path in others[:2]} < held(at)
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    assert "no picture can be used" in boc("add", "photos", tmp_path / "bad.png", "--at", at).stderr
+    assert "no picture can be used" in boc(f"add photos {tmp_path}/bad.png --at {at}").stderr
 
 
 def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path) -> None:
@@ -91,6 +91,6 @@ def test_a_picture_that_cannot_be_encoded_is_not_kept(
 
 
 def test_a_server_without_token_keeps_nothing(pictures: Path, tmp_path: Path) -> None:
-    refused = boc("serve", "photos", "--at", f"file:{tmp_path / 'at'}", "--keep", pictures)
+    refused = boc(f"serve photos --at file:{tmp_path}/at --keep {pictures}")
     assert refused.exit_code == 1
     assert "set BOC_TOKEN" in refused.stderr

@@ -89,7 +89,7 @@ def test_server_life(library: Path, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "index" / "photos")
         until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
         assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
-        run("index", "photos", library / "photos.h5", "--at", at)
+        run(f"index photos {library}/photos.h5 --at {at}")
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
         assert (
             get(
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
+        result = boc(f"serve photos --at file:{library}/index --port", port)
     assert result.exit_code == 1
     assert f"port {port} of 127.0.0.1 is taken" in result.output
     assert len(result.output.strip().splitlines()) == 1
@@ -165,7 +165,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     for name in [name for name in sys.modules if name.startswith("boc.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    result = boc("serve", "photos", "--at", f"file:{library / 'index'}")
+    result = boc(f"serve photos --at file:{library}/index")
     assert result.exit_code == 1
     assert (
         result.output.strip()

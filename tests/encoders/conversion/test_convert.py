@@ -183,10 +183,7 @@ def convert(
     """Exit status, and what was printed."""
     place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
     result = boc(
-        "convert",
-        checkpoint,
-        "-o",
-        output,
+        f"convert {checkpoint} -o {output}",
         *place,
         *more,
     )

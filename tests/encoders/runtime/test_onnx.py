@@ -163,15 +163,12 @@ def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
 def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     spec = model(folder, *NETWORKS["teran"])
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert read_record(folder, parts(folder)) is not None
     assert (
         "leave options out"
         in boc(
-            "convert",
-            folder,
-            "--regions",
-            "grid",
+            f"convert {folder} --regions grid",
         ).output
     )
     network = model_folder.load_network(folder, model_folder.read_config(folder))
@@ -183,7 +180,7 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     (folder / "onnx.json").write_bytes(whole)  # as a copy of an older one would leave it
     os.utime(folder / "onnx.json", ns=(0, 0))
     assert read_record(folder, parts(folder)) is None
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert on_cpu(spec).identity.digest == parts(folder).digest()
     (folder / "text.onnx").write_bytes((folder / "text.onnx").read_bytes()[:-1])
     with pytest.raises(
@@ -191,5 +188,5 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
         match=r"text.onnx: missing or damaged; make it again with boc convert",
     ):
         on_cpu(spec).encode_texts(["a dog"])
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert len(on_cpu(spec).encode_texts(["a dog"])) == 1

@@ -224,10 +224,7 @@ def test_boc_verify_names_the_damaged_file(
 ) -> None:
     build(connect(f"file:{tmp_path}"), "photos", fitted())
     report = run(
-        "verify",
-        "photos",
-        "--at",
-        f"file:{tmp_path}",
+        f"verify photos --at file:{tmp_path}",
     )
     if stamps == "unchanged":
         known = {path: commits.stamp(path) for path in files_of(tmp_path)}
@@ -238,20 +235,14 @@ def test_boc_verify_names_the_damaged_file(
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         report = boc(
-            "verify",
-            "photos",
-            "--at",
-            f"file:{tmp_path}",
+            f"verify photos --at file:{tmp_path}",
         )
         assert report.exit_code == 1
         assert str(path) in report.output
         path.write_bytes(whole)
     assert (
         boc(
-            "verify",
-            "photos",
-            "--at",
-            f"file:{tmp_path}",
+            f"verify photos --at file:{tmp_path}",
         ).exit_code
         == 0
     )

@@ -69,7 +69,7 @@ def make(folder: Path, seed: int, count: int) -> Made:
         vectors = random_units(2 * seed + number, count, 24)
         batches.append(Batch(items, Embeddings(modality, vectors)))
     write_features(path, *batches, source=f"{seed:064x}")
-    run("index", "made", path, *CODE, "--at", f"file:{folder}")
+    run(f"index made {path}", *CODE, "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
     return Made(

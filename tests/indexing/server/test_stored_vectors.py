@@ -143,5 +143,5 @@ def test_unknown_format_is_refused(server: Any, name: str) -> None:
 def test_info_mentions_rounding(server: Any, name: str, library: Path) -> None:
     at = address(server, replicas=0)
     for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
-        run("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
-        assert f"vectors   {told}" in boc("info", name, "--at", at).stdout.splitlines()
+        run(f"index {name} {library}/photos.h5 --replace --at", f"{at}&vectors={vectors}")
+        assert f"vectors   {told}" in boc(f"info {name} --at {at}").stdout.splitlines()
