@@ -23,6 +23,8 @@ from boc.vectors import Doubles
 from tests.bench.scripts import run_rows
 from tests.oracles import write_features
 
+pytestmark = pytest.mark.slow
+
 TEXT = (
     "dog cat horse boat train bird ball tree house beach river car bike chair table snow street "
     "child bottle bench"
@@ -192,7 +194,6 @@ def cells(row: dict[str, str], *names: str) -> list[float]:
     return [float(row[name]) for name in names]
 
 
-@pytest.mark.slow
 def test_sparsity_recall(mini: Path) -> None:
     rows = run_rows(
         "sparsity_recall.py",
@@ -315,7 +316,6 @@ def test_sparsity_recall(mini: Path) -> None:
         assert cells(row, "terms", "postings", "Rm=1") == [1, postings, 100]
 
 
-@pytest.mark.slow
 def test_table_one(mini: Path) -> None:
     pytest.importorskip("spellchecker")
     rows = run_rows(
@@ -385,7 +385,6 @@ def test_table_one(mini: Path) -> None:
     assert {row["model"] for row in rows} >= set(PAPER)
 
 
-@pytest.mark.slow
 def test_recall_postings(mini: Path, tmp_path: Path) -> None:
     from boc.clustering.make_codebook import cluster
     from boc.inputs.features import FeatureFile
@@ -437,7 +436,6 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.slow
 def test_models(tmp_path: Path) -> None:
     e = np.eye(2)
     captions = [

@@ -9,8 +9,9 @@ import pytest
 from tests.bench.scripts import run_rows
 from tests.helpers import boc
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_growth(tmp_path: Path) -> None:
     rows = run_rows(
         "growth.py",
@@ -20,7 +21,6 @@ def test_growth(tmp_path: Path) -> None:
     assert all(any(row.values()) for row in rows)
 
 
-@pytest.mark.slow
 def test_all_codes(library: Path, tmp_path: Path) -> None:
     plain = library / "photos.h5"
     book = tmp_path / "book.npz"
@@ -47,7 +47,6 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
         assert float(row["postings"]) <= 40 * 64
 
 
-@pytest.mark.slow
 def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
     for name in ("train", "test"):
         numbers = range(30) if name == "train" else range(30, 40)

@@ -2,7 +2,7 @@
 with the seconds."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -45,7 +45,7 @@ class Hand:
 
 
 @pytest.fixture
-def hand(visit: Callable[..., Any], scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
+def hand(visit: Any, scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
     page = visit(scenes.url)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.wait_for_selector("#results[data-shows=library]")
@@ -187,7 +187,7 @@ def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any) -> None:
+def test_what_looks_like_a_filter_is_told(visit: Any, scenes: Any) -> None:
     page = visit(scenes.url, expected="Failed to load resource")
     hand = Hand(page)
     hand.asks("a kite camera:canon")
@@ -232,7 +232,7 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
     assert hand.clicks == 1
 
 
-def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: Any) -> None:
+def test_a_finger_goes_to_the_next_picture(visit: Any, scenes: Any) -> None:
     page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
     shown = settle(page)
     page.locator("a.open").first.tap()
@@ -248,7 +248,7 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
     page.wait_for_url(f"**open={quote(shown[1])}*")
 
 
-def test_a_long_press_selects(visit: Callable[..., Any], scenes: Any) -> None:
+def test_a_long_press_selects(visit: Any, scenes: Any) -> None:
     page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
     settle(page)
     opacity = "() => getComputedStyle(document.querySelector('.hit .select')).opacity"
@@ -283,7 +283,7 @@ def test_a_library_is_narrowed_before_any_search(hand: Hand) -> None:
 
 
 def test_of_many_pictures_those_near_the_screen_are_there(
-    visit: Callable[..., Any],
+    visit: Any,
     scenes: Any,
 ) -> None:
     """Hundreds of pictures by date: few in the page at a time, the right ones, with their places

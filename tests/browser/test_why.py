@@ -1,6 +1,5 @@
 """The dialog that takes a score apart."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ SENTENCE = "a red box at the left"
 
 
 @pytest.fixture
-def why(visit: Callable[..., Any], server: str) -> Any:
+def why(visit: Any, server: str) -> Any:
     """A page with the explanation of its first hit."""
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
@@ -74,7 +73,7 @@ def test_captions_and_focus(why: Any) -> None:
 
 @pytest.mark.parametrize("find", ["image", "text"])
 def test_an_item_is_explained_for_an_item(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     find: str,
 ) -> None:
@@ -89,7 +88,7 @@ def test_an_item_is_explained_for_an_item(
 
 
 def test_a_picture_is_explained_for_a_picture(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     library: Any,
 ) -> None:
@@ -104,7 +103,7 @@ def test_a_picture_is_explained_for_a_picture(
 def test_a_picture_is_written_in_words_that_search(
     library: Path,
     tmp_path: Path,
-    visit: Callable[..., Any],
+    visit: Any,
     servers: ExitStack,
 ) -> None:
     words = tmp_path / "words.npz"

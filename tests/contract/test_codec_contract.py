@@ -91,6 +91,7 @@ EXAMPLES = [
         else (("default", lambda kind: kind()), ("varied", varied))
     )
 ]
+each_step = pytest.mark.parametrize("step", EXAMPLES)
 LEARNING = {name: kind for name, kind in STEPS.items() if name not in WITH_BOOK}
 
 
@@ -100,7 +101,7 @@ def test_scikit_learn_checks(step: type[Step]) -> None:
     check_estimator(step(), on_skip=None)
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_row_alone_equals_batch(step: Step) -> None:
     X = gaussian(0)
     labels = np.repeat(MODALITIES, ROWS // 2)
@@ -125,7 +126,7 @@ def test_row_alone_equals_batch(step: Step) -> None:
                 )
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_encode_documents_is_transform(step: Step) -> None:
     X = gaussian(1)
     fitted = fit(step, X)
@@ -133,7 +134,7 @@ def test_encode_documents_is_transform(step: Step) -> None:
         assert same_matrix(fitted.encode_documents(X, modality), fitted.transform(X))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_results_are_finite(step: Step) -> None:
     fitted = fit(step, gaussian(2))
     result = fitted.transform(gaussian(2))
@@ -145,7 +146,7 @@ def test_results_are_finite(step: Step) -> None:
     assert result.shape[1] == fitted._n_features_out
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_input_is_unchanged(step: Step) -> None:
     X = gaussian(3)
     rows = sparse.csr_array(X) if step.__sklearn_tags__().input_tags.sparse else X
@@ -153,7 +154,7 @@ def test_input_is_unchanged(step: Step) -> None:
     assert np.array_equal(dense(rows), gaussian(3))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_parameters_round_trip(step: Step) -> None:
     params = step.get_params(deep=False)
     assert json.loads(json.dumps(params)) == params
@@ -164,7 +165,7 @@ def test_parameters_round_trip(step: Step) -> None:
         assert same_matrix(clone(step).fit_transform(X), type(step)(**params).fit_transform(X))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
     samples = [embeddings("image", gaussian(5)), embeddings("text", gaussian(6, 7) + 1)]
     codec = SurrogateCodec([fresh_of(step)]).fit(*samples)
@@ -183,14 +184,14 @@ def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
         assert same_matrix(restored.encode_queries(fresh), codec.encode_queries(fresh))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_learned_arrays_are_saved(step: Step) -> None:
     fitted = fit(step, gaussian(8))
     arrays = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
     assert arrays - {"n_features_in_"} == set(step.learned)
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
+@each_step
 def test_other_width(step: Step) -> None:
     codec = SurrogateCodec([fresh_of(step)]).fit(embeddings("image", gaussian(9)))
     with pytest.raises(BocError, match=rf"{WIDTH - 1}.*{WIDTH}"):

@@ -18,6 +18,8 @@ from boc.evaluate.verify import verify
 from boc.manage.copy import copy_index
 from tests.fuzz.mutations import FORGED, forge_array, forge_header, verdict
 
+pytestmark = pytest.mark.slow
+
 
 def forge(files: dict[str, bytes], rng: random.Random) -> str:
     """Change one of the files, or what they are called."""
@@ -66,7 +68,6 @@ def check(verdicts: dict[str, str]) -> None:
     assert set(verdicts.values()) == {"refused", "answered"}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "forged.h5"
@@ -92,7 +93,6 @@ def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) 
     check(verdicts)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"

@@ -20,6 +20,8 @@ import pytest
 from tests.helpers import boc, draw_pictures
 from tests.processes import start
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TINY = (
@@ -83,7 +85,6 @@ def calm(table: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
     wild = tmp_path / "wild.h5"
@@ -177,7 +178,6 @@ PROC = pytest.mark.skipif(
 
 
 @PROC
-@pytest.mark.slow
 def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path) -> None:
     run = run_busy(long_table, tmp_path / "wild.h5")
     run.process.kill()
@@ -185,7 +185,6 @@ def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path
 
 
 @PROC
-@pytest.mark.slow
 def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
     """A terminal sends it to the whole group."""
     run = run_busy(long_table, tmp_path / "wild.h5")
@@ -196,7 +195,6 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
 def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
@@ -226,7 +224,6 @@ def test_training(table: Path, tmp_path: Path) -> None:
     assert not (wild / "training").exists()
 
 
-@pytest.mark.slow
 def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
@@ -259,7 +256,6 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
-@pytest.mark.slow
 def test_building(library: Path, tmp_path: Path) -> None:
     """From a feature file, killed while the arrays are written: an older index of the name stays
     whole."""

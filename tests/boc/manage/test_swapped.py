@@ -20,6 +20,8 @@ from boc.inputs.sources import open_source
 from boc.manage.sync import sync_index
 from tests.boc.manage.collections_of_files import Counting, Files, new
 
+pytestmark = pytest.mark.slow
+
 PART = 8
 COUNT = 20
 PAIRS = random.Random(0).sample([*combinations(range(COUNT), 2)], 60)
@@ -71,7 +73,6 @@ def wrong_of_index(at: str) -> list[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_killed_index_and_sync_of_swapped_pictures(
     encoder: Counting,
@@ -108,7 +109,6 @@ def test_killed_index_and_sync_of_swapped_pictures(
     assert wrong_of_index(at) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_killed_extract_of_swapped_pictures(
     encoder: Counting,
@@ -158,7 +158,6 @@ def test_killed_extract_of_swapped_pictures(
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["bmp", "tar"],

@@ -26,6 +26,7 @@ from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
 PATHS = ["numpy"] if dot_module._rescore is None else ["compiled", "numpy"]
+each_path = pytest.mark.parametrize("path", PATHS)
 VECTORS = ["float32", *VECTOR_DTYPES]
 FINE = st.floats(
     -1,
@@ -81,7 +82,7 @@ def slow_alignment(regions: Floats, words: Floats, metric: str) -> float:
     }[metric]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @given(
     query=sets_of(1, 1),
     sets=sets_of(0, 6),
@@ -329,7 +330,7 @@ def computing_by(path: str) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @given(
     width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]),
     n=st.integers(1, 20),
@@ -420,7 +421,7 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         83,
     ],
 )
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
     whole = np.arange(-128, 128)
     scales = np.float32(
@@ -513,7 +514,7 @@ def test_what_is_stored_whole_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(
     "row",
     [
@@ -533,7 +534,7 @@ def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> None:
     for width in (1, 2, 6, 7):
         with computing_by(path), pytest.raises(ValueError, match="width"):
@@ -613,7 +614,7 @@ def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str) 
         dot_module._rescore.align(*arrays)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
     """As those do that h5py maps."""

@@ -19,6 +19,8 @@ from encoders.runtime.onnx_export import export  # noqa: E402
 from encoders.runtime.onnx_record import read_record  # noqa: E402
 from tests.helpers import boc  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 CAPTIONS = ["a red dog runs in the snow", "two dogs and a boat", "the dog is left of a boat"] * 5
 WIDTH = 108
 TERN = {
@@ -104,7 +106,6 @@ def assert_equal(
     assert np.abs(one.concepts.values - other.concepts.values).max(initial=0) <= 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_runtimes_give_one_result(
     name: str,
@@ -137,7 +138,6 @@ def test_both_runtimes_give_one_result(
     assert_equal(on_cpu(f"{spec}?alone").encode_texts(SENTENCES), alone)
 
 
-@pytest.mark.slow
 def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
     spec = model(
         tmp_path / "model",
@@ -159,7 +159,6 @@ def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
     assert_equal(on_cpu(spec).encode_images(prepared), expected)
 
 
-@pytest.mark.slow
 def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     spec = model(folder, *NETWORKS["teran"])

@@ -40,6 +40,8 @@ from tests.indexing.embedded.test_model_based import (
     strays,
 )
 
+pytestmark = pytest.mark.slow
+
 CRASHES = int(os.environ.get("BOC_CRASHES", "25"))
 LAYER = ("create", "adopt", "sync", "make", "rename", "remove")
 UNRECORDED = (".lock", ".checked")
@@ -409,7 +411,6 @@ def make_scenario(name: str) -> tuple[Scenario, Scenario]:
     }[name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "edit", "compact", "replace"])
 def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
     name: str,
@@ -569,7 +570,6 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     return process
 
 
-@pytest.mark.slow
 def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -16,6 +16,8 @@ import pytest
 from boc.types import Batch, Embeddings
 from tests.oracles import picture, random_units, write_features
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 COUNT = os.environ.get("BOC_FAULTS", "1")
@@ -42,7 +44,6 @@ def draw_pictures(folder: Path) -> None:
             )
 
 
-@pytest.mark.slow
 def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
@@ -102,7 +103,6 @@ write_features(Path("mine.h5"), Batch(items, Embeddings("image", random_units(0,
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [3_000, 20_000, 60_000])
 def test_a_feature_file_that_cannot_be_written_ends_nothing_but_the_command(
     tmp_path: Path,
