@@ -66,7 +66,7 @@ def draw_pictures(folder: Path, count: int) -> Path:
 def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that tries to open a connection or to look up a host."""
 
-    def refuse(*arguments: object, **named: object) -> None:
+    def refuse(*arguments, **named):
         raise AssertionError(f"a connection was tried: {arguments}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)

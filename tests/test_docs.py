@@ -364,7 +364,7 @@ def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     served = []
 
-    def command(line: list[str]) -> str:
+    def command(line):
         if line[1] == "serve":
             served.extend(line)
             with serving(line[2]) as address:

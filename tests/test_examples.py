@@ -29,7 +29,7 @@ def run(
     shutil.copytree(library / "index", "boc-data")
     shutil.copy(library / "photos.h5", "photos.h5")
 
-    def start(name: str, *arguments: object) -> list[str]:
+    def start(name, *arguments):
         monkeypatch.setattr("sys.argv", [f"{name}.py", *map(str, arguments)])
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out.splitlines()

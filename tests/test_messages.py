@@ -167,7 +167,7 @@ def test_hint_in_words_of_each_door(
 
 
 def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell() -> None:
+    def tell():
         note("own has grown", "<boc copy own --code dictionary --replace>")
 
     with pytest.warns(match=r"grown; boc\.copy_index\(\.\.\., code='dictionary', replace=True\)"):

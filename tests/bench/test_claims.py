@@ -63,7 +63,7 @@ def test_the_published_verdicts_are_those_of_the_published_rows() -> None:
 
 
 def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
-    def table(signed: float) -> Rows:
+    def table(signed):
         lines = []
         for sign, difference in (
             ("", 40.0),

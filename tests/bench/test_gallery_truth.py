@@ -183,7 +183,7 @@ def test_ndcg_formula() -> None:
     order = default_rng(1).permutation(14).tolist()
     gains = query.relevance.tolist()
 
-    def dcg(ranked: list[float]) -> float:
+    def dcg(ranked):
         return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ranked[:DEPTH], 1))
 
     expected = dcg([gains[k] for k in order]) / dcg(sorted(gains, reverse=True))

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -247,7 +246,7 @@ def test_every_round_times_all_queries_in_turns(
 
 
 def test_fastest_setting_at_each_recall() -> None:
-    def variant(validation: float, *rounds: float) -> Any:
+    def variant(validation, *rounds):
         return timing.Variant(
             "x",
             None,
@@ -384,11 +383,11 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tasks = []
 
     def here(
-        _: object,
-        threads: int,
-        task: Callable[..., Any],
-        *arguments: object,
-    ) -> dict[str, float]:
+        _,
+        threads,
+        task,
+        *arguments,
+    ):
         tasks.append(task)
         task(*arguments)
         return {"seconds": 1.0, "cpu": 2.0, "peak": 1.0}

@@ -56,7 +56,7 @@ def test_cell_scalar_products(probes: int) -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def kept(row: Floats, z: int) -> dict[tuple[int, bool], int]:
+    def kept(row, z):
         largest = sorted(
             range(DIM),
             key=lambda i: -abs(row[i]),
@@ -88,7 +88,7 @@ def test_cell_ranks_products() -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def ranks(row: Floats, z: int) -> dict[tuple[int, int, int], int]:
+    def ranks(row, z):
         cell = nearest(row, code.centres)[0]
         pieces = np.array_split(row - code.centres[cell], 2)
         return {

@@ -105,7 +105,7 @@ def test_head(tmp_path: Path) -> None:
 def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
     stdout = io.StringIO()
 
-    def fail() -> None:
+    def fail():
         with Writer(stdout, "some.py", {}, ["a"]) as out:
             out.write(1)
             out.write(1 / 0)

@@ -465,7 +465,7 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
     assert any(one != other for one, other in pairwise(found.values()))
     picture = (library / "images" / "007.png").read_bytes()
 
-    async def ask(app: Any) -> tuple[list[httpx.Response], list[httpx.Response]]:
+    async def ask(app):
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app),
             base_url="http://here",

@@ -1,7 +1,6 @@
 """Work by threads comes in order, not far ahead, and fails where its result would have come."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,7 +20,7 @@ def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
 def test_prefetch_is_bounded() -> None:
     taken = []
 
-    def things() -> Iterator[int]:
+    def things():
         for i in range(100):
             taken.append(i)
             yield i
@@ -56,7 +55,7 @@ def test_an_error_comes_in_its_turn() -> None:
 def test_iteration_stays_in_the_thread() -> None:
     seen = []
 
-    def things() -> Iterator[int]:
+    def things():
         for i in range(9):
             seen.append(threading.get_ident())
             yield i

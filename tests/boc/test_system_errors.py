@@ -62,7 +62,7 @@ def test_system_errors_are_not_damage(
 ) -> None:
     opening = Path.open
 
-    def failing(self: Path, *given: object, **options: object) -> object:
+    def failing(self, *given, **options):
         if "index" in self.parts and self.suffix in (".npy", ".bin", ".json"):
             raise OSError(
                 number,
@@ -150,7 +150,7 @@ def test_full_output_is_one_line(library: Path) -> None:
 
 
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless(self: Path) -> Path:
+    def homeless(self):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -195,7 +195,7 @@ def test_delete_writes_no_codec(
     )
     creating = fs.create
 
-    def full(path: Path) -> object:
+    def full(path):
         if path.stat().st_size if path.exists() else "codec" in path.name:
             raise BackendError("no room")
         return creating(path)
@@ -239,7 +239,7 @@ def test_a_folder_may_have_no_sync_of_its_own(
     (tmp_path / "file").touch()
     for number in (errno.EINVAL, errno.ENOTSUP, errno.EIO, errno.ENOSPC):
 
-        def refuse(descriptor: int, number: int = number) -> None:
+        def refuse(descriptor, number=number):
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "fsync", refuse)
@@ -253,7 +253,7 @@ def test_a_folder_may_have_no_sync_of_its_own(
 
 
 def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)

@@ -179,12 +179,12 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
     complaints = []
 
     def opened(
-        url: str,
+        url,
         *,
-        expected: str | None = None,
-        dark: bool = False,
-        phone: bool = False,
-    ) -> Any:
+        expected=None,
+        dark=False,
+        phone=False,
+    ):
         context = browser.new_context(
             viewport=PHONE if phone else WIDE,
             has_touch=phone,
@@ -196,7 +196,7 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
         context.set_default_timeout(30_000)
         page = context.new_page()
 
-        def complain(text: str) -> None:
+        def complain(text):
             if expected is None or expected not in text:
                 complaints.append(text)
 

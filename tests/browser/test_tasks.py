@@ -291,7 +291,7 @@ def test_of_many_pictures_those_near_the_screen_are_there(
     page = visit("about:blank")
     many = 3000
 
-    def library(route: Any) -> None:
+    def library(route):
         query = dict(each.split("=") for each in route.request.url.partition("?")[2].split("&"))
         skip = int(query["skip"])
         k = int(query["k"])

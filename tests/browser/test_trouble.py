@@ -163,7 +163,7 @@ def test_rows_are_of_equal_height_and_fill_the_page(
 def test_an_empty_index_says_how_to_fill_it(visit: Any, server: str) -> None:
     page = visit("about:blank")
 
-    def emptied(route: Any) -> None:
+    def emptied(route):
         route.fulfill(
             json={
                 **route.fetch().json(),

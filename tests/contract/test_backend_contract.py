@@ -289,7 +289,7 @@ def with_fields(n: int) -> list[Item]:
     """n items of both modalities; of each field some have no value, some one, some several."""
     rng = default_rng(n)
 
-    def some(name: str) -> dict[str, Any]:
+    def some(name):
         count = int(rng.integers(0, 3))
         chosen = [VALUES[name][i] for i in rng.permutation(len(VALUES[name]))[:count]]
         return {name: chosen if count > 1 else chosen[0]} if count else {}
@@ -1113,14 +1113,14 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
         1,
     )
 
-    def give_up() -> None:
+    def give_up():
         with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
             writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
             assert not backend.exists(name)
             if ending == "failing":
                 raise GivingUpError
 
-    def attempt() -> None:
+    def attempt():
         if ending == "failing":
             with pytest.raises(GivingUpError):
                 give_up()
@@ -1322,7 +1322,7 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
         ),
     )
 
-    def empty() -> None:
+    def empty():
         with backend.edit(name) as editor:
             editor.delete([item.id for item in mixed_items(3)])
             editor.commit("ef" * 32)

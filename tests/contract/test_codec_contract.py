@@ -58,7 +58,7 @@ def fit(step: Step, X: Any, y: Any = None) -> Any:
 def varied(step: type[Step]) -> Step:
     """The step with every parameter off its default."""
 
-    def other(name: str, value: Any) -> Any:
+    def other(name, value):
         if isinstance(value, str):
             return next(choice for choice in step.choices[name] if choice != value)
         return 1 if value is None else not value if isinstance(value, bool) else value + 1

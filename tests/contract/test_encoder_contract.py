@@ -105,7 +105,7 @@ def place(
     """Kind and folder."""
     name = request.param
 
-    def make(folder: Path) -> None:
+    def make(folder):
         ENCODERS[name](library, folder)
 
     return name.partition(" ")[0], once(tmp_path_factory, f"model-{name}", make)

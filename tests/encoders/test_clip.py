@@ -310,7 +310,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Folders of the tiny models, each made when first asked for."""
     home = tmp_path_factory.mktemp("models")
 
-    def folder(kind: str) -> Path:
+    def folder(kind):
         place = home / kind.replace(" ", "-")
         if not place.exists():
             KINDS[kind](place)

@@ -36,8 +36,8 @@ TINY = {"clip": tiny_clip, "siglip": tiny_siglip}
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Folders of models by kind and layout, made when first asked for."""
 
-    def made(kind: str, layout: str) -> Path:
-        def make(folder: Path) -> None:
+    def made(kind, layout):
+        def make(folder):
             TINY[kind](folder / "model")
             arrange(folder / "model", layout, kind, folder / "repository")
 
@@ -188,7 +188,7 @@ def test_networks_that_do_not_fit_are_refused(
     clip = repository("clip", "Xenova") / "repository"
     siglip = repository("siglip", "Xenova") / "repository"
 
-    def refuse(name: str, data: bytes, message: str) -> None:
+    def refuse(name, data, message):
         folder = shutil.copytree(clip, tmp_path / "changed", dirs_exist_ok=True)
         (folder / "onnx.json").unlink(missing_ok=True)
         (folder / name).write_bytes(data)

@@ -27,7 +27,7 @@ ROWS = 6
 
 
 def kinds(rng: np.random.Generator) -> dict[str, Codebook]:
-    def rows(*shape: int) -> NDArray[np.float32]:
+    def rows(*shape):
         return rng.standard_normal(shape).astype(np.float32)
 
     labels = pack_labels([Label(("dog",), ())] * ROWS)

@@ -201,7 +201,7 @@ def test_addresses(address: str) -> None:
 @example(b"index = 1\nsearch = [1]")
 @example(b"[index]\ncode = 1979-05-27\nrecall = nan\n")
 def test_settings(data: bytes) -> None:
-    def search(path: Path) -> None:
+    def search(path):
         with patch.dict(
             os.environ,
             {"BOC_CONFIG": str(path)},

@@ -164,7 +164,7 @@ def own() -> Iterator[Callable[[Node], Node]]:
     tmp_path))``."""
     with ExitStack() as stack:
 
-        def start(node: Node) -> Node:
+        def start(node):
             with _or_skip():
                 check_fetched(node.kind)
                 node.start()

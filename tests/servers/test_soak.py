@@ -146,7 +146,7 @@ def repeat(
 ) -> threading.Thread:
     """Do ``action`` every so many seconds, until the event is set."""
 
-    def run() -> None:
+    def run():
         while not end.wait(seconds):
             try:
                 action()

@@ -89,7 +89,7 @@ def calm(table: Path) -> Path:
 def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
     wild = tmp_path / "wild.h5"
 
-    def never_half() -> None:
+    def never_half():
         assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
 
     arguments = (
@@ -241,7 +241,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     ]
     finish([*arguments, f"file:{tmp_path / 'calm'}"])
 
-    def never_half() -> None:
+    def never_half():
         result = boc(f"info many --at file:{tmp_path}/wild --json")
         assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {
             "image": 600,
@@ -272,7 +272,7 @@ def test_building(library: Path, tmp_path: Path) -> None:
 
     loaded = contents(tmp_path / "calm" / "photos", chosen=False)
 
-    def never_half() -> None:
+    def never_half():
         assert contents(tmp_path / "photos", chosen=False) in (old, loaded)
 
     arguments = (

@@ -47,7 +47,7 @@ def found(*arguments: object) -> list[str]:
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_forms_of_text_are_one(at: str, form: str) -> None:
-    def typed(text: str) -> str:
+    def typed(text):
         return normalize(form, text)
 
     assert set(

@@ -94,7 +94,7 @@ def sample(parameter: click.Option) -> Any:
     ids=[f"{name}-{key}" for name, key, _ in OPTIONS],
 )
 def test_the_file_equals_the_flag(command: str, key: str, option: click.Option) -> None:
-    def effective(arguments: list[str]) -> Any:
+    def effective(arguments):
         parent = click.Context(
             main,
             info_name="boc",

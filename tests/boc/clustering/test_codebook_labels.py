@@ -124,7 +124,7 @@ def slow_labels(
     inside = [Counter() for _ in centroids]
     near = [{} for _ in centroids]
 
-    def assign(x: Floats) -> tuple[int, float]:
+    def assign(x):
         x = x / np.linalg.norm(x) if spherical else x
         distances = [float(((x.astype(np.float64) - c) ** 2).sum()) for c in centroids]
         return int(np.argmin(distances)), min(distances)

@@ -347,7 +347,7 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
         @ codec.encode_documents(Embeddings("image", X)).T
     ).toarray()
 
-    def printed(x: Floats, budget: int) -> list[int]:
+    def printed(x, budget):
         floors = [math.floor(1000 * float(value)) for value in rectified(x)]
         top = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
         return [floors[j] if j in top else 0 for j in range(width)]

@@ -238,7 +238,7 @@ def test_items_without_an_answer_are_refused() -> None:
 def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
     """The definition, rank by rank."""
 
-    def dcg(order: list[int]) -> float:
+    def dcg(order):
         gains = [2 ** relevance[i] - 1 for i in order[:p]]
         return sum(g / math.log2(rank + 1) for rank, g in enumerate(gains, start=1))
 

@@ -57,7 +57,7 @@ def write(
     """An embeddings file of random vectors, and of random sets of ``least`` to 4 of them."""
     rng = default_rng(seed)
 
-    def batch(some: Sequence[Item]) -> Batch:
+    def batch(some):
         vectors = unit_rows(
             rng.standard_normal(
                 (len(some), dim),

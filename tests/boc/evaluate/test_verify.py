@@ -23,7 +23,7 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Engine
-from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows, TermMatrix
+from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows
 from boc.vectors import Floats
 from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
@@ -178,7 +178,7 @@ def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]:
-    def change(terms: sparse.csr_array) -> sparse.csr_array:
+    def change(terms):
         changed = terms.copy()
         changed.data[changed.indptr[item]] += by
         return changed
@@ -216,7 +216,7 @@ def test_terms_that_rounding_changes_are_right(
     assert report.right
     assert len(report.rounded) > 5
 
-    def change(terms: sparse.csr_array) -> sparse.csr_array:
+    def change(terms):
         return terms[[3, *range(1, N)]]
 
     report = verify(build(backend, "wrong", codec, change, vectors, dtype), pairs=N * N)
@@ -242,7 +242,7 @@ def test_wrong_scores(
     )
     wrong = {"004.jpg", "006#0", "007.jpg"}
 
-    def add(hits: list[Hit]) -> list[Hit]:
+    def add(hits):
         return [Hit(hit.item, hit.score + 5) if hit.item.id in wrong else hit for hit in hits]
 
     report = verify(
@@ -280,7 +280,7 @@ def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, 
     claimed=st.integers(0, 5),
 )
 def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> None:
-    def ranked(scores: list[int]) -> list[Hit]:
+    def ranked(scores):
         order = sorted(
             (i for i, score in enumerate(scores) if score),
             key=lambda i: (-scores[i], i),
@@ -535,7 +535,7 @@ def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     other = before.copy()
     other.data += 3
 
-    def put(key: str, terms: TermMatrix, id: str = "007.jpg") -> None:
+    def put(key, terms, id="007.jpg"):
         item = replace(shown, id=id)
         (document,) = documents(
             strategy,

@@ -317,7 +317,7 @@ def test_xmp_tells_what_people_wrote(tmp_path: Path, where: str) -> None:
 
 
 def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
-    def entry(number: int, text: bytes) -> bytes:
+    def entry(number, text):
         return b"\x1c\x02" + bytes([number]) + len(text).to_bytes(2, "big") + text
 
     data = entry(25, b"lake") + entry(25, "Müller".encode()) + entry(120, b"At the lake")

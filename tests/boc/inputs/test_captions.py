@@ -345,13 +345,13 @@ def test_a_sync_follows_the_metadata_of_its_source(
         {"path": "b.png", "year": 2},
     ]
 
-    def own() -> dict[str, dict[str, Any]]:
+    def own():
         names = ("year", "tag", "mine")
         return {
             id: {n: row[3][n] for n in names if n in row[3]} for id, row in held("x", at).items()
         }
 
-    def write() -> None:
+    def write():
         path.write_text("\n".join(map(json.dumps, rows)))
 
     write()

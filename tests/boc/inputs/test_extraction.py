@@ -308,7 +308,7 @@ def workers() -> Iterator[Callable[[], int]]:
     """The number of processes that the test has started and that are alive: none after it."""
     before = set(active_children())
 
-    def alive() -> int:
+    def alive():
         return len(set(active_children()) - before)
 
     yield alive

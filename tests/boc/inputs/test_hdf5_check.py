@@ -84,7 +84,7 @@ def drain(path: Path) -> None:
 def put(name: str, value: object, **options: object) -> Callable[[h5py.File], None]:
     """An edit that replaces an array."""
 
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
         file.create_dataset(
             name,
@@ -96,7 +96,7 @@ def put(name: str, value: object, **options: object) -> Callable[[h5py.File], No
 
 
 def linked(name: str, link: object) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
         file[name] = link
 
@@ -125,21 +125,21 @@ def virtual(file: h5py.File) -> None:
 
 
 def spoil(name: str, value: float) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         file[name][3, 2] = value
 
     return edit
 
 
 def attribute(name: str, value: object) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         file.attrs[name] = value
 
     return edit
 
 
 def drop(name: str) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
 
     return edit

@@ -267,7 +267,7 @@ def test_no_picture(tmp_path: Path) -> None:
 def png(width: int, height: int, packed: bytes = b"") -> bytes:
     """A PNG whose header names that size, whatever its ``packed`` pixels are."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
+    def chunk(kind, data):
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )

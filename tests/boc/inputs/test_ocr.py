@@ -61,7 +61,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read."""
     seen = []
 
-    def words(image: ImageRef) -> dict[str, str]:
+    def words(image):
         seen.append(image.id)
         return {"ocr": "" if "empty" in image.id else f"sign of {Path(image.id).stem}"}
 
@@ -223,7 +223,7 @@ def test_kill_while_reading_words(
     )
     whole = ocr.words_inside
 
-    def killed(image: ImageRef) -> dict[str, str]:
+    def killed(image):
         if len(pretended) == 5:
             raise KeyboardInterrupt
         return whole(image)

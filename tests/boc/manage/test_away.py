@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
@@ -366,7 +365,7 @@ def test_a_disk_goes_between_the_listing_and_the_look(
     before = files.held()
     store = tmp_path / "store"
 
-    def listing(*given: Any, **options: Any) -> sources.Source:
+    def listing(*given, **options):
         listed = sources.open_sources(*given, **options)
         (files.folder / "disk").rename(store)
         return listed

@@ -163,7 +163,7 @@ def test_copy_continues_after_an_error(
     vectors = EmbeddedEngine.vectors
     calls = [0]
 
-    def count(self: EmbeddedEngine, ids: Any) -> Any:
+    def count(self, ids):
         calls[0] += 1
         if calls[0] == 8:
             raise error

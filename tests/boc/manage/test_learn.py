@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
 
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import global_code
 from boc.inputs.features import FeatureFiles
 from boc.manage.learn import fit_code, held_out
 from boc.types import MODALITIES, Batch, Embeddings, Item
@@ -42,7 +41,7 @@ def test_code_is_learned_from_evenly_spread_items(
     path = write_features(tmp_path / "many.h5", *batches)
     ticks = []
 
-    def fit(file: FeatureFiles) -> SurrogateCodec:
+    def fit(file):
         return fit_code(
             file,
             global_code("dictionary", terms=64),
@@ -50,7 +49,7 @@ def test_code_is_learned_from_evenly_spread_items(
             sample=100,
         )
 
-    def spread(count: int, size: int) -> NDArray[np.int64]:
+    def spread(count, size):
         return np.arange(size) * count // size
 
     with FeatureFiles([path]) as file:

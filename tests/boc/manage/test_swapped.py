@@ -174,7 +174,7 @@ def test_thumbnails_of_swapped_pictures(
     from tests.boc.inputs.test_captions import shard
     from tests.boc.web.test_api import client_of
 
-    def bitmap(number: int) -> bytes:
+    def bitmap(number):
         buffer = io.BytesIO()
         Image.new("RGB", (40, 30), (20 * number, 90, 200 - 10 * number)).save(
             buffer,
@@ -182,7 +182,7 @@ def test_thumbnails_of_swapped_pictures(
         )
         return buffer.getvalue()
 
-    def write(numbers: list[int]) -> None:
+    def write(numbers):
         pictures = {f"{name}.bmp": bitmap(number) for name, number in enumerate(numbers)}
         if kind == "tar":
             shard(source, pictures.items())
@@ -202,7 +202,7 @@ def test_thumbnails_of_swapped_pictures(
         tmp_path / "cache",
     )
 
-    def thumbnails() -> list[tuple[str, tuple[int, ...]]]:
+    def thumbnails():
         shown = []
         for number in range(6):
             answer = client.get(f"/api/thumb/{number}.bmp")

@@ -261,7 +261,7 @@ def test_captions_follow_their_table(
 ) -> None:
     table = tmp_path / "captions.csv"
 
-    def write(*captions: str) -> None:
+    def write(*captions):
         lines = [f"{number}.png,{caption}" for number, caption in enumerate(captions)]
         table.write_text("\n".join(["image,caption", *lines]), encoding="utf-8")
 
@@ -460,7 +460,7 @@ def test_concurrent_edit_is_refused(
     files.write(files.folder / "new.png", "new")
     encode = encoder.encode_images
 
-    def meanwhile(prepared: list[bytes]) -> Any:
+    def meanwhile(prepared):
         with plugins.backend(at).edit("x") as editor:
             editor.delete(["0.png"])
             editor.commit("ab" * 32)
@@ -481,7 +481,7 @@ def test_a_second_command_of_the_same_name_is_refused(
     other.write(other.folder / "0.png", "another")
     refused = []
 
-    def meanwhile(label: str, done: int, total: int) -> None:
+    def meanwhile(label, done, total):
         with pytest.raises(BocError, match="x is being written by another process"):
             new("x", other.folder, at)
         refused.append(label)
@@ -499,7 +499,7 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
     files: Files,
     at: str,
 ) -> None:
-    def held_now() -> int:
+    def held_now():
         return len([*Path("/proc/self/fd").iterdir()])
 
     if not Path("/proc/self/fd").exists():
@@ -530,7 +530,7 @@ def test_a_picture_that_cannot_be_read_now_stays(
     files.do(("touch", "0.png"))
     stat = os.stat
 
-    def refuse(path: Any, **options: Any) -> os.stat_result:
+    def refuse(path, **options):
         if str(path).endswith("/0.png"):
             raise PermissionError(13, "Permission denied")
         return stat(path, **options)

@@ -54,7 +54,7 @@ def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
         files.write(files.folder / f"{i}.png", f"picture {i}")
     new("x", files.folder, at)
 
-    def holds(*names: str) -> bool:
+    def holds(*names):
         return set(held("x", at)) == set(names)
 
     with watching("x", files.folder, at) as told:

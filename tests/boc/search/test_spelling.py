@@ -104,7 +104,7 @@ def test_vocabularies_of_tokenizers() -> None:
 
     from encoders.networks.tokens import SPECIALS, Vocabulary, WordPieces, whole_words
 
-    def tokenizer(*tokens: str) -> Tokenizer:
+    def tokenizer(*tokens):
         return Tokenizer(
             models.WordLevel(
                 {token: i for i, token in enumerate(tokens)},

@@ -4,7 +4,6 @@ import asyncio
 import io
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -421,7 +420,7 @@ def test_thumbnails_without_cache(searcher: Searcher, tmp_path: Path) -> None:
 def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'index'}"
 
-    def edit(command: str, *more: object) -> None:
+    def edit(command, *more):
         run(command, "photos", *more, "--at", at)
 
     edit("index", library / "photos.h5")
@@ -432,13 +431,13 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
         look_every=0.0,
     )
 
-    def pictures() -> int | str:
+    def pictures():
         answer = client.get("/api/info")
         info = answer.json()
         assert answer.status_code == (503 if "error" in info else 200)
         return info.get("error") or info["items"]["image"]
 
-    def wait_for(wanted: Callable[[Any], bool]) -> None:
+    def wait_for(wanted):
         while not wanted(pictures()):
             time.sleep(0.05)
 
@@ -532,7 +531,7 @@ def test_slow_client(library: Path) -> None:
     settings = Settings("photos", "file:nowhere", active=1, waiting=0)
     order = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await send(
             {
                 "type": "http.response.start",
@@ -544,8 +543,8 @@ def test_slow_client(library: Path) -> None:
 
     crowd = LoadLimit(app, settings)
 
-    async def ask(name: str, wait: asyncio.Event | None) -> None:
-        async def send(message: Any) -> None:
+    async def ask(name, wait):
+        async def send(message):
             if message["type"] == "http.response.start":
                 order.append(f"{name} {message['status']}")
                 if wait is not None:
@@ -562,7 +561,7 @@ def test_slow_client(library: Path) -> None:
             send,
         )  # type: ignore[arg-type]
 
-    async def both() -> None:
+    async def both():
         gate = asyncio.Event()
         slow = asyncio.create_task(ask("slow", gate))
         await asyncio.sleep(0)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,11 +112,11 @@ def test_bodies_in_memory_are_limited() -> None:
     settings = Settings("photos", "file:nowhere", upload=1000)
     statuses = []
 
-    async def all_at_once() -> None:
+    async def all_at_once():
         gate = asyncio.Event()
         arrived = asyncio.Semaphore(0)
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def app(scope, receive, send):
             arrived.release()
             await gate.wait()
             await send(
@@ -130,11 +129,11 @@ def test_bodies_in_memory_are_limited() -> None:
 
         limit = BodyLimit(app, settings)
 
-        async def post(*headers: tuple[bytes, bytes]) -> None:
-            async def receive() -> Any:
+        async def post(*headers):
+            async def receive():
                 return {"type": "http.request", "body": b"x"}
 
-            async def send(message: Any) -> None:
+            async def send(message):
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
 

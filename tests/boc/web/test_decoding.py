@@ -25,7 +25,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
         Image.new("L", size).save(tmp_path / f"{number}.png")
     budget = PixelBudget(pixels)
 
-    def decode(number: int) -> None:
+    def decode(number):
         with budget.of(tmp_path / f"{number}.png", "x"):
             with lock:
                 held.append(number)

@@ -58,7 +58,7 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     together = Batcher()
     found = {}
 
-    def ask(text: str) -> None:
+    def ask(text):
         try:
             found[text] = together(encoder, text)
         except ValueError as error:

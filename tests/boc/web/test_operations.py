@@ -119,16 +119,16 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
     tries = []
     caught = []
 
-    def renew(*_: object, **__: object) -> Searcher:
+    def renew(*_, **__):
         tries.append(1)
         time.sleep(0.5)  # the others arrive
         raise BackendError("gone")
 
-    def work(_: object) -> None:
+    def work(_):
         everybody.wait(60)
         raise BackendError("gone")
 
-    def ask() -> None:
+    def ask():
         with pytest.raises(ProblemError, match="gone"):
             library_of.do(work)
         caught.append(1)

@@ -253,7 +253,7 @@ def converted(
     """Of a file: the spec of its converted checkpoint, its pictures, and its sentences."""
 
     @cache
-    def make(file: Path) -> tuple[str, list[ImageRef], list[str]]:
+    def make(file):
         given = arrays(file)
         home = tmp_path_factory.mktemp(file.stem)
         images = write_features(home / "features", given)

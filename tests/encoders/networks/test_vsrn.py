@@ -35,7 +35,7 @@ RAW = 1e-5
 def python2_pickle(words: list[str]) -> bytes:
     """What Python 2 writes of an instance of the authors' class: protocol 2, short byte strings."""
 
-    def string(word: str) -> bytes:
+    def string(word):
         if word.isascii():
             return b"U" + bytes([len(word)]) + word.encode()
         return b"X" + len(word.encode()).to_bytes(4, "little") + word.encode()

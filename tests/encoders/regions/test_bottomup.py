@@ -339,11 +339,11 @@ def test_features_of_boxes(
             x1, y1, x2, y2 = np.floor(corners / 16 + 0.5).astype(int)
 
             def part(
-                first: int,
-                last: int,
-                i: int,
-                most: int,
-            ) -> slice:
+                first,
+                last,
+                i,
+                most,
+            ):
                 """The i-th of 14 parts of a side, as far as it is in the map."""
                 length = max(last - first + 1, 1) / 14
                 ends = math.floor(i * length) + first, math.ceil((i + 1) * length) + first

@@ -45,7 +45,7 @@ def test_batches_keep_input_order(
 ) -> None:
     seen = []
 
-    def watched(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def watched(batch):
         seen.append(list(batch))
         return encode(batch)
 
@@ -67,7 +67,7 @@ def test_batches_keep_input_order(
 def test_out_of_memory() -> None:
     """The words that tell exhaustion from other errors are those torch uses."""
 
-    def greedy(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def greedy(batch):
         torch.empty(1 << 60, dtype=torch.uint8)
         return encode(batch)
 
@@ -84,7 +84,7 @@ def test_out_of_memory() -> None:
 
 
 def test_other_errors_are_raised() -> None:
-    def broken(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def broken(batch):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
@@ -105,7 +105,7 @@ def test_precision_of_matrix_products(precision: str) -> None:
     inputs = list(torch.randn(5, 8))
     seen = set()
 
-    def project(batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def project(batch):
         made = layer(torch.stack(list(batch)))
         seen.add((made.dtype, torch.is_inference_mode_enabled()))
         return made, list(made[:, None])

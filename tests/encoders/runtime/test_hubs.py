@@ -121,7 +121,7 @@ def test_bank_is_chosen_where_it_helps() -> None:
     said = bank.extend("text", texts, NONE, sentence)[0]
     seen = bank.extend("image", images, NONE)[0]
 
-    def found(scores: Floats) -> int:
+    def found(scores):
         own = scores.diagonal()[:, None]
         return int(((scores > own).sum(axis=1) < 10).sum())
 

@@ -301,7 +301,7 @@ def test_generation_reads_regions_only(
         "cpu",
     )
 
-    def loss(rows: torch.Tensor) -> float:
+    def loss(rows):
         encoded = Encodings(vectors, rows)
         with torch.no_grad():
             return float(

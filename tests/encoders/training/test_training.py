@@ -72,7 +72,7 @@ def test_tokenizer_is_deterministic() -> None:
 def test_tokenizer_pieces() -> None:
     tokenizer = text_towers.learn_tokenizer([*SENTENCES, "Zebra"])
 
-    def pieces(text: str) -> list[str]:
+    def pieces(text):
         return tokenizer.encode(text, add_special_tokens=False).tokens
 
     for word in WORDS:
@@ -435,7 +435,7 @@ def make(
         warmup=2,
     )
 
-    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
+    def build(name, kind="tern", **settings):
         config = replace(plain, **settings)
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)

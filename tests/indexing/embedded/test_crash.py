@@ -261,7 +261,7 @@ class Disk:
         """What may be there after a power cut."""
         done = self.survivors(rng)
 
-        def names(folder: Folder) -> dict[str, File | Folder]:
+        def names(folder):
             current = dict(folder.sure)
             for _, where, change in done:
                 if where is folder:
@@ -365,7 +365,7 @@ def make_edit(
     """An edit, and what it leaves of a model."""
     rows = rows_for(model.kind, new, seed)
 
-    def step(backend: EmbeddedBackend) -> None:
+    def step(backend):
         with backend.edit(NAME) as editor:
             editor.put(Rows(*columns(model.kind, rows[: len(rows) // 2])))
             editor.delete(gone)
@@ -579,7 +579,7 @@ def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     make(EmbeddedBackend(tmp_path))
     before = EmbeddedBackend(tmp_path).open(NAME)
 
-    def read() -> int:
+    def read():
         opened = 0
         while process.poll() is None:
             assert_holds(before, model)

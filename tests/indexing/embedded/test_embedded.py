@@ -6,11 +6,9 @@ import gc
 import json
 import shutil
 import weakref
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -252,7 +250,7 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
 def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state(home)
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -344,13 +342,13 @@ def test_failed_segment_changes_nothing(
     monkeypatch.setattr(writer_module, "WAITING", 1)
     before = state(home)
 
-    def full(*arguments: object) -> None:
+    def full(*arguments):
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr(merge, "merge", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
-        def load() -> None:
+        def load():
             for key in range(adds):
                 terms = random_terms(
                     0,
@@ -438,7 +436,7 @@ def test_each_text_is_tokenised_once(
     texts_read = []
     real = text_store_writer.space_words
 
-    def record(texts: Sequence[str]) -> str:
+    def record(texts):
         texts_read.extend(texts)
         return real(texts)
 
@@ -550,7 +548,7 @@ def test_small_edits_are_merged(tmp_path: Path) -> None:
 def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Path.read_text
 
-    def refuse(path: Path, *args: Any, **kwargs: Any) -> str:
+    def refuse(path, *args, **kwargs):
         if path.name == "CURRENT":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return read(path, *args, **kwargs)

@@ -408,7 +408,7 @@ def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> N
         "dictionary",
     )
 
-    def terms(**options: Any) -> int:
+    def terms(**options):
         stages = Stages()
         searcher.search_vectors(
             queries_of(1, 3, "image"),

@@ -514,7 +514,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     words = make(tmp_path, items)
     ranking = WordRanking([words], [None])
 
-    def ask(i: int) -> tuple[int, list[int]]:
+    def ask(i):
         return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][
             0
         ].tolist()
@@ -580,7 +580,7 @@ def test_what_the_system_refuses_is_not_called_damage(
 ) -> None:
     path = tmp_path / "words.sqlite"
 
-    def refuse(*arguments: object, **options: object) -> None:
+    def refuse(*arguments, **options):
         raise sqlite3.OperationalError(said)
 
     monkeypatch.setattr(sqlite3, "connect", refuse)

@@ -311,11 +311,11 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
     template of today or, ``old``, of the form before."""
 
     def put(
-        settings: Json,
-        mappings: Json,
+        settings,
+        mappings,
         *,
-        old: bool = False,
-    ) -> None:
+        old=False,
+    ):
         take_away()
         content = {"settings": {"number_of_replicas": 0, **settings}, "mappings": mappings}
         body = {"index_patterns": [f"{place.name}*"]}
@@ -329,7 +329,7 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
             body |= {"priority": 300, "template": content}
             place.ask("PUT", f"_index_template/{place.name}", body)
 
-    def take_away() -> None:
+    def take_away():
         for kind in ("_template", "_index_template"):
             with suppress(RequestError):
                 place.ask("DELETE", f"{kind}/{place.name}")
@@ -663,11 +663,11 @@ def test_move_of_an_alias(place: Place) -> None:
     place.move(live, place.physical(one))
     stop = threading.Event()
 
-    def search() -> Iterator[int]:
+    def search():
         while not stop.is_set():
             yield allowed.index(place.search(live))
 
-    def load() -> None:
+    def load():
         for file in (1, 0):
             place.build(three, file, replace=True)
 

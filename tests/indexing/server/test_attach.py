@@ -238,7 +238,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
     stop = threading.Event()
     viewed = set[int]()
 
-    def view() -> None:
+    def view():
         while not stop.is_set() and not by_key:
             i = 37 * len(viewed) % N
             shop.view(i)
@@ -248,7 +248,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
     program.start()
     shown = []
 
-    def confirm(change: Json) -> bool:
+    def confirm(change):
         shown.append(change)
         return True
 
@@ -304,7 +304,7 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
     before = shop.sources()
     file = shop.features(KEYS, VECTORS)
 
-    def kill(*options: str, when: Callable[[int], bool]) -> None:
+    def kill(*options, when):
         """Kill the command ``when`` so many documents have a code."""
         line = ["attach", shop.name, *options, "--yes", "--at", shop.at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
@@ -398,7 +398,7 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
     few = f"{shop.name}-few"
     file = shop.features(KEYS[:50], VECTORS[:50])
 
-    def alias(*actions: object) -> None:
+    def alias(*actions):
         shop.ask("POST", "_aliases", {"actions": actions})
 
     for index in (one, two):

@@ -243,7 +243,7 @@ def test_refused_row_is_named(
     rows.insert(bad, ("the bad one", b'"poison"'))
     bulk = bulk_to(Server(["429", "after"]), max_rows=4)
 
-    def load() -> None:
+    def load():
         for row in rows:
             put(bulk, *row)
         bulk.flush()
@@ -364,7 +364,7 @@ def test_waiting_warns() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
-        def stay_away(body: bytes) -> None:
+        def stay_away(body):
             if not caught:
                 raise UnreachableError("nobody there")
 
@@ -390,7 +390,7 @@ def test_error_waits_for_requests() -> None:
     server = Hanging()
     threading.Timer(0.05, server.go.set).start()
 
-    def fail() -> None:
+    def fail():
         with one_row(server, max_rows=1) as bulk:
             bulk.index("b", b"1")
             server.asked.wait()

@@ -25,7 +25,7 @@ def test_budget_is_within_the_limit(
 ) -> None:
     asked = []
 
-    def takes(clauses: int) -> bool:
+    def takes(clauses):
         asked.append(clauses)
         return clauses <= limit
 

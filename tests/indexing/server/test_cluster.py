@@ -135,7 +135,7 @@ class Case:
         stop = threading.Event()
         searcher = Searcher.open(NAME, at)
 
-        def run() -> None:
+        def run():
             while not stop.is_set():
                 number = result.tried % len(self.queries)
                 result.tried += 1
@@ -170,7 +170,7 @@ class Case:
         result = Result(tried=self.file.count("image"))
         third = threading.Event()
 
-        def run() -> None:
+        def run():
             try:
                 self._load(at, third)
             except BackendError as error:

@@ -46,7 +46,7 @@ ON_TWO = pytest.mark.parametrize(
 def connect(server: Any) -> Connect:
     """Connects to the server with options of the address, perhaps by other ``hosts``."""
 
-    def connected(*, hosts: str = "{}", **options: object) -> ServerBackend:
+    def connected(*, hosts="{}", **options):
         url = server.url.removeprefix("http://")
         backend = plugins.backend(
             address(server, **options).replace(

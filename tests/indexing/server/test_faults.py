@@ -207,7 +207,7 @@ class Place:
         lock = threading.Lock()
         seen = 0
 
-        def before(_: int, requested: str) -> None:
+        def before(_, requested):
             nonlocal seen
             with lock:
                 seen += path in requested
@@ -253,7 +253,7 @@ class Place:
         seen = []
         stop = threading.Event()
 
-        def watch() -> None:
+        def watch():
             while not stop.wait(0.05):
                 answer = self.look()
                 if seen[-1:] != [answer]:
@@ -354,7 +354,7 @@ def load_and_kill(place: Place, number: int, hook: str) -> int:
     first = place.proxy.count["requests"]
     process = start(*place.command())
 
-    def kill(at: int, path: str) -> None:
+    def kill(at, path):
         if at - first >= number:
             process.kill()
 
@@ -423,7 +423,7 @@ def test_faults_of_all_requests(place: Place, fault: str) -> None:
 def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
     counts = []
 
-    def kill() -> None:
+    def kill():
         own_place.server.kill()
         counts.append(own_place.proxy.count["bulk"])
         own_place.server.start()
@@ -457,7 +457,7 @@ def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str) ->
     place.proxy.open()
     claims = []
 
-    def cut(_: int, requested: str) -> None:
+    def cut(_, requested):
         claims.extend(re.findall("/_doc/boc:load:1", requested))
         if claims and path in requested:
             raise ConnectionError
@@ -501,7 +501,7 @@ def test_full_disk(place: Place) -> None:
     room."""
     place.options = "?patience=1"
 
-    def fill(_: int, requested: str) -> None:
+    def fill(_, requested):
         loading = place.loading()
         if "/_bulk" in requested and loading:
             stats = place.server.request("GET", f"{loading}/_stats/indexing")

@@ -70,7 +70,7 @@ def killed(
     """Kill the load of a part at the first request ``when`` this holds of its path."""
     process = start(*part(place, number))
 
-    def kill(_: int, path: str) -> None:
+    def kill(_, path):
         if when(path):
             process.kill()
 
@@ -177,11 +177,11 @@ def test_parts_share_a_generation(place: Place) -> None:
         paths = []
 
         def before(
-            _: int,
-            path: str,
-            number: int = number,
-            paths: list[str] = paths,
-        ) -> None:
+            _,
+            path,
+            number=number,
+            paths=paths,
+        ):
             paths.append(path)
             if len(paths) == number:
                 load(place.direct, name, place.old, 2)
@@ -205,7 +205,7 @@ def test_lost_answer_to_a_claim(place: Place) -> None:
     lost = []
     name = f"{place.name}-two"
 
-    def lose(number: int, path: str) -> None:
+    def lose(number, path):
         if CLAIM in path and not lost:
             lost.append(path)
             raise ConnectionResetError
@@ -238,7 +238,7 @@ def test_code_is_learned_once(place: Place) -> None:
     backend = plugins.backend(place.direct)
     learned = []
 
-    def learn() -> Any:
+    def learn():
         learned.append(1)
         time.sleep(1)
         return CODE, arrays()
@@ -269,7 +269,7 @@ def test_code_is_learned_once(place: Place) -> None:
 def test_learning_after_a_failure(place: Place) -> None:
     backend = plugins.backend(place.direct)
 
-    def learned(learn: Any) -> Any:
+    def learned(learn):
         return share_code(
             backend.transport,
             backend.address,
@@ -278,7 +278,7 @@ def test_learning_after_a_failure(place: Place) -> None:
             learn,
         )[0]
 
-    def fail() -> Any:
+    def fail():
         raise BackendError("no memory")
 
     with pytest.raises(BackendError, match="no memory"):
@@ -286,7 +286,7 @@ def test_learning_after_a_failure(place: Place) -> None:
     begun = Event()
     asked = Event()
 
-    def slow() -> Any:
+    def slow():
         begun.set()
         assert asked.wait(60)
         return CODE, arrays()

@@ -54,7 +54,7 @@ def as_it_is(body: Json) -> None:
 def change(**values: Any) -> Callable[[Json], None]:
     """Of the mapping of the field: other values, None to leave one out."""
 
-    def changed(body: Json) -> None:
+    def changed(body):
         mapped = {**body["mappings"]["properties"]["terms"], **values}
         kept = {name: value for name, value in mapped.items() if value is not None}
         body["mappings"]["properties"]["terms"] = kept

@@ -45,7 +45,7 @@ def test_commands_with_an_api_key(
     monkeypatch.setenv("BOC_API_KEY", key)
     said = []
 
-    def ok(*arguments: object, status: int = 0) -> str:
+    def ok(*arguments, status=0):
         result = boc(*arguments, *at)
         said.append(result.output + capfd.readouterr().out + capfd.readouterr().err)
         assert result.exit_code == status, result.output
