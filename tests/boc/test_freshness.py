@@ -60,8 +60,7 @@ def test_run_after_a_refused_one_is_fresh(
     common = ["--encoder", encoder, "--at", at]
     assert (
         boc(
-            "index x",
-            pictures,
+            f"index x {pictures}",
             *common,
             "--code",
             "scalar(plain=true)",
@@ -69,14 +68,14 @@ def test_run_after_a_refused_one_is_fresh(
         == 0
     )
     change(pictures / "000.png")
-    refused = boc("index x", pictures, *common)
+    refused = boc(f"index x {pictures}", *common)
     assert refused.exit_code == 1
     for step in ("boc sync", "boc add", "--replace"):
         assert step in refused.stderr
     change(pictures / "001.png")
     command, *more = again
     assert boc(command, "x", pictures, *common, *more).exit_code == 0
-    assert boc("index fresh", pictures, *common).exit_code == 0
+    assert boc(f"index fresh {pictures}", *common).exit_code == 0
     assert vectors("x", at) == vectors("fresh", at)
 
 

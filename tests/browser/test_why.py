@@ -108,12 +108,7 @@ def test_a_picture_is_written_in_words_that_search(
 ) -> None:
     words = tmp_path / "words.npz"
     run(
-        f"build-codebook {library}/photos.h5 -o",
-        words,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {words} --kind words --clusters 7",
     )
     run(
         f"index written {library}/photos.h5 --code",

@@ -112,8 +112,7 @@ def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path:
     at = f"file:{library / 'index'}"
     runs = tmp_path / "runs"
     result = boc(
-        f"evaluate {library}/photos.h5 --name photos --at {at} --run",
-        runs,
+        f"evaluate {library}/photos.h5 --name photos --at {at} --run {runs}",
     )
     assert result.exit_code == 0, result.output
     searcher = Searcher.open("photos", at)

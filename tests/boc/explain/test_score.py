@@ -326,7 +326,7 @@ def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
         "007.png",
         SENTENCE,
     )
-    result = boc("explain photos", SENTENCE, "007.png", "--at", at)
+    result = boc(f'explain photos "{SENTENCE}" 007.png --at {at}')
     assert found.matches
     assert "007.png: cannot be read" in found.missing
     assert found.alignment is None
@@ -338,7 +338,7 @@ def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
 
 def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None:
     found = explain(searcher, "003.png", SENTENCE)
-    result = run("explain photos", SENTENCE, "003.png", "--at", f"file:{library / 'index'}")
+    result = run(f'explain photos "{SENTENCE}" 003.png --at file:{library}/index')
     lines = result.stdout.splitlines()
     assert len(lines) == len(found.matches) + 2 <= 12
     for line, match in zip(lines, found.matches, strict=False):
@@ -412,7 +412,7 @@ def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
     bare = next(hit for hit in hits if not explain(searcher, hit.id, SENTENCE).matches)
     by_vectors = explain(searcher, bare.id, SENTENCE).by_vectors
     assert by_vectors == pytest.approx(bare.score, abs=1e-5)
-    told = run("explain few", SENTENCE, bare.id, "--at", at)
+    told = run(f'explain few "{SENTENCE}" {bare.id} --at {at}')
     assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score by vectors"
     assert f"{bare.id} shares no term with this query: only its vector is near" in told.stderr
     assert "all compared: the code took no part" in told.stderr

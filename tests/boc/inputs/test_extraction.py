@@ -193,9 +193,7 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     )
     assert len(bad) == DAMAGED
     result = boc(
-        f"extract {photos} -o {output} --regions grid",
-        f"--set=workers={count}",
-        "--verbose",
+        f"extract {photos} -o {output} --regions grid --set=workers={count} --verbose",
     )
     assert result.exit_code == 0
     assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
@@ -454,8 +452,7 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
         for count in (0, 2):
             assert (
                 boc(
-                    f"extract {table} -o",
-                    tmp_path / f"{count}.h5",
+                    f"extract {table} -o {tmp_path}/{count}.h5",
                     what,
                     f"--set=workers={count}",
                 ).exit_code

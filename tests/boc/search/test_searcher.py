@@ -402,7 +402,7 @@ def test_a_cold_search_by_any_code_loads_no_library_for_learning(
     codes = dict.fromkeys(("dictionary", "scalar", "permutation", "bits", "late"), "")
     for kind in ("plain", "words", "learned"):
         book = tmp_path / f"{kind}.npz"
-        made = boc(f"build-codebook {photos} -o", book, "--kind", kind, "--clusters", 16)
+        made = boc(f"build-codebook {photos} -o {book} --kind {kind} --clusters 16")
         assert made.exit_code == 0, made.output
         for code in {"plain": ("hard", "soft")}.get(kind, (kind,)):
             codes[code] = f"(codebook='{book}')"

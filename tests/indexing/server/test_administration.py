@@ -525,7 +525,7 @@ def test_trouble_of_one_index_costs_that_index_only(place: Place, trouble: str) 
         assert re.search(words, unreadable)
         assert other not in unreadable
         place.check(other)
-        assert other in boc("info --at", place.at).output
+        assert other in boc(f"info --at {place.at}").output
         with refused(match="no index"):
             place.open(f"{place.name}-absent")
         place.build(f"{place.name}-new")

@@ -364,15 +364,15 @@ def test_foreign_index_stays(shop: Shop) -> None:
     at = ("--at", shop.at)
     mapping = shop.ask("GET", f"{shop.name}/_mapping")
     # Nobody is there to answer the question.
-    unanswered = boc("attach", shop.name, file, *at)
+    unanswered = boc(f"attach {shop.name} {file}", *at)
     assert unanswered.exit_code == 1
     assert '"boc": {' in unanswered.output
     assert shop.ask("GET", f"{shop.name}/_mapping") == mapping
     assert shop.indexes() == [shop.name]
-    assert boc("attach", shop.name, file, "--yes", *at).exit_code == 0
+    assert boc(f"attach {shop.name} {file} --yes", *at).exit_code == 0
     before = shop.sources()
     assert shop.name in boc("info", *at).output
-    assert "50 pictures" in boc("info", shop.name, *at).output
+    assert "50 pictures" in boc(f"info {shop.name}", *at).output
     other = "index of another program|was not made by boc"
     for command, words in (
         (("index", shop.name, file, "--replace"), other),

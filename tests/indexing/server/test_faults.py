@@ -162,7 +162,7 @@ class Place:
 
     def load_old(self) -> None:
         """Around the proxy."""
-        run("index", self.name, self.old.path, *CODE, "--replace", "--at", self.direct)
+        run(f"index {self.name}", self.old.path, *CODE, "--replace", "--at", self.direct)
 
     def command(self, *options: str) -> tuple[object, ...]:
         """Put ``new`` in the place of ``old``, through the proxy."""
