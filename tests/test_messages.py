@@ -63,11 +63,11 @@ OURS = [
 ]
 
 
-def test_commands_and_options_are_marked() -> None:
+def test_commands_and_options_are_marked():
     assert not [where for where, text in OURS if NAMED.search(MARK.sub("", text))]
 
 
-def test_marks_name_commands_and_options() -> None:
+def test_marks_name_commands_and_options():
     marks = [(where, mark) for where, text in OURS for mark in MARK.findall(text)]
     marks += [(mark, mark) for mark in PYTHON]
     assert len(marks) > 80
@@ -152,7 +152,7 @@ def test_hint_in_words_of_each_door(
     python: str,
     typed: str,
     parameter: str,
-) -> None:
+):
     with pytest.raises(BocError) as raised:
         call(place)
     assert python in str(raised.value)
@@ -166,7 +166,7 @@ def test_hint_in_words_of_each_door(
     assert parameter in TestClient(app).get("/call").json()["error"]
 
 
-def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch):
     def tell():
         note("own has grown", "<boc copy own --code dictionary --replace>")
 

@@ -27,7 +27,7 @@ def written(path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["product", "pages"])
-def test_nouns_name_things(kind: str) -> None:
+def test_nouns_name_things(kind: str):
     total = Counter()
     size = 0
     if kind == "product":

@@ -194,7 +194,7 @@ def cells(row: dict[str, str], *names: str) -> list[float]:
     return [float(row[name]) for name in names]
 
 
-def test_sparsity_recall(mini: Path) -> None:
+def test_sparsity_recall(mini: Path):
     rows = run_rows(
         "sparsity_recall.py",
         f"{mini}/dev.h5 --fit {mini}/train.h5 --alone {mini}/alone.h5 --clusters 22 --terms 80 "
@@ -316,7 +316,7 @@ def test_sparsity_recall(mini: Path) -> None:
         assert cells(row, "terms", "postings", "Rm=1") == [1, postings, 100]
 
 
-def test_table_one(mini: Path) -> None:
+def test_table_one(mini: Path):
     pytest.importorskip("spellchecker")
     rows = run_rows(
         "table1.py",
@@ -385,7 +385,7 @@ def test_table_one(mini: Path) -> None:
     assert {row["model"] for row in rows} >= set(PAPER)
 
 
-def test_recall_postings(mini: Path, tmp_path: Path) -> None:
+def test_recall_postings(mini: Path, tmp_path: Path):
     from boc.clustering.make_codebook import cluster
     from boc.inputs.features import FeatureFile
 
@@ -436,7 +436,7 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
         ]
 
 
-def test_models(tmp_path: Path) -> None:
+def test_models(tmp_path: Path):
     e = np.eye(2)
     captions = [
         (

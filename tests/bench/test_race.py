@@ -88,7 +88,7 @@ def run(folder: Path, script: str, arguments: str) -> Rows:
 def test_exact_answers_of_the_miniature(
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     data = Data(tmp_path, *files, None, None, 0)
     expected = [set(range(10 * g, 10 * g + 10)) for g in range(40)]
     assert data.top == (expected[::2], expected[1::2])  # every other query chooses settings
@@ -112,7 +112,7 @@ def test_exact_answers_of_the_miniature(
 def test_rows_of_the_miniature(
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     work = tmp_path / "work"
     result = run(
         tmp_path,
@@ -213,7 +213,7 @@ def test_every_round_times_all_queries_in_turns(
     files: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(timing, "CLEAR", 0.0)  # no setting beats another by time
     data = Data(tmp_path, *files, None, None, 0)
     engine = ExactTop(
@@ -245,7 +245,7 @@ def test_every_round_times_all_queries_in_turns(
     assert [v.label for v in variants] == ["rows=2", "rows=5", "rows=10"]
 
 
-def test_fastest_setting_at_each_recall() -> None:
+def test_fastest_setting_at_each_recall():
     def variant(validation, *rounds):
         return timing.Variant(
             "x",
@@ -288,7 +288,7 @@ TABLES = (csv.DictReader(text.splitlines()) for text in (RACE, COSTS))
 OURS, THEIRS, SERVER = (row | costs for row, costs in zip(*TABLES, strict=True))
 
 
-def test_ratios_round_by_round() -> None:
+def test_ratios_round_by_round():
     ((recall, one, other),) = ratios.pairs([OURS, THEIRS])
     cells = dict(
         zip(
@@ -327,7 +327,7 @@ anon_file=0.400"""
     assert [f"{name}={cell}" for name, cell in cells.items()] == expected.splitlines()
 
 
-def test_pairs_reach_the_same_recall() -> None:
+def test_pairs_reach_the_same_recall():
     table = [OURS, THEIRS, SERVER]
     pairs = [(at, one["engine"], other["engine"]) for at, one, other in ratios.pairs(table)]
     assert pairs == [
@@ -337,7 +337,7 @@ def test_pairs_reach_the_same_recall() -> None:
 
 
 @pytest.mark.slow
-def test_unfinished_rows_are_refused(tmp_path: Path) -> None:
+def test_unfinished_rows_are_refused(tmp_path: Path):
     with Writer(
         out := io.StringIO(),
         "race.py",
@@ -356,7 +356,7 @@ def test_unfinished_rows_are_refused(tmp_path: Path) -> None:
 def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     # faiss crashes in index_factory if usearch was there first.
     pytest.importorskip("faiss")
     pytest.importorskip("usearch")
@@ -428,7 +428,7 @@ def test_server_race_of_codes_and_graphs(
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     codes, graphs = ON_SERVERS[server.kind.engine]
     scheme = SCHEMES[server.kind.engine]
     at = f"{scheme}+{server.url}"
@@ -462,7 +462,7 @@ def test_server_race_of_codes_and_graphs(
 
 
 @pytest.mark.slow
-def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path):
     from bench.race.filtered import Filters, exact
 
     data = Data(tmp_path, *files, None, None, 0)

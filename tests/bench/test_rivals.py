@@ -44,7 +44,7 @@ def nearest(row: Floats, centres: Floats) -> list[int]:
     "probes",
     [1, 2, 3],
 )
-def test_cell_scalar_products(probes: int) -> None:
+def test_cell_scalar_products(probes: int):
     items = embeddings(0)
     queries = embeddings(1, modality="text")
     code = CellScalar(
@@ -74,7 +74,7 @@ def test_cell_scalar_products(probes: int) -> None:
             assert scores[i, j] == expected
 
 
-def test_cell_ranks_products() -> None:
+def test_cell_ranks_products():
     items = embeddings(2, 40)
     queries = embeddings(3, modality="text")
     code = CellRanks(
@@ -104,7 +104,7 @@ def test_cell_ranks_products() -> None:
             assert scores[i, j] == sum(own[key] * other[key] for key in own.keys() & other.keys())
 
 
-def test_fixed_encoding_by_its_definition() -> None:
+def test_fixed_encoding_by_its_definition():
     items = embeddings(4, 5)
     queries = embeddings(5, 5, "text")
     code = FixedEncoding(
@@ -133,7 +133,7 @@ def test_fixed_encoding_by_its_definition() -> None:
             assert scores[i, j] == pytest.approx(total, abs=1e-4)
 
 
-def test_fixed_encoding_halves_keep_products() -> None:
+def test_fixed_encoding_halves_keep_products():
     """c-ReLU of one side meets that of the other: what is left of the product of opposite signs is
     0."""
     items = embeddings(6, 4)
@@ -153,7 +153,7 @@ def test_fixed_encoding_halves_keep_products() -> None:
 
 
 @given(st.floats(0.01, 0.6))
-def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
+def test_word_sum_of_orthogonal_words_shrinks(penalty: float):
     book = Codebook(
         np.eye(DIM, dtype=np.float32),
         Identity("", "", DIM),
@@ -189,7 +189,7 @@ figures = st.builds(
         unique_by=lambda each: each[:2],
     ),
 )
-def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]) -> None:
+def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]):
     chosen = choose(measured)
     of = {(code, setting): each for code, setting, each in measured}
     for code in "ab":
@@ -204,7 +204,7 @@ def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures
 
 
 @pytest.mark.slow
-def test_rivals_rows(library: Path, tmp_path: Path) -> None:
+def test_rivals_rows(library: Path, tmp_path: Path):
     pytest.importorskip("torch")
     plain = library / "photos.h5"
     books = {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}

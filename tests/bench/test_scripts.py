@@ -12,7 +12,7 @@ from tests.helpers import boc
 pytestmark = pytest.mark.slow
 
 
-def test_growth(tmp_path: Path) -> None:
+def test_growth(tmp_path: Path):
     rows = run_rows(
         "growth.py",
         f"--work {tmp_path} --n 100 --n 200 --dim 8 --queries 5 --rounds 1",
@@ -21,7 +21,7 @@ def test_growth(tmp_path: Path) -> None:
     assert all(any(row.values()) for row in rows)
 
 
-def test_all_codes(library: Path, tmp_path: Path) -> None:
+def test_all_codes(library: Path, tmp_path: Path):
     plain = library / "photos.h5"
     book = tmp_path / "book.npz"
     assert (
@@ -47,7 +47,7 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
         assert float(row["postings"]) <= 40 * 64
 
 
-def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
+def test_vsrnpp_tables(library: Path, tmp_path: Path):
     for name in ("train", "test"):
         numbers = range(30) if name == "train" else range(30, 40)
         (tmp_path / name).write_text("\n".join(f"{number:03d}.png" for number in numbers))

@@ -54,7 +54,7 @@ def test_run_after_a_refused_one_is_fresh(
     pictures: Path,
     tmp_path: Path,
     again: list[str],
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     encoder = f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
@@ -80,7 +80,7 @@ def test_run_after_a_refused_one_is_fresh(
 
 
 @pytest.mark.slow
-def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path):
     place = tmp_path / "at"
     place.mkdir()
     mine = [
@@ -111,7 +111,7 @@ def test_leftovers_of_earlier_runs_are_removed(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     encoder = f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
@@ -131,7 +131,7 @@ def test_parts_of_changed_pictures_are_refused(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     from boc import plugins
 
     source = plugins.region_source("grid")
@@ -162,7 +162,7 @@ def test_small_collections_are_searchable_or_refused(
     count: int,
     *,
     equal: bool,
-) -> None:
+):
     """Under each code every item finds itself, or the index is not made."""
     path = tmp_path / "f.h5"
     at = f"--at=file:{tmp_path / 'at'}"
@@ -204,7 +204,7 @@ def test_renewed_searcher_takes_the_new_encoder(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     tiny = [
         f"--set={s}"
@@ -253,7 +253,7 @@ def test_renewed_searcher_takes_the_new_encoder(
         assert renewed.renew().encoder.identity.digest == before
 
 
-def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:
+def test_contents_digest_covers_vectors(library: Path, tmp_path: Path):
     shutil.copy(library / "photos.h5", tmp_path / "f.h5")
     with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
         assert one.contents(sets=True) == other.contents(sets=True) != one.contents(sets=False)

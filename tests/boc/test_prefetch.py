@@ -13,11 +13,11 @@ from boc.prefetch import ahead
     things=st.lists(st.integers()),
     threads=st.integers(1, 4),
 )
-def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
+def test_results_are_those_of_a_loop(things: list[int], threads: int):
     assert list(ahead(lambda x: x * x, things, threads)) == [x * x for x in things]
 
 
-def test_prefetch_is_bounded() -> None:
+def test_prefetch_is_bounded():
     taken = []
 
     def things():
@@ -33,7 +33,7 @@ def test_prefetch_is_bounded() -> None:
     assert len(taken) <= 52
 
 
-def test_two_threads_work_at_once() -> None:
+def test_two_threads_work_at_once():
     """Neither gets past the barrier alone."""
     barrier = threading.Barrier(2, timeout=300)
     assert sorted(
@@ -45,14 +45,14 @@ def test_two_threads_work_at_once() -> None:
     ) == [0, 0, 1, 1]
 
 
-def test_an_error_comes_in_its_turn() -> None:
+def test_an_error_comes_in_its_turn():
     results = ahead(lambda x: 6 // x, [3, 2, 0, 1], 2)
     assert [next(results), next(results)] == [2, 3]
     with pytest.raises(ZeroDivisionError):
         next(results)
 
 
-def test_iteration_stays_in_the_thread() -> None:
+def test_iteration_stays_in_the_thread():
     seen = []
 
     def things():

@@ -22,7 +22,7 @@ def test_page_below_a_prefix(
     servers: ExitStack,
     server: str,
     library: Path,
-) -> None:
+):
     url = servers.enter_context(below("/my/pictures", server))
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)

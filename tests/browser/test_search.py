@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 
 
-def test_results_follow_the_typing(visit: Any, server: str) -> None:
+def test_results_follow_the_typing(visit: Any, server: str):
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
     page.keyboard.type("a red box")  # the box has the focus
@@ -36,7 +36,7 @@ def test_results_follow_the_typing(visit: Any, server: str) -> None:
     page.wait_for_function("() => document.querySelector('#status').textContent === '40 pictures'")
 
 
-def test_late_answer_is_dropped(visit: Any, server: str) -> None:
+def test_late_answer_is_dropped(visit: Any, server: str):
     page = visit(server)
     kept = []
     page.wait_for_selector("#results[data-shows=library]:not([aria-busy])")
@@ -59,7 +59,7 @@ def test_late_answer_is_dropped(visit: Any, server: str) -> None:
     assert not page.locator("#results.stale").count()
 
 
-def test_stale_results_stay(visit: Any, server: str) -> None:
+def test_stale_results_stay(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     before = settle(page)
     page.route("**/api/search?*green*", lambda route: None)
@@ -91,7 +91,7 @@ def test_a_picture_finds_itself_first(
     server: str,
     library: Path,
     way: str,
-) -> None:
+):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
     arguments = [
@@ -118,7 +118,7 @@ def test_a_picture_finds_itself_first(
 def test_what_is_no_picture_is_refused_with_a_message(
     visit: Any,
     server: str,
-) -> None:
+):
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
     page.set_input_files(
@@ -128,7 +128,7 @@ def test_what_is_no_picture_is_refused_with_a_message(
     page.wait_for_selector("#notice >> text=notes.txt is not a picture")
 
 
-def test_a_large_picture_is_sent_smaller(visit: Any, server: str) -> None:
+def test_a_large_picture_is_sent_smaller(visit: Any, server: str):
     page = visit(server)
     noise = io.BytesIO()
     Image.effect_noise((2600, 1800), 90).save(
@@ -149,7 +149,7 @@ def test_a_large_picture_is_sent_smaller(visit: Any, server: str) -> None:
     settle(page)
 
 
-def test_sentences_are_listed_with_their_picture(visit: Any, server: str) -> None:
+def test_sentences_are_listed_with_their_picture(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
     settle_after(
@@ -171,7 +171,7 @@ def test_sentences_are_listed_with_their_picture(visit: Any, server: str) -> Non
     )
 
 
-def test_everything_can_be_done_by_keys(visit: Any, server: str) -> None:
+def test_everything_can_be_done_by_keys(visit: Any, server: str):
     page = visit(server)
     focused = "() => [...document.querySelectorAll('a.open')].indexOf(document.activeElement)"
     page.keyboard.press("Tab")
@@ -214,7 +214,7 @@ def test_everything_can_be_done_by_keys(visit: Any, server: str) -> None:
     page.wait_for_selector("#results[data-shows=library]")
 
 
-def test_an_address_holds_the_whole_state(visit: Any, server: str) -> None:
+def test_an_address_holds_the_whole_state(visit: Any, server: str):
     page = visit(f"{server}?k=10")
     page.fill("#q", SENTENCE)
     settle(page)
@@ -243,7 +243,7 @@ def test_an_address_holds_the_whole_state(visit: Any, server: str) -> None:
     assert "open" not in query_of(page)
 
 
-def test_typing_is_one_step_of_the_history(visit: Any, server: str) -> None:
+def test_typing_is_one_step_of_the_history(visit: Any, server: str):
     page = visit(server)
     page.fill("#q", "a red")
     settle(page)
@@ -256,7 +256,7 @@ def test_typing_is_one_step_of_the_history(visit: Any, server: str) -> None:
     assert page.input_value("#q") == SENTENCE
 
 
-def test_more_hits_come_by_scrolling_and_none_twice(visit: Any, server: str) -> None:
+def test_more_hits_come_by_scrolling_and_none_twice(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}&find=text&k=20")
     assert len(settle(page)) >= 20
     for _ in range(20):

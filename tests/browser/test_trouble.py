@@ -18,7 +18,7 @@ BOXES = (
 )
 
 
-def test_server_dies(visit: Any, library: Path, tmp_path: Path) -> None:
+def test_server_dies(visit: Any, library: Path, tmp_path: Path):
     port = free_port()
     with serving("photos", library, tmp_path / "cache", port) as process:
         page = visit(f"{process.url}?q=red", expected=NETWORK)
@@ -36,7 +36,7 @@ def test_server_dies(visit: Any, library: Path, tmp_path: Path) -> None:
         assert page.locator("#results.stale").count() == 0
 
 
-def test_a_server_that_dies_under_an_explanation(visit: Any, server: str) -> None:
+def test_a_server_that_dies_under_an_explanation(visit: Any, server: str):
     page = visit(f"{server}?q=red", expected=NETWORK)
     settle(page)
     page.route("**/api/explain/**", lambda route: route.abort())
@@ -48,12 +48,12 @@ def test_a_server_that_dies_under_an_explanation(visit: Any, server: str) -> Non
     unfold(page)
 
 
-def test_a_refusal_says_what_to_do(visit: Any, server: str) -> None:
+def test_a_refusal_says_what_to_do(visit: Any, server: str):
     page = visit(f"{server}?q=red&filter=year%3E2000", expected=NETWORK)
     page.wait_for_selector("#results >> text=no metadata field 'year'")
 
 
-def test_a_busy_server_is_asked_again(visit: Any, server: str) -> None:
+def test_a_busy_server_is_asked_again(visit: Any, server: str):
     page = visit(server, expected=NETWORK)
     busy = {
         "status": 429,
@@ -78,7 +78,7 @@ def signed_in(visit: Any, address: str, query: str = "", **options: Any) -> Any:
     return page
 
 
-def test_the_token_is_asked_for(visit: Any, odd_server: str) -> None:
+def test_the_token_is_asked_for(visit: Any, odd_server: str):
     page = visit(f"{odd_server}?q=red", expected=NETWORK)
     page.get_by_label("Token").fill("wrong")
     page.keyboard.press("Enter")
@@ -93,7 +93,7 @@ def test_the_token_is_asked_for(visit: Any, odd_server: str) -> None:
     assert len(settle(page)) == 6
 
 
-def test_html_is_shown_as_text(visit: Any, odd_server: str) -> None:
+def test_html_is_shown_as_text(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, f"?q={quote(f'something blue {TAG}')}&find=text")
     settle(page)
     page.on("dialog", lambda _: pytest.fail("a script of the index ran"))
@@ -114,7 +114,7 @@ def test_html_is_shown_as_text(visit: Any, odd_server: str) -> None:
     assert page.locator("img[src$='/x'], img[src='x']").count() == 0
 
 
-def test_filters_are_added_and_removed(visit: Any, odd_server: str) -> None:
+def test_filters_are_added_and_removed(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, "?q=red")
     settle(page)
     page.fill("#q", "year>=2018 red")
@@ -129,7 +129,7 @@ def test_filters_are_added_and_removed(visit: Any, odd_server: str) -> None:
     assert not page.locator(".chip").count()
 
 
-def test_a_picture_that_is_gone_has_its_name(visit: Any, odd_server: str) -> None:
+def test_a_picture_that_is_gone_has_its_name(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, "?q=red")
     settle(page)
     page.wait_for_selector(".broken >> text=5 <b>bold")
@@ -138,7 +138,7 @@ def test_a_picture_that_is_gone_has_its_name(visit: Any, odd_server: str) -> Non
 def test_rows_are_of_equal_height_and_fill_the_page(
     visit: Any,
     odd_server: str,
-) -> None:
+):
     page = signed_in(visit, odd_server, "?q=red", phone=True)
     settle(page)
     for width in (360, 520, 1200):
@@ -160,7 +160,7 @@ def test_rows_are_of_equal_height_and_fill_the_page(
             assert row[-1][0] + row[-1][2] == pytest.approx(left + wide, abs=1)
 
 
-def test_an_empty_index_says_how_to_fill_it(visit: Any, server: str) -> None:
+def test_an_empty_index_says_how_to_fill_it(visit: Any, server: str):
     page = visit("about:blank")
 
     def emptied(route):

@@ -97,12 +97,12 @@ LEARNING = {name: kind for name, kind in STEPS.items() if name not in WITH_BOOK}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", LEARNING.values(), ids=list(LEARNING))
-def test_scikit_learn_checks(step: type[Step]) -> None:
+def test_scikit_learn_checks(step: type[Step]):
     check_estimator(step(), on_skip=None)
 
 
 @each_step
-def test_row_alone_equals_batch(step: Step) -> None:
+def test_row_alone_equals_batch(step: Step):
     X = gaussian(0)
     labels = np.repeat(MODALITIES, ROWS // 2)
     for kind in (
@@ -127,7 +127,7 @@ def test_row_alone_equals_batch(step: Step) -> None:
 
 
 @each_step
-def test_encode_documents_is_transform(step: Step) -> None:
+def test_encode_documents_is_transform(step: Step):
     X = gaussian(1)
     fitted = fit(step, X)
     for modality in () if isinstance(step, WordTerms) else MODALITIES:  # it centres by modality
@@ -135,7 +135,7 @@ def test_encode_documents_is_transform(step: Step) -> None:
 
 
 @each_step
-def test_results_are_finite(step: Step) -> None:
+def test_results_are_finite(step: Step):
     fitted = fit(step, gaussian(2))
     result = fitted.transform(gaussian(2))
     if np.issubdtype(result.dtype, np.integer):
@@ -147,7 +147,7 @@ def test_results_are_finite(step: Step) -> None:
 
 
 @each_step
-def test_input_is_unchanged(step: Step) -> None:
+def test_input_is_unchanged(step: Step):
     X = gaussian(3)
     rows = sparse.csr_array(X) if step.__sklearn_tags__().input_tags.sparse else X
     fit(step, rows).encode_queries(rows, "image")
@@ -155,7 +155,7 @@ def test_input_is_unchanged(step: Step) -> None:
 
 
 @each_step
-def test_parameters_round_trip(step: Step) -> None:
+def test_parameters_round_trip(step: Step):
     params = step.get_params(deep=False)
     assert json.loads(json.dumps(params)) == params
     assert clone(step).get_params(deep=False) == params
@@ -166,7 +166,7 @@ def test_parameters_round_trip(step: Step) -> None:
 
 
 @each_step
-def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
+def test_restored_step_is_equal(step: Step, tmp_path: Path):
     samples = [embeddings("image", gaussian(5)), embeddings("text", gaussian(6, 7) + 1)]
     codec = SurrogateCodec([fresh_of(step)]).fit(*samples)
     for name, array in codec.arrays().items():
@@ -185,14 +185,14 @@ def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
 
 
 @each_step
-def test_learned_arrays_are_saved(step: Step) -> None:
+def test_learned_arrays_are_saved(step: Step):
     fitted = fit(step, gaussian(8))
     arrays = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
     assert arrays - {"n_features_in_"} == set(step.learned)
 
 
 @each_step
-def test_other_width(step: Step) -> None:
+def test_other_width(step: Step):
     codec = SurrogateCodec([fresh_of(step)]).fit(embeddings("image", gaussian(9)))
     with pytest.raises(BocError, match=rf"{WIDTH - 1}.*{WIDTH}"):
         codec.encode_queries(embeddings("text", gaussian(9)[:, 1:]))

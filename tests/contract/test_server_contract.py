@@ -45,7 +45,7 @@ def name(backend: Backend) -> Iterator[str]:
             backend.remove(each)
 
 
-def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
+def test_interrupted_edit_warns(backend: Backend, name: str):
     terms = random_terms(
         0,
         (2, 3),
@@ -70,7 +70,7 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
     assert backend.open(name).manifest.items == {"image": 2, "text": 0}
 
 
-def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
+def test_two_writers_of_one_name(backend: Backend, name: str):
     """What is published stays whole, and the second writer is refused."""
     terms = random_terms(
         0,

@@ -35,7 +35,7 @@ def make(target: str, **settings: object) -> str:
     return done.stdout
 
 
-def test_the_demo_finds_what_sentences_say(tmp_path: Path) -> None:
+def test_the_demo_finds_what_sentences_say(tmp_path: Path):
     printed = make("demo", DEMO=tmp_path, SCENES=60, SHOW="true")
     right = re.search(r"first hit right: everything (\d+) %", printed)
     assert right, printed
@@ -43,7 +43,7 @@ def test_the_demo_finds_what_sentences_say(tmp_path: Path) -> None:
     assert "red rocket" in (tmp_path / "hits.html").read_text(encoding="utf-8")
 
 
-def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
+def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path):
     settings = {"LESSONS": 4, "CAPTIONED": 30, "EYES_OPTIONS": "--epochs 1", "MODEL_OPTIONS": SMALL}
     make("demo-model", DEMO=tmp_path, MODEL=tmp_path / "made", **settings)
     (tmp_path / "made").rename(tmp_path / "moved")

@@ -135,7 +135,7 @@ def use(path: Path, code: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
+def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path):
     verdicts = {}
     for number in range(FORGED):
         rng = random.Random(number)

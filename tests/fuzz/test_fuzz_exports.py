@@ -69,7 +69,7 @@ def check(verdicts: dict[str, str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) -> None:
+def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path):
     path = tmp_path / "forged.h5"
     verdicts = {}
     for number in range(FORGED):
@@ -94,7 +94,7 @@ def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> None:
+def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path):
     at = f"file:{tmp_path / 'at'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     build_index(

@@ -123,7 +123,7 @@ def judge(folder: str, first: str, last: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_forged_index_is_refused_or_answered(tmp_path: Path) -> None:
+def test_a_forged_index_is_refused_or_answered(tmp_path: Path):
     process = start(judge, tmp_path, 0, FORGED)
     told = process.communicate()[0].splitlines()
     assert process.returncode == 0, f"ended by {process.returncode} after {told[-1]}"

@@ -248,7 +248,7 @@ def test_soak_has_no_errors(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     pytest.importorskip("fastapi")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     node = own(Server(kind, tmp_path, heap="512m")) if kind else None

@@ -86,7 +86,7 @@ def test_search_output(
     options: list[str],
     queries: list[str],
     find: str,
-) -> None:
+):
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
     given = [
@@ -145,7 +145,7 @@ def test_search_output(
     assert not lines
 
 
-def test_search_by_feature_file(library: Path) -> None:
+def test_search_by_feature_file(library: Path):
     """An item of the index asks as its vector does, but is not its own hit."""
     records = answers(
         "photos",
@@ -176,7 +176,7 @@ def test_search_by_feature_file(library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
+def test_a_minus_makes_hits_less_like_an_item(library: Path):
     def hits(*options: str) -> list[str]:
         return [
             hit["id"]
@@ -201,7 +201,7 @@ def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
     assert hits("a red box", "--like", "003.png", "--like", "-007.png") == expected
 
 
-def test_queries_may_come_from_a_pipe(library: Path) -> None:
+def test_queries_may_come_from_a_pipe(library: Path):
     arguments = [
         "search",
         "photos",
@@ -236,7 +236,7 @@ def test_a_closed_standard_input_is_told(
     library: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-) -> None:
+):
     monkeypatch.setattr("boc.cli.options.sys.stdin", None)
     with pytest.raises(
         click.ClickException,
@@ -249,7 +249,7 @@ def test_a_closed_standard_input_is_told(
 
 
 @pytest.mark.slow
-def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
+def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path):
     plain = run(
         f'search photos "a red box" -k 5 {at(library)}',
     )
@@ -263,7 +263,7 @@ def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -
     assert "a red box" in text
 
 
-def test_info_shows_the_facts_of_an_index(library: Path) -> None:
+def test_info_shows_the_facts_of_an_index(library: Path):
     facts = json.loads(
         run(
             f"info photos {at(library)} --json",
@@ -289,7 +289,7 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     )
 
 
-def test_a_repeated_index_command_changes_no_file(home: Path) -> None:
+def test_a_repeated_index_command_changes_no_file(home: Path):
     before = files(home / "index")
     result = run(
         f"index photos {home}/photos.h5 {at(home)}",
@@ -299,7 +299,7 @@ def test_a_repeated_index_command_changes_no_file(home: Path) -> None:
     assert files(home / "index") == before
 
 
-def test_another_code_needs_replace(home: Path) -> None:
+def test_another_code_needs_replace(home: Path):
     before = files(home / "index")
     again = (
         "index",
@@ -324,7 +324,7 @@ def test_another_code_needs_replace(home: Path) -> None:
     "source",
     ["captions.csv", "images", "regions.h5"],
 )
-def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str) -> None:
+def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str):
     place = f"--at=file:{tmp_path / 'index'}"
     run(
         "extract",
@@ -366,7 +366,7 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
     assert "boc sync" in again.stderr
 
 
-def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> None:
+def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path):
     np.save(
         tmp_path / "rows.npy",
         np.eye(16, dtype=np.float32),
@@ -392,7 +392,7 @@ def test_a_place_under_the_home_folder_is_found(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -407,7 +407,7 @@ def test_a_place_under_the_home_folder_is_found(
 
 
 @pytest.mark.slow
-def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path) -> None:
+def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path):
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
     run(
@@ -436,7 +436,7 @@ def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path
         )
 
 
-def test_extract_settings(library: Path, tmp_path: Path) -> None:
+def test_extract_settings(library: Path, tmp_path: Path):
     path = tmp_path / "f.h5"
     run(
         f"extract {library}/regions.h5 -o {path}",
@@ -456,7 +456,7 @@ def test_extract_settings(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("left_to_torch")
-def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
+def test_train_on_a_finished_folder_reports_recall(home: Path):
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = run(
         f"train {home}/regions.h5 -o {home}/model",
@@ -482,7 +482,7 @@ def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
-def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -> None:
+def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path):
     result = run(
         f"train {library}/captions.csv -o {tmp_path}/model",
         *TRAIN,
@@ -500,7 +500,7 @@ def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_moved_model(library: Path, tmp_path: Path) -> None:
+def test_moved_model(library: Path, tmp_path: Path):
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
     run(f"index photos {library}/captions.csv --encoder=tern:{tmp_path}/model {place}")
@@ -538,7 +538,7 @@ def described(home: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_filters_keep_what_the_table_says(described: Path) -> None:
+def test_filters_keep_what_the_table_says(described: Path):
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
         hits = answers(
@@ -593,7 +593,7 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert "tag:keyword, taken:date, " in told
 
 
-def test_lines_of_no_item_are_noted(home: Path) -> None:
+def test_lines_of_no_item_are_noted(home: Path):
     (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
     result = run(
         f"index other {home}/photos.h5 --metadata {home}/metadata.csv {at(home)}",
@@ -614,7 +614,7 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
         ["--concepts=int8"],
     ],
 )
-def test_add_equals_one_load(home: Path, code: list[str]) -> None:
+def test_add_equals_one_load(home: Path, code: list[str]):
     """Half the pictures are indexed, then the other half is put to them, and some of the first
     again."""
     ids = [f"{i:03d}.png" for i in range(40)]
@@ -666,7 +666,7 @@ def test_add_equals_one_load(home: Path, code: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
+def test_add_pictures_with_metadata(described: Path, tmp_path: Path):
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
@@ -696,7 +696,7 @@ def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
     )
 
 
-def test_deleting_takes_items_away(home: Path) -> None:
+def test_deleting_takes_items_away(home: Path):
     result = run(
         f'delete photos 000.png "000.png#0" 000.png {at(home)}',
     )
@@ -734,7 +734,7 @@ def test_deleting_takes_items_away(home: Path) -> None:
     )
 
 
-def test_deleting_all_removes_the_index(home: Path) -> None:
+def test_deleting_all_removes_the_index(home: Path):
     run(f"index other {home}/photos.h5 {at(home)}")
     assert (
         run(f"delete photos --all {at(home)}").stdout
@@ -749,7 +749,7 @@ def test_deleting_all_removes_the_index(home: Path) -> None:
     assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "none"]
 
 
-def test_info_tells_what_a_place_is(library: Path) -> None:
+def test_info_tells_what_a_place_is(library: Path):
     told = json.loads(run(f"info --json {at(library)}").stdout)
     assert told["indexes"] == ["photos"]
     assert told["engine"].startswith("embedded")
@@ -757,7 +757,7 @@ def test_info_tells_what_a_place_is(library: Path) -> None:
     assert [line.split()[0] for line in lines] == list(told)
 
 
-def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch):
     def warn() -> None:
         warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
         with pytest.warns(UserWarning, match="stranger"):
@@ -772,7 +772,7 @@ def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("warn").stderr == "note: cut short\n"
 
 
-def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch):
     for given, kept in ((None, "passive"), ("active", "active")):
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if given:

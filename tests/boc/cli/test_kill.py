@@ -86,7 +86,7 @@ def calm(table: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
+def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int):
     wild = tmp_path / "wild.h5"
 
     def never_half():
@@ -178,14 +178,14 @@ PROC = pytest.mark.skipif(
 
 
 @PROC
-def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path) -> None:
+def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path):
     run = run_busy(long_table, tmp_path / "wild.h5")
     run.process.kill()
     assert run.end()[0] == -signal.SIGKILL
 
 
 @PROC
-def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path):
     """A terminal sends it to the whole group."""
     run = run_busy(long_table, tmp_path / "wild.h5")
     os.killpg(run.process.pid, signal.SIGINT)
@@ -196,7 +196,7 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("left_to_torch")
-def test_training(table: Path, tmp_path: Path) -> None:
+def test_training(table: Path, tmp_path: Path):
     regions = tmp_path / "regions.h5"
     assert (
         boc(
@@ -224,7 +224,7 @@ def test_training(table: Path, tmp_path: Path) -> None:
     assert not (wild / "training").exists()
 
 
-def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
+def test_indexing(library: Path, table: Path, tmp_path: Path):
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
     arguments = [
@@ -256,7 +256,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
-def test_building(library: Path, tmp_path: Path) -> None:
+def test_building(library: Path, tmp_path: Path):
     """From a feature file, killed while the arrays are written: an older index of the name stays
     whole."""
     at = f"file:{tmp_path}"

@@ -86,7 +86,7 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
-def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
+def test_odd_entries_stop_nothing(library: Path, tmp_path: Path):
     pytest.importorskip("fastapi", reason="the page needs the extra web")
     folder = tmp_path / "p"
     at = f"--at=file:{tmp_path / 'at'}"

@@ -194,7 +194,7 @@ def test_labels_equal_loop(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     spherical: bool,
-) -> None:
+):
     monkeypatch.setattr(
         labels,
         "SIGNIFICANT",
@@ -237,7 +237,7 @@ def test_labels_equal_loop(
             )
 
 
-def test_names_come_first(tmp_path: Path) -> None:
+def test_names_come_first(tmp_path: Path):
     write(
         tmp_path / "a.h5",
         0,

@@ -48,7 +48,7 @@ COUNTS = st.lists(
     density=st.integers(1, 100),
     seed=st.integers(0, 99),
 )
-def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
+def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int):
     step = fitted(
         sets([2, 3, 4], seed),
         sets(
@@ -89,7 +89,7 @@ def test_scores_are_mrsw_without_thresholds(
     words: list[int],
     pictures: list[int],
     seed: int,
-) -> None:
+):
     """Where every word is a centroid and all pictures have all terms, up to a constant of the
     sentence and rounding."""
     sentences = sets([count + 1 for count in words], seed)
@@ -113,7 +113,7 @@ def test_scores_are_mrsw_without_thresholds(
     assert (np.abs(scores + constants[:, None] - exact) <= error + 1e-5).all()
 
 
-def test_fit_without_sentences() -> None:
+def test_fit_without_sentences():
     codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
         Embeddings(
             "image",
@@ -129,7 +129,7 @@ def test_fit_without_sentences() -> None:
     assert codec.encode_queries(query).sum() == 6
 
 
-def test_invalid_parameters_and_inputs() -> None:
+def test_invalid_parameters_and_inputs():
     some = sets([1, 2], 0)
     with pytest.raises(ValueError, match="terms must be at least 1, got 0"):
         LateInteraction(terms=0).fit(some)
@@ -144,7 +144,7 @@ def test_invalid_parameters_and_inputs() -> None:
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
 
 
-def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
+def test_index_scores_and_explanation(library: Path, tmp_path: Path):
     """Learned from the feature file, by the concepts of both modalities; scores are those of the
     code."""
     build_index(

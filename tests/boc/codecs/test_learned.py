@@ -100,7 +100,7 @@ def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
     st.sampled_from(MODALITIES),
     st.integers(0, 999),
 )
-def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int) -> None:
+def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int):
     codebook = book(7, seed)
     some = items(
         counts,
@@ -121,7 +121,7 @@ def test_activations_follow_definition(counts: list[int], modality: Modality, se
 
 
 @given(st.integers(0, 999), st.sampled_from(["documents", "queries"]))
-def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
+def test_code_keeps_largest_of_unit_length(seed: int, side: str):
     codebook = book(7, seed)
     some = items(
         [3, 0, 2],
@@ -145,7 +145,7 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* of its items have no terms")
-def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
+def test_index_scores_and_explanation(library: Path, tmp_path: Path):
     made = tmp_path / "terms.npz"
     result = run(
         f"build-codebook {library}/photos.h5 -o {made} --kind learned --clusters 16",

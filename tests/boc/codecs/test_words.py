@@ -53,7 +53,7 @@ def book_of(words: Floats, origin: Floats) -> Codebook:
 
 
 @given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
-def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
+def test_terms_are_nearest_words(seed: int, query_z: int):
     words = gaussian(9, seed)
     origin = gaussian(1, seed + 1)[0]
     pictures = gaussian(7, seed + 2)
@@ -105,7 +105,7 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
         max_size=4,
     ),
 )
-def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
+def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]):
     words = {1: "rocket", 2: "red", 4: "desert"}
     terms = sparse.csr_array(
         np.array([[row.get(j, 0) for j in range(6)] for row in rows] or np.zeros((0, 6)), np.int32),
@@ -129,7 +129,7 @@ def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
+def test_vocabulary_follows_definition(library: Path, book: Path):
     made = Codebook.load(book)
     with FeatureFile(library / "photos.h5") as file:
         captions = [item.content for item in file.items("text")]
@@ -161,7 +161,7 @@ def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
         )
 
 
-def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path) -> None:
+def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path):
     at = f"file:{tmp_path}"
     code = f"words(z=5, codebook='{book}')"
     build_index(
@@ -211,7 +211,7 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     assert {line.split()[2] for line in printed.splitlines()} == holders
 
 
-def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path) -> None:
+def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path):
     at = f"file:{tmp_path}"
     code = f"words(codebook='{book}')"
     build_index(
@@ -259,7 +259,7 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
         } == {id: item.fields.get("words") for id, item in before.items()}
 
 
-def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
+def test_invalid_requests(library: Path, book: Path, tmp_path: Path):
     table = tmp_path / "table.csv"
     table.write_text("id,words:text\n007.png,mine\n")
     with pytest.raises(BocError, match="the metadata field 'words' holds the words of pictures"):

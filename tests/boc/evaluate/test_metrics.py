@@ -72,7 +72,7 @@ def own_texts(owners: Ints, picture: int) -> set[int]:
 
 @pytest.mark.slow
 @given(gallery=galleries(), data=st.data())
-def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> None:
+def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject):
     images, _, owners = gallery
     n = len(images)
     scores = data.draw(
@@ -110,7 +110,7 @@ def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> Non
     assert evaluate_recall(np.exp(scores), owners) == found
 
 
-def test_ranks_are_right_across_blocks() -> None:
+def test_ranks_are_right_across_blocks():
     rng = default_rng(0)
     n = BLOCK + 20
     images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
@@ -154,7 +154,7 @@ def test_recalls_worked_by_hand(
     r5: float,
     r10: float,
     median: float,
-) -> None:
+):
     found = Recall.of(np.array(ranks, dtype=np.int64))
     assert found == Recall(
         pytest.approx(r1),
@@ -179,7 +179,7 @@ def relevances(shape: tuple[int, int]) -> st.SearchStrategy[Floats]:
     fold=st.integers(1, 6),
     data=st.data(),
 )
-def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) -> None:
+def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject):
     """Recalls and NDCG, each with the ideals of its fold; a rest that is shorter than a fold does
     not count."""
     images, texts, owners = gallery
@@ -223,12 +223,12 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
         max_size=4,
     ),
 )
-def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
+def test_owners_are_positions(order: list[str], spare: list[str]):
     groups = [*spare, "c", "a", "b"]
     assert [order[i] for i in owners_of(order, groups)] == groups
 
 
-def test_items_without_an_answer_are_refused() -> None:
+def test_items_without_an_answer_are_refused():
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
     with pytest.raises(BocError, match=r"2 pictures have no caption \(as 'b'\)"):
@@ -274,7 +274,7 @@ def dots(queries: Floats, items: Floats) -> list[list[float]]:
     p=st.integers(1, 8),
     data=st.data(),
 )
-def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -> None:
+def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject):
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
     to_image = [
@@ -303,7 +303,7 @@ def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -
     assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
 
 
-def test_metrics_equal_trec_eval() -> None:
+def test_metrics_equal_trec_eval():
     ir_measures = pytest.importorskip(
         "ir_measures",
         reason="ir-measures, trec_eval in Python, is not installed",
@@ -350,7 +350,7 @@ def test_metrics_equal_trec_eval() -> None:
         )
 
 
-def test_nan_relevance_counts_as_0() -> None:
+def test_nan_relevance_counts_as_0():
     rows = np.eye(3, dtype=np.float32)
     R = np.array(
         [[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]],
@@ -393,7 +393,7 @@ ROWS = np.eye(3, dtype=np.float32)
         ),
     ],
 )
-def test_values_out_of_range_are_refused(call: Callable[[], object], message: str) -> None:
+def test_values_out_of_range_are_refused(call: Callable[[], object], message: str):
     with pytest.raises(BocError, match=message):
         call()
 
@@ -415,7 +415,7 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, Floats]:
     )
 
 
-def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]) -> None:
+def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]):
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
     tables = json.loads(boc(f"evaluate {path}", *options, "--json").stdout)
@@ -451,7 +451,7 @@ def test_options_that_need_others_say_which(
     library: Path,
     options: tuple[str, ...],
     message: str,
-) -> None:
+):
     refused = boc(f"evaluate {library}/photos.h5", *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())

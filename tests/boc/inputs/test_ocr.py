@@ -97,7 +97,7 @@ def held(at: str) -> dict[str, Any]:
 
 @installed
 @pytest.mark.slow
-def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
@@ -111,7 +111,7 @@ def test_ocr_of_an_unreadable_picture(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     left: int,
-) -> None:
+):
     class Engine:
         def __call__(self, pixels: Any) -> NoReturn:
             raise RuntimeError("a tensor of no size")
@@ -127,7 +127,7 @@ def test_ocr_of_an_unreadable_picture(
         assert read(path) == ""
 
 
-def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         ocr,
         "find_spec",
@@ -145,7 +145,7 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
@@ -210,7 +210,7 @@ def test_kill_while_reading_words(
     pretended: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     for i in range(7):
@@ -252,7 +252,7 @@ def test_kill_while_reading_words(
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
 
-def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
@@ -276,7 +276,7 @@ def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path:
     assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
 
 
-def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
+def test_ocr_without_pictures(library: Path, tmp_path: Path):
     result = boc(
         f"index x {library}/photos.h5 --ocr --at file:{tmp_path}",
     )

@@ -156,7 +156,7 @@ STEPS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(steps=STEPS)
-def test_only_what_is_gone_file_by_file_is_removed(steps: list[tuple[str, str, str]]) -> None:
+def test_only_what_is_gone_file_by_file_is_removed(steps: list[tuple[str, str, str]]):
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         encoder = Counting.installed(patch)
         model = Model(Path(place))
@@ -177,7 +177,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
     at: str,
     tmp_path: Path,
     leaves_folder: bool,
-) -> None:
+):
     files.index()
     before = files.held()
     disk = files.folder / "disk"
@@ -205,7 +205,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     at: str,
     tmp_path: Path,
     way: str,
-) -> None:
+):
     files.index()
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
@@ -220,7 +220,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
 def test_single_files_are_removed_below_and_beside_a_disk(
     files: Files,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     files.do(("delete", "disk/3.png"))
     assert files.sync().removed == 1
@@ -239,7 +239,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     """As indexes of earlier versions are."""
     files.index()
     index = plugins.backend(at).open("x")
@@ -264,7 +264,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     assert (report.added, report.removed, report.away) == (1, 3, {})
 
 
-def test_an_excluded_folder_is_not_away(files: Files) -> None:
+def test_an_excluded_folder_is_not_away(files: Files):
     files.index()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BocWarning)  # of the folder that is left out
@@ -277,7 +277,7 @@ def test_another_library_is_refused_as_a_whole(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     other = Files(tmp_path / "other")
     for i in range(5):
@@ -302,7 +302,7 @@ def test_captions_do_not_count_beside_pictures(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     captions = table(files, "2023")
     new("x", captions, at)
     before = files.held()
@@ -324,7 +324,7 @@ def test_pictures_of_a_table_lie_on_two_disks(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     captions = table(files, "disk", "2023")
     new("x", captions, at)
     before = files.held()
@@ -344,7 +344,7 @@ def test_pictures_of_a_table_lie_on_two_disks(
 def test_one_of_several_folders_does_not_count_beside_another(
     files: Files,
     at: str,
-) -> None:
+):
     folders = [files.folder / "2023", files.folder / "disk"]
     new("x", folders, at)
     for name in ("2023/0", "disk/1", "disk/2", "disk/3"):
@@ -359,7 +359,7 @@ def test_a_disk_goes_between_the_listing_and_the_look(
     files: Files,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     files.index()
     files.write(files.folder / "disk" / "new.png", "new on the disk")
     before = files.held()
@@ -384,7 +384,7 @@ def test_a_disk_goes_while_its_pictures_are_encoded(
     encoder: Counting,
     files: Files,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     files.write(files.folder / "2023" / "0.png", "changed")
     files.write(files.folder / "disk" / "0.png", "changed on the disk")
@@ -430,7 +430,7 @@ def disk(files: Files, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
 def test_what_is_written_where_a_disk_was_mounted_is_no_disk(
     files: Files,
     disk: tuple[str, Path, Path],
-) -> None:
+):
     files.index()
     place = disk[-1]
     mount("umount", place)
@@ -452,7 +452,7 @@ def test_watch_sees_a_mount_below_the_library(
     files: Files,
     at: str,
     disk: tuple[str, Path, Path],
-) -> None:
+):
     pytest.importorskip("watchfiles")
     files.index()
     place = disk[-1]

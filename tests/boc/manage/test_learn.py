@@ -18,7 +18,7 @@ from tests.oracles import random_units, write_features
 @example(249)
 @example(250)
 @example(1250)
-def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int) -> None:
+def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int):
     rows = held_out(count)
     assert len(rows) <= min(250, count / 5)
     assert len(rows) + 1 > min(250, count / 5) or count < 250
@@ -31,7 +31,7 @@ def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int) -> None
 def test_code_is_learned_from_evenly_spread_items(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     counts = {"image": 1500, "text": 3500}
     batches = []
     for modality in MODALITIES:

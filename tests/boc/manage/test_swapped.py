@@ -78,7 +78,7 @@ def test_killed_index_and_sync_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     pair: tuple[int, int],
-) -> None:
+):
     folder = tmp_path / "p"
     at = f"file:{tmp_path / 'at'}"
     files = fill(folder, COUNT)
@@ -114,7 +114,7 @@ def test_killed_extract_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     pair: tuple[int, int],
-) -> None:
+):
     folder = tmp_path / "p"
     path = tmp_path / "f.h5"
     files = fill(folder, COUNT)
@@ -166,7 +166,7 @@ def test_thumbnails_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     kind: str,
-) -> None:
+):
     pytest.importorskip(
         "fastapi",
         reason="the page needs the extra web",

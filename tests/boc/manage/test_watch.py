@@ -47,7 +47,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 @pytest.mark.slow
-def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
+def test_watch_syncs_changes(encoder: Counting, tmp_path: Path):
     files = Files(tmp_path / "pictures")
     at = f"file:{tmp_path / 'at'}"
     for i in range(5):
@@ -82,7 +82,7 @@ def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
     assert len(encoder.seen) == len(set(encoder.seen))
 
 
-def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
+def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path):
     files = Files(tmp_path / "pictures")
     at = f"file:{tmp_path / 'at'}"
     files.write(files.folder / "a.png", "a")
@@ -102,7 +102,7 @@ def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("some", [False, True])
-def test_moments_of_a_missing_place(tmp_path: Path, some: bool) -> None:
+def test_moments_of_a_missing_place(tmp_path: Path, some: bool):
     (tmp_path / "there").mkdir()
     looks = iter(range(6))
     places = [tmp_path / "there", tmp_path / "away"]

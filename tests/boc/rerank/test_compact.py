@@ -96,7 +96,7 @@ def estimates(
     seed=st.integers(0, 99),
     dtype=st.sampled_from(["float32", *VECTOR_DTYPES]),
 )
-def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
+def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str):
     code = code_of(d)
     rows = rows_of(
         n,
@@ -127,7 +127,7 @@ def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
 
 
 @given(d=st.integers(1, 300), seed=st.integers(0, 99))
-def test_rotations_keep_products(d: int, seed: int) -> None:
+def test_rotations_keep_products(d: int, seed: int):
     rows = rows_of(
         3,
         d,
@@ -137,7 +137,7 @@ def test_rotations_keep_products(d: int, seed: int) -> None:
     assert turned @ turned.T == pytest.approx(rows @ rows.T, abs=1e-5)
 
 
-def test_estimates_are_near_products() -> None:
+def test_estimates_are_near_products():
     d = 384
     n = 500
     code = code_of(d)
@@ -169,7 +169,7 @@ def test_estimates_are_near_products() -> None:
     assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx(expected, rel=0.15)
 
 
-def test_means_are_those_of_the_index() -> None:
+def test_means_are_those_of_the_index():
     means = rows_of(
         2,
         6,

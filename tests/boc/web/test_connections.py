@@ -71,7 +71,7 @@ def ask(port: int, path: str = "/") -> int:
         connection.close()
 
 
-def test_connection_limit() -> None:
+def test_connection_limit():
     with serving(files=64) as (_, port):  # a limit of 32 connections
         others = [
             socket.create_connection(
@@ -87,13 +87,13 @@ def test_connection_limit() -> None:
             pass
 
 
-def test_a_server_says_how_many_files_it_needs() -> None:
+def test_a_server_says_how_many_files_it_needs():
     with serving(files=32) as (process, _):
         assert process.wait(LONG)
         assert "ulimit -n" in process.stderr.read()
 
 
-def test_graceful_shutdown() -> None:
+def test_graceful_shutdown():
     statuses = []
     with serving() as (process, port):
         client = threading.Thread(
@@ -108,7 +108,7 @@ def test_graceful_shutdown() -> None:
     assert statuses == [200]
 
 
-def test_bodies_in_memory_are_limited() -> None:
+def test_bodies_in_memory_are_limited():
     settings = Settings("photos", "file:nowhere", upload=1000)
     statuses = []
 
@@ -188,7 +188,7 @@ print(resident() - before)
     not Path("/proc/self/statm").exists(),
     reason="where Linux says what memory is resident",
 )
-def test_memory_of_pictures_is_returned() -> None:
+def test_memory_of_pictures_is_returned():
     left = subprocess.run(
         [sys.executable, "-c", MEMORY],
         capture_output=True,

@@ -204,7 +204,7 @@ def is_unit(
 
 
 @every_file
-def test_every_expected_array_is_reproduced(file: Path) -> None:
+def test_every_expected_array_is_reproduced(file: Path):
     misses = missed(outputs(network_of(file), arrays(file)), arrays(file))
     assert {"expected_image_global", "expected_text_global"} < set(misses)
     assert max(misses.values()) <= 1, misses
@@ -292,7 +292,7 @@ def converted(
 def test_converted_checkpoint_matches_reference(
     file: Path,
     converted: Any,
-) -> None:
+):
     given = arrays(file)
     (spec, images, texts) = converted(file)
     sets = {
@@ -335,7 +335,7 @@ def test_converted_checkpoint_matches_reference(
 
 
 @every_file
-def test_an_image_without_regions_has_a_vector(file: Path) -> None:
+def test_an_image_without_regions_has_a_vector(file: Path):
     network = network_of(file)
     width = network.config.region_dim
     with torch.inference_mode():

@@ -38,7 +38,7 @@ def test_edge_histograms(
     tmp_path: Path,
     size: tuple[int, int],
     colours: int,
-) -> None:
+):
     pixels = np.random.default_rng(colours).integers(
         0,
         colours,
@@ -82,7 +82,7 @@ def test_edge_histograms(
 def test_lab_coordinates(
     colour: tuple[float, float, float],
     expected: tuple[float, float, float],
-) -> None:
+):
     found = grid.rgb_to_lab(np.array([colour], np.float32))
     np.testing.assert_allclose(
         found,

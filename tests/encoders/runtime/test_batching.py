@@ -42,7 +42,7 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 def test_batches_keep_input_order(
     lengths: list[int],
     size: int,
-) -> None:
+):
     seen = []
 
     def watched(batch):
@@ -64,7 +64,7 @@ def test_batches_keep_input_order(
     assert all(len(batch) == size for batch in seen[:-1])
 
 
-def test_out_of_memory() -> None:
+def test_out_of_memory():
     """The words that tell exhaustion from other errors are those torch uses."""
 
     def greedy(batch):
@@ -83,7 +83,7 @@ def test_out_of_memory() -> None:
         )
 
 
-def test_other_errors_are_raised() -> None:
+def test_other_errors_are_raised():
     def broken(batch):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -99,7 +99,7 @@ def test_other_errors_are_raised() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_precision_of_matrix_products(precision: str) -> None:
+def test_precision_of_matrix_products(precision: str):
     torch.manual_seed(0)
     layer = torch.nn.Linear(8, DIM)
     inputs = list(torch.randn(5, 8))
@@ -129,7 +129,7 @@ def test_precision_of_matrix_products(precision: str) -> None:
     )  # sums may go in another order
 
 
-def test_an_unknown_precision_is_refused() -> None:
+def test_an_unknown_precision_is_refused():
     with pytest.raises(
         EncoderError,
         match="no precision 'float8'; known: float32, bfloat16, float16",

@@ -111,7 +111,7 @@ def test_both_runtimes_give_one_result(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     """For texts of any length, and pictures with any number of regions, alone and in batches."""
     spec = model(tmp_path / "model", *NETWORKS[name])
     reference = on_cpu(spec)
@@ -138,7 +138,7 @@ def test_both_runtimes_give_one_result(
     assert_equal(on_cpu(f"{spec}?alone").encode_texts(SENTENCES), alone)
 
 
-def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
+def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path):
     spec = model(
         tmp_path / "model",
         "vsrn",
@@ -159,7 +159,7 @@ def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
     assert_equal(on_cpu(spec).encode_images(prepared), expected)
 
 
-def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
+def test_networks_belong_to_their_weights(tmp_path: Path):
     folder = tmp_path / "model"
     spec = model(folder, *NETWORKS["teran"])
     assert boc(f"convert {folder}").exit_code == 0

@@ -33,7 +33,7 @@ TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 def test_alone_regions(
     folder: str,
     pictures: list[Regions],
-) -> None:
+):
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_images(pictures)
@@ -51,7 +51,7 @@ def test_alone_regions(
     assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
 
 
-def test_alone_words(folder: str) -> None:
+def test_alone_words(folder: str):
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_texts(TEXTS)
@@ -77,14 +77,14 @@ def test_alone_words(folder: str) -> None:
     )
 
 
-def test_no_input_is_no_output(folder: str) -> None:
+def test_no_input_is_no_output(folder: str):
     encoder = plugins.encoder(f"{folder}?alone", "cpu")
     for found in (encoder.encode_images([]), encoder.encode_texts([])):
         assert found.vectors.shape == (0, encoder.identity.dim)
         assert len(found.concepts) == 0
 
 
-def test_identity_of_variants(folder: str) -> None:
+def test_identity_of_variants(folder: str):
     plain = plugins.encoder(folder, "cpu").identity
     identity = plugins.encoder(f"{folder}?alone", "cpu").identity
     assert identity == Identity(

@@ -191,7 +191,7 @@ def verdicts(function: Callable[..., None], folder: Path) -> Iterator[tuple[str,
 
 
 @pytest.mark.slow
-def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
+def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path):
     results = list(verdicts(judge, tmp_path))
     assert len(results) == FLIPS
     assert [each for each in results if each[1] not in ("refused", "harmless")] == []
@@ -201,7 +201,7 @@ def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     make(tmp_path)
     with EmbeddedBackend(tmp_path).edit(NAME) as editor:
@@ -221,7 +221,7 @@ def test_boc_verify_names_the_damaged_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stamps: str,
-) -> None:
+):
     build(connect(f"file:{tmp_path}"), "photos", fitted())
     report = run(
         f"verify photos --at file:{tmp_path}",
@@ -251,7 +251,7 @@ def test_boc_verify_names_the_damaged_file(
 def test_only_changed_files_are_called_damaged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     model = make(tmp_path)
     index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))
 

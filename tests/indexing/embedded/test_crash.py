@@ -416,7 +416,7 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     base, scenario = make_scenario(name)
     top = tmp_path / "top"
@@ -573,7 +573,7 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
 def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     make, model = make_stir()
     make(EmbeddedBackend(tmp_path))

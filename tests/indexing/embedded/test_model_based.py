@@ -693,7 +693,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch):
     small_segments(monkeypatch)
     monkeypatch.setattr(Machine, "taken", 0)
     while Machine.taken < STEPS:  # runs may be shorter

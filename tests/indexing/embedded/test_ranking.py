@@ -242,7 +242,7 @@ def test_the_native_call_gives_what_all_steps_give(
     find: Modality,
     colours: list[str],
     modality: Modality,
-) -> None:
+):
     queries = queries_of(n, seed, modality)
     filters = [Filter("colour", "=", colour) for colour in colours]
     options = {
@@ -293,7 +293,7 @@ def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
 def test_index_without_compact_codes_is_searched_and_completed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(engine, "LEAST", 1)
     with monkeypatch.context() as patch:
         patch.setattr(CompactCode, "of", lambda *_: None)
@@ -319,7 +319,7 @@ def test_index_without_compact_codes_is_searched_and_completed(
     assert backend.open("some")._parts[0].name == name  # nothing was left to do
 
 
-def test_damaged_lists_are_told(tmp_path: Path) -> None:
+def test_damaged_lists_are_told(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -354,7 +354,7 @@ def test_a_search_without_budgets_has_all_hits(
     find: Modality,
     few: int,
     seed: int,
-) -> None:
+):
     """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer
     are the first. A query alone has the hits that it has beside others."""
     index = searcher.index
@@ -400,7 +400,7 @@ def test_a_search_without_budgets_has_all_hits(
             assert answer[: len(fewer[i])] == fewer[i]
 
 
-def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> None:
+def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -426,14 +426,14 @@ def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> N
     ]
 
 
-def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
+def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher):
     queries = Embeddings("image", make_clusters(2, 3))
     expected = searcher.search_vectors(queries, k=3, rm=1000)
     assert searcher.search_vectors(queries, k=3, rm=(2**31 - 1) / 3) == expected
     assert searcher.search_vectors(queries, k=3, rm=2.0**40) == expected
 
 
-def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
+def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -450,7 +450,7 @@ def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
     assert all(hits)
 
 
-def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path):
     assert NATIVE is not None
     searcher = build(
         tmp_path,

@@ -294,14 +294,14 @@ def make_part(
 
 @settings(max_examples=CALLS)
 @given(seed=st.integers(0, 2**32))
-def test_hits_are_those_of_loops_over_all_rows(seed: int) -> None:
+def test_hits_are_those_of_loops_over_all_rows(seed: int):
     case = make_case(default_rng(seed))
     assert case.native() == case.slow()
 
 
 @settings(max_examples=CALLS)
 @given(seed=st.integers(0, 2**32))
-def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int) -> None:
+def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int):
     """Whatever they say, no hit lies outside the parts, and the next call is not disturbed."""
     rng = default_rng(seed)
     case = make_case(rng)

@@ -224,7 +224,7 @@ def without_code(sources: dict[str, Json]) -> dict[str, str]:
     [False, True],
     ids=["by _id", "by a key, on shards, routed"],
 )
-def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
+def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool):
     shop.make(shards=3 if by_key else 1, routed=by_key)
     before = without_code(shop.sources())
     missing = [f"none {i}" for i in range(WITHOUT)]
@@ -299,7 +299,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
 
 
 @ON_EACH
-def test_attach_continues_after_a_kill(shop: Shop) -> None:
+def test_attach_continues_after_a_kill(shop: Shop):
     shop.make()
     before = shop.sources()
     file = shop.features(KEYS, VECTORS)
@@ -335,7 +335,7 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
 
 
 @ON_EACH
-def test_attach_again_updates(shop: Shop) -> None:
+def test_attach_again_updates(shop: Shop):
     shop.make()
     shop.attach(
         shop.features(KEYS[:100], VECTORS[:100]),
@@ -358,7 +358,7 @@ def test_attach_again_updates(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_foreign_index_stays(shop: Shop) -> None:
+def test_foreign_index_stays(shop: Shop):
     shop.make()
     file = shop.features(KEYS[:50], VECTORS[:50])
     at = ("--at", shop.at)
@@ -389,7 +389,7 @@ def test_foreign_index_stays(shop: Shop) -> None:
 
 
 @ON_EACH
-def test_detach_after_an_alias_moved(shop: Shop) -> None:
+def test_detach_after_an_alias_moved(shop: Shop):
     """The indexes that an alias stood for earlier are cleaned too; another alias shows its
     documents only."""
     art = shop.name
@@ -456,7 +456,7 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
     "source",
     [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}],
 )
-def test_partial_source_is_refused(shop: Shop, source: Json) -> None:
+def test_partial_source_is_refused(shop: Shop, source: Json):
     """An update writes a document from its _source: fields that it lacks would be gone."""
     shop.create(shop.name, mappings={"_source": source})
     shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
@@ -477,7 +477,7 @@ def test_hardened_server(
     own: Callable[[Server], Server],
     kind: str,
     tmp_path: Path,
-) -> None:
+):
     """Where scripts are forbidden, making an index is refused, and attaching before it writes."""
     settings = {
         "script.allowed_types": "none",

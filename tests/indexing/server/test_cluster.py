@@ -353,7 +353,7 @@ def test_node_faults_lose_nothing(
     kind: str,
     own: Callable[[Cluster], Cluster],
     tmp_path: Path,
-) -> None:
+):
     cluster = own(Cluster(tmp_path / "nodes", kind=kind))
     with Proxy(cluster.urls[2]) as proxy:
         case = Case(cluster, proxy, tmp_path, 20_000 if ALL else 3000)
@@ -375,7 +375,7 @@ def test_node_faults_lose_nothing(
     "kind",
     [*sorted(searches.GONE), "parsing_exception"],
 )
-def test_search_is_repeated(kind: str, times: int) -> None:
+def test_search_is_repeated(kind: str, times: int):
     asked = []
 
     class Node:

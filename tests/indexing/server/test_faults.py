@@ -317,7 +317,7 @@ def own_place(
 
 
 @ON_EACH
-def test_kill_of_a_loader(place: Place) -> None:
+def test_kill_of_a_loader(place: Place):
     """Before or after any of its requests, to the last: the next goes on, and searches see the old
     index or the new.
 
@@ -383,7 +383,7 @@ ALL = Faults(
     ids=["largest", "all"],
 )
 @ON_EACH
-def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
+def test_bulk_faults_are_repeated(place: Place, faults: Faults):
     place.proxy.faults = faults
     with place.watching() as seen:
         run(*place.command())
@@ -401,7 +401,7 @@ def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
     ],
     indirect=["server"],
 )
-def test_faults_of_all_requests(place: Place, fault: str) -> None:
+def test_faults_of_all_requests(place: Place, fault: str):
     # An attempt has some forty requests that are not repeated: about one attempt in three gets
     # through.
     place.proxy.faults = Faults(
@@ -420,7 +420,7 @@ def test_faults_of_all_requests(place: Place, fault: str) -> None:
 
 
 @ON_OWN
-def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
+def test_load_continues_after_a_kill_of_the_server(own_place: Place):
     counts = []
 
     def kill():
@@ -435,7 +435,7 @@ def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
 
 
 @ON_EACH
-def test_server_stays_away(place: Place) -> None:
+def test_server_stays_away(place: Place):
     place.options = "?patience=2"
     place.moment(place.proxy.close)
     said = place.fails()
@@ -449,7 +449,7 @@ def test_server_stays_away(place: Place) -> None:
 
 @ON_EACH
 @pytest.mark.parametrize("path", ["/_refresh", "/_search"])
-def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str) -> None:
+def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str):
     """The process lives on, and so would the claim. Another load continues."""
     place.options = "?patience=1"
     place.moment(place.proxy.close)
@@ -490,13 +490,13 @@ def fill_disk(place: Place) -> None:
 def test_load_continues_after_a_fault(
     place: Place,
     fault: Callable[[Place], None],
-) -> None:
+):
     place.moment(partial(fault, place))
     place.finishes()
 
 
 @ON_EACH
-def test_full_disk(place: Place) -> None:
+def test_full_disk(place: Place):
     """Blocked before each request once rows are there: Elasticsearch clears the block when it sees
     room."""
     place.options = "?patience=1"
@@ -518,7 +518,7 @@ def test_full_disk(place: Place) -> None:
 
 
 @ON_EACH
-def test_removal_amid_a_load(place: Place) -> None:
+def test_removal_amid_a_load(place: Place):
     """The index is not made again by the server, with guessed fields."""
     place.moment(
         lambda: place.server.request(
@@ -542,7 +542,7 @@ def commands(
 
 
 @ON_EACH
-def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
+def test_server_of_the_other_kind(server: Any, name: str, old: Made):
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
     for said in commands(
         name,
@@ -611,21 +611,21 @@ def test_no_search_engine(
     answer: str,
     name: str,
     old: Made,
-) -> None:
+):
     with page(*ANSWERS[answer]) as url:
         for said in commands(name, old, address(url, engine)):
             assert f"is no {engine}" in said.lower()
 
 
 @ON_ENGINES
-def test_silent_port(engine: str, name: str, old: Made) -> None:
+def test_silent_port(engine: str, name: str, old: Made):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         at = address(f"http://127.0.0.1:{deaf.getsockname()[1]}", engine) + "?request_timeout=1"
         assert "it took too long" in fails("index", name, old.path, *CODE, "--at", at)
 
 
 @ON_EACH
-def test_change_of_server_amid_a_load(place: Place) -> None:
+def test_change_of_server_amid_a_load(place: Place):
     with page(200, "application/json", b"{}") as url:
         place.moment(lambda: setattr(place.proxy, "upstream", url))
         said = place.fails()

@@ -82,7 +82,7 @@ def killed(
 
 
 @ON_EACH
-def test_concurrent_parts(place: Place) -> None:
+def test_concurrent_parts(place: Place):
     processes = [
         start(
             *part(
@@ -101,7 +101,7 @@ def test_concurrent_parts(place: Place) -> None:
 
 
 @ON_EACH
-def test_part_of_a_dead_process(place: Place) -> None:
+def test_part_of_a_dead_process(place: Place):
     """It is killed amid its rows, and the others do not publish without it."""
     first = place.proxy.count["bulk"]
     killed(
@@ -129,7 +129,7 @@ def test_part_of_a_dead_process(place: Place) -> None:
 
 
 @ON_EACH
-def test_publication_after_a_kill(place: Place) -> None:
+def test_publication_after_a_kill(place: Place):
     for number in (1, 2):
         run(*part(place, number))
     merge = "/_forcemerge?max_num_segments=1"
@@ -167,7 +167,7 @@ def load(
 
 
 @ON_EACH
-def test_parts_share_a_generation(place: Place) -> None:
+def test_parts_share_a_generation(place: Place):
     """The other part is loaded in whole before each request that the first sends until it has made
     the generation."""
     backend = plugins.backend(place.direct)
@@ -201,7 +201,7 @@ def test_parts_share_a_generation(place: Place) -> None:
 
 
 @ON_EACH
-def test_lost_answer_to_a_claim(place: Place) -> None:
+def test_lost_answer_to_a_claim(place: Place):
     lost = []
     name = f"{place.name}-two"
 
@@ -234,7 +234,7 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 
 @ON_EACH
-def test_code_is_learned_once(place: Place) -> None:
+def test_code_is_learned_once(place: Place):
     backend = plugins.backend(place.direct)
     learned = []
 
@@ -266,7 +266,7 @@ def test_code_is_learned_once(place: Place) -> None:
 
 
 @ON_EACH
-def test_learning_after_a_failure(place: Place) -> None:
+def test_learning_after_a_failure(place: Place):
     backend = plugins.backend(place.direct)
 
     def learned(learn):

@@ -62,7 +62,7 @@ def test_hits_are_the_right_ones(
     name: str,
     vectors: NDArray[np.float32],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     backend = plugins.backend(address(server, replicas=0))
     manifest = replace(
         new_manifest(TERMS, DIM, dtype="float16", concepts="float16"),
@@ -113,7 +113,7 @@ def test_items_added_meanwhile_are_found(
     server: Any,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(Binary, "quick", FEW * DIM)
     backend = plugins.backend(address(server, replicas=0))
     rows = VECTORS.astype(np.float16).astype(np.float32)
