@@ -20,12 +20,14 @@ from itertools import cycle, islice
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from boc.errors import BocError, ImageError
-from boc.types import ImageRef
 
-Prepare: TypeAlias = Callable[[ImageRef], Any]
+if TYPE_CHECKING:
+    from boc.types import ImageRef
+
+    Prepare: TypeAlias = Callable[[ImageRef], Any]
 
 
 FEW = 256
