@@ -90,9 +90,9 @@ class Head(nn.Module):
 
 def learned_terms(
     files: Sequence[FeatureFile],
-    terms: int = 2048,
+    terms: int,
     *,
-    tell: Callable[[str], None] = lambda stage: None,
+    tell: Callable[[str], None],
 ) -> Codebook:
     """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per
     picture and ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two
