@@ -312,7 +312,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
     assert "has no weights that boc reads" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
-        refused = boc(f"model get {name} --yes")
+        refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1
         assert "no model" in refused.stderr
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
