@@ -175,7 +175,7 @@ def slow_hits(
     """Ids and scores of each query by loops over all items: candidates by term scores, then
     products of vectors."""
     terms = searcher.codec.encode_queries(queries)
-    if "query_z" in options:
+    if options.get("query_z") is not None:
         terms = heaviest(terms, options["query_z"])
     codes = terms.toarray().astype(np.int64)
     items = [item for item in searcher.index.items() if item.modality == find]
