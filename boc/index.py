@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.errors import BocError
-from boc.inputs.images import is_picture, picture_file
+from boc.inputs.images import Picture, is_picture, picture_file
 from boc.manage.build import PLACE, add_items, delete_items
 from boc.manage.facts import index_facts
 from boc.manage.index_sources import paths_of
@@ -17,8 +17,8 @@ from boc.manage.pictures import add_pictures
 from boc.manage.sync import sync_index
 from boc.manage.whole_index import compact_index
 from boc.plugins import find_item
-from boc.progress import progress_of
-from boc.search.options import SearchOptions
+from boc.progress import Progress, progress_of
+from boc.search.options import MoreKeywords, SearchOptions
 from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ if TYPE_CHECKING:
         SyncReport,
         Verification,
     )
-    from boc.inputs.images import Picture
     from boc.inputs.metadata import Metadata
     from boc.names import Modality
-    from boc.progress import Progress
-    from boc.search.options import MoreKeywords
 
 
 def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> Index:

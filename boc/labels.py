@@ -135,6 +135,7 @@ def _log_odds(count: float, total: float) -> float:
     return math.log(count / max(total - count, 0.5))
 
 
+@dataclass
 class IndexLabels:
     """Labels of the terms of any code, from the index itself: a search for each term finds the
     items with the largest frequencies of it.
@@ -143,10 +144,9 @@ class IndexLabels:
     label has pictures only. Items are read once, in full, for the first label.
     """
 
-    def __init__(self, index: Engine, n_terms: int, sample: int = BACKGROUND) -> None:
-        self._index = index
-        self._n_terms = n_terms
-        self._sample = sample
+    index: Engine
+    n_terms: int
+    sample: int = BACKGROUND
 
     def __getitem__(self, term: int) -> Label:
         words = [set(content_words(item.content)) for item in self._ask(term, CAPTIONS, "text")]
@@ -158,18 +158,18 @@ class IndexLabels:
     @cached_property
     def background(self) -> tuple[Counter[str], int]:
         """The number of captions of the sample with each word, and the size of the sample."""
-        captions = (item.content for item in self._index.items() if item.modality == "text")
-        step = math.ceil(max(1, self._index.manifest.items["text"]) / self._sample)
+        captions = (item.content for item in self.index.items() if item.modality == "text")
+        step = math.ceil(max(1, self.index.manifest.items["text"]) / self.sample)
         sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
         return Counter(word for caption in sample for word in caption), len(sample)
 
     def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
         query = sparse.csr_array(
             ([np.int32(1)], ([0], [term])),
-            shape=(1, self._n_terms),
+            shape=(1, self.n_terms),
             dtype=np.int32,
         )
-        return [hit.item for hit in self._index.search(SearchRequest(query, k, modality))[0]]
+        return [hit.item for hit in self.index.search(SearchRequest(query, k, modality))[0]]
 
 
 class _Row(Struct):

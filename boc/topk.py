@@ -6,15 +6,13 @@ score follow the same rule.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from boc.vectors import Ints
+from boc.vectors import Array, Ints
 
 
-def topk(scores: NDArray[Any], k: int) -> Ints:
+def topk(scores: Array, k: int) -> Ints:
     """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to
     the lower index.
 
@@ -32,9 +30,9 @@ def topk(scores: NDArray[Any], k: int) -> Ints:
 
 
 def topk_of_blocks(
-    blocks: Iterable[NDArray[Any]],
+    blocks: Iterable[Array],
     k: int,
-) -> tuple[Ints, NDArray[Any]]:
+) -> tuple[Ints, Array]:
     """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores,
     both (n, k)."""
     first = 0

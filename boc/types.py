@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.names import MODALITIES as MODALITIES, Metric, Modality as Modality
 from boc.paths import path_of, system_path
-from boc.vectors import Floats, Ints
+from boc.vectors import Array, Floats, Ints
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -154,7 +153,7 @@ class Ragged:
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
     @classmethod
-    def from_sets(cls, sets: Sequence[NDArray[Any]], width: int) -> Ragged:
+    def from_sets(cls, sets: Sequence[Array], width: int) -> Ragged:
         """Concatenate arrays of shape (m_i, width), m_i >= 0."""
         offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
         flat = [np.asarray(rows, np.float32).reshape(-1, width) for rows in sets]
@@ -354,7 +353,7 @@ class StoredConcepts:
     ``scales`` float32 (N,); ``offsets`` is int64 (n + 1,), ascending from 0 to N.
     """
 
-    values: NDArray[Any]
+    values: Array
     offsets: Ints
     scales: Floats | None = None
 
@@ -419,7 +418,7 @@ class QueryCode:
     all). ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``."""
 
     mean: Floats
-    centroids: tuple[NDArray[Any], ...]
+    centroids: tuple[Array, ...]
     z: int
     cells: int
     temperature: float

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 
+Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -57,7 +58,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
     return plain
 
 
-def unit_rows(rows: NDArray[Any]) -> Floats:
+def unit_rows(rows: Array) -> Floats:
     """Return rows (n, d) scaled to length 1, float32; zero rows stay zero.
 
     Rows are first divided by their largest component, because squares of tiny and huge components

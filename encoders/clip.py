@@ -9,6 +9,7 @@ nothing, and runs no code of a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,17 @@ from .runtime.onnx_record import ModelFiles, read_record
 CONFIG = "config.json"
 
 
+@dataclass
 class ClipEncoder(DualEncoder):
     """An encoder over the ``towers`` of a published model, without concept sets."""
 
-    def __init__(
-        self,
-        name: str,
-        contents: str,
-        towers: Any,
-    ) -> None:
-        identity = Identity(f"clip:{name}", contents, towers.dim)
-        super().__init__(identity, towers.form, lambda: towers.preparer)
-        self._towers = towers
+    towers: Any
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
-        return Embeddings("image", self._towers.images(prepared))
+        return Embeddings("image", self.towers.images(prepared))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        return Embeddings("text", self._towers.texts(self.tokens.encode(texts)))
+        return Embeddings("text", self.towers.texts(self.tokens.encode(texts)))
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
@@ -55,19 +49,22 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     pair = models.pair_in(folder)
     if pair is None:
         contents = digest(name, folder)
-        network = import_for_torch("dual_network").read_model(name, folder, runtime)
-        return ClipEncoder(name, contents, network)
-    if runtime.device == "cuda":
+        towers = import_for_torch("dual_network").read_model(name, folder, runtime)
+    elif runtime.device == "cuda":
         raise EncoderError(
             f"{name}: networks in ONNX, which run on the CPU here",
             "leave out <--device>, or get weights of transformers for the card: "
             "<boc model get google/siglip2-base-patch16-256>",
         )
-    files = parts(name, folder)
-    if read_record(folder, files) is None:
-        digest(name, folder)
-    record = describe(folder, pair, files)
-    return ClipEncoder(name, record.digest, PairOnnx(folder, record, runtime.batch, pair))
+    else:
+        files = parts(name, folder)
+        if read_record(folder, files) is None:
+            digest(name, folder)
+        record = describe(folder, pair, files)
+        contents = record.digest
+        towers = PairOnnx(folder, record, runtime.batch, pair)
+    identity = Identity(f"clip:{name}", contents, towers.dim)
+    return ClipEncoder(identity, towers.form, lambda: towers.preparer, towers)
 
 
 def parts(name: str, folder: Path) -> ModelFiles:

@@ -1,8 +1,6 @@
 """Connect to Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. Everything
 else is in ``indexing.server``."""
 
-from collections.abc import Mapping
-
 from .server.address import parse
 from .server.backend import ServerBackend
 from .server.transport import Transport
@@ -24,6 +22,3 @@ class ElasticTransport(Transport):
     engine = "elasticsearch"
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"
     pits = "_pit", "id"
-
-    def _is_product(self, headers: Mapping[str, str]) -> bool:
-        return "x-elastic-product" in headers

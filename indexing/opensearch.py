@@ -1,8 +1,6 @@
 """Connect to OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. Everything
 else is in ``indexing.server``."""
 
-from collections.abc import Mapping
-
 from .server.address import parse
 from .server.backend import ServerBackend
 from .server.transport import Transport
@@ -24,6 +22,3 @@ class OpenSearchTransport(Transport):
     engine = "opensearch"
     advice = "no OpenSearch; for Elasticsearch write elastic+URL"
     pits = "_search/point_in_time", "pit_id"
-
-    def _is_product(self, headers: Mapping[str, str]) -> bool:
-        return "x-elastic-product" not in headers

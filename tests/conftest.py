@@ -92,8 +92,8 @@ def pytest_collection_modifyitems(
     ``--dist loadgroup`` runs a group in one process, those that take long first. A single process
     runs the tests of servers last, one server after the other.
     """
-    seconds: Counter[str] = Counter()
-    group_of: dict[int, str] = {}  # by id(): xdist changes the hash of an item
+    seconds = Counter()
+    group_of = {}  # by id(): xdist changes the hash of an item
     for item in items:
         shared = shared_server(item)
         slow = item.get_closest_marker("slow") is not None

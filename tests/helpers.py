@@ -2,6 +2,7 @@
 data lies."""
 
 import json
+import shlex
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def draw_pictures(folder: Path, count: int) -> Path:
 def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that tries to open a connection or to look up a host."""
 
-    def refuse(*arguments: object, **named: object) -> None:
+    def refuse(*arguments, **named):
         raise AssertionError(f"a connection was tried: {arguments}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -87,17 +88,18 @@ def parse(name: str, arguments: list[str]) -> click.Context:
     return command.make_context(name, arguments)
 
 
-def boc(*arguments: object) -> Result:
-    """Run the command line in this process; an exception that is no exit fails the test."""
-    result = CliRunner().invoke(main, [str(a) for a in arguments])
+def boc(command: str = "", *arguments: object) -> Result:
+    """Run the command line in this process: the words of ``command``, as a shell splits them, then
+    ``arguments`` as they are. An exception that is no exit fails the test."""
+    result = CliRunner().invoke(main, [*shlex.split(command), *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
 
 
-def run(*arguments: object) -> Result:
+def run(command: str, *arguments: object) -> Result:
     """Run a command that is to succeed."""
-    result = boc(*arguments)
+    result = boc(command, *arguments)
     assert result.exit_code == 0, result.output
     return result
 

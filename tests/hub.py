@@ -74,7 +74,7 @@ class Hub:
         entries = []
         for file, data in files:
             git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-            entry: dict[str, Any] = {
+            entry = {
                 "type": "file",
                 "path": file,
                 "rfilename": file,

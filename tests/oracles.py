@@ -15,7 +15,7 @@ from boc.manifest import Manifest
 from boc.plan import Plan
 from boc.topk import topk
 from boc.types import Batch, Identity, Item
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from indexing.embedded.kernel import Kernel
 from indexing.embedded.postings import Postings, RowScores
 
@@ -25,7 +25,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00
 def tied_vectors(
     rows: tuple[int, int],
     width: int | None = None,
-) -> st.SearchStrategy[NDArray[np.float32]]:
+) -> st.SearchStrategy[Floats]:
     """float32 (n, d) of hundredths in [-1, 1] from a coarse grid: many ties and zeros, no
     underflow."""
     widths = st.integers(1, 7) if width is None else st.just(width)
@@ -94,7 +94,7 @@ def sentence(key: str, content: str = "a sentence", group: str = "") -> Item:
     return Item(key, "text", content, group)
 
 
-def random_units(seed: int, n: int, dim: int) -> NDArray[np.float32]:
+def random_units(seed: int, n: int, dim: int) -> Floats:
     """Unit vectors (n, dim)."""
     return np.float32(unit_rows(np.random.default_rng(seed).standard_normal((n, dim))))
 

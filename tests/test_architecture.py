@@ -201,7 +201,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
                     )
 
 
-def test_the_walk_sees_what_it_should() -> None:
+def test_the_walk_sees_what_it_should():
     assert len(FILES) > 40
     seen = dict(imports(ROOT / "boc" / "plugins.py"))
     assert seen["boc.manifest"] is True
@@ -209,8 +209,8 @@ def test_the_walk_sees_what_it_should() -> None:
     assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders.runtime.set_encoder"] is False
 
 
-def test_the_table_has_no_circle() -> None:
-    done: set[str] = set()
+def test_the_table_has_no_circle():
+    done = set()
     while ready := {part for part, allowed in MAY.items() if part not in done and allowed <= done}:
         done |= ready
     assert done == set(MAY)
@@ -281,7 +281,7 @@ def nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
         nothing_prints_or_catches_everything_or_unpickles,
     ],
 )
-def test_every_file_keeps_the_rule(rule: Callable[[Path], None]) -> None:
+def test_every_file_keeps_the_rule(rule: Callable[[Path], None]):
     for path in FILES:
         rule(path)
 
@@ -317,7 +317,7 @@ def test_heavy_libraries_are_imported_by_what_needs_them(
     modules: str,
     needed: set[str],
     heavy: set[str],
-) -> None:
+):
     """Also the region source of a network runs on ONNX Runtime."""
     code = f"import sys, {modules}; print(*sys.modules)"
     command = [sys.executable, "-c", code]
@@ -328,7 +328,7 @@ def test_heavy_libraries_are_imported_by_what_needs_them(
 
 
 @pytest.mark.slow
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     """Nor inside functions: an import that is put off hides a circle, it does not break it."""
     known = {name_of(path) for path in FILES}
     graph = {
@@ -345,7 +345,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.slow
-def test_one_statement_assigns_one_thing() -> None:
+def test_one_statement_assigns_one_thing():
     """Only a tuple that swaps or rotates its own names may be assigned to another tuple."""
     packed = []
     paths = subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()

@@ -30,18 +30,18 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_commands_parse(words: list[str]) -> None:
+def test_commands_parse(words: list[str]):
     assert not parse(words[0], words[1:]).args
 
 
-def test_variables_are_those_that_boc_reads() -> None:
+def test_variables_are_those_that_boc_reads():
     named = set(re.findall(r"\bBOC_\w+", UNIT + CONTAINER + COMPOSE))
     pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert {"BOC_AT", "BOC_TOKEN", "BOC_MODELS", "BOC_PASSWORD"} <= named
     assert {name for name in named if name not in pages} == set()
 
 
-def test_what_the_container_is_built_of_is_sent_to_the_builder() -> None:
+def test_what_the_container_is_built_of_is_sent_to_the_builder():
     sent = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()

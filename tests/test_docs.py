@@ -61,13 +61,13 @@ SHELL = [
 ]
 
 
-def test_every_command_is_in_the_table_and_no_other() -> None:
+def test_every_command_is_in_the_table_and_no_other():
     named = set(re.findall(r"^\| `boc ([\w-]+)", COMMANDS, re.M))
     assert named == set(main.commands)
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("boc ")])
-def test_shell_lines_parse(line: str) -> None:
+def test_shell_lines_parse(line: str):
     _, name, *arguments = shlex.split(line, comments=True)
     if name.startswith("-"):
         return
@@ -75,7 +75,7 @@ def test_shell_lines_parse(line: str) -> None:
     assert not context.args
 
 
-def test_modules_that_are_run_exist() -> None:
+def test_modules_that_are_run_exist():
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
     names = {
         name
@@ -99,11 +99,11 @@ def words(page: Path) -> int:
     sorted(DOCS.glob("**/*.md")),
     ids=lambda page: page.name,
 )
-def test_pages_are_short(page: Path) -> None:
+def test_pages_are_short(page: Path):
     assert words(page) <= (600 if page.parent.name == "howto" else 1000)
 
 
-def test_all_pages_together_are_short() -> None:
+def test_all_pages_together_are_short():
     assert sum(map(words, (ROOT / "README.md", *DOCS.glob("**/*.md")))) <= 20_000
 
 
@@ -139,7 +139,7 @@ def by_hand(page: Path) -> str:
     [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))],
     ids=lambda page: page.name,
 )
-def test_figures_are_made_of_rows(page: Path) -> None:
+def test_figures_are_made_of_rows(page: Path):
     text = " ".join(
         re.sub(
             r"^\|.*$",
@@ -159,7 +159,7 @@ def test_figures_are_made_of_rows(page: Path) -> None:
         assert not re.findall(rf"^\|.*{NUMBER}.*$", by_hand(page), re.M)
 
 
-def test_the_formats_that_are_read_are_named() -> None:
+def test_the_formats_that_are_read_are_named():
     upgrade = (DOCS / "howto" / "upgrade.md").read_text(encoding="utf-8")
     newest = {
         row[0]: int(row[1])
@@ -175,7 +175,7 @@ def test_the_formats_that_are_read_are_named() -> None:
     assert [*newest.values()] == [importlib.import_module(name).FORMAT for name in names]
 
 
-def test_make_targets_exist() -> None:
+def test_make_targets_exist():
     targets = set(
         re.findall(
             r"^([\w-]+):",
@@ -193,7 +193,7 @@ def test_make_targets_exist() -> None:
 
 def slugs(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MyST make them."""
-    found: list[str] = []
+    found = []
     prose = re.sub(
         r"^```.*?^```$",
         "",
@@ -208,7 +208,7 @@ def slugs(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page: Path):
     for target in re.findall(
         r"\]\(<?([^)\s>]*)>?\)",
         FENCED.sub("", page.read_text(encoding="utf-8")),
@@ -256,7 +256,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Marks]:
 
 
 @pytest.mark.slow
-def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
+def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]):
     for page, marks in site.items():
         for target in marks.links | marks.loads:
             parts = urlsplit(target)
@@ -269,14 +269,14 @@ def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]) -> None:
+def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]):
     assert not [
         target for marks in site.values() for target in marks.loads if urlsplit(target).netloc
     ]
 
 
 @pytest.mark.slow
-def test_the_reference_tells_every_command(site: dict[Path, Marks]) -> None:
+def test_the_reference_tells_every_command(site: dict[Path, Marks]):
     (ids,) = [marks.ids for page, marks in site.items() if page.name == "commands.html"]
     assert {f"boc-{name}" for name in main.commands} <= ids
 
@@ -300,7 +300,7 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
 
     ``command`` runs a line of the shell that begins with boc or python.
     """
-    namespace: dict[str, object] = {"__name__": page.stem}
+    namespace = {"__name__": page.stem}
     printed = ""
     compared = 0
     for mark, kind, body in blocks(page):
@@ -348,7 +348,7 @@ def with_python(page: Path) -> bool:
     [page for page in PAGES if with_python(page)],
     ids=lambda page: page.name,
 )
-def test_python_snippets_run(page: Path, home: Path) -> None:
+def test_python_snippets_run(page: Path, home: Path):
     assert run_page(page, prints) == sum(kind == "text" for _, kind, _ in blocks(page))
 
 
@@ -360,11 +360,11 @@ TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 
 
 @pytest.mark.slow
-def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    served: list[str] = []
+    served = []
 
-    def command(line: list[str]) -> str:
+    def command(line):
         if line[1] == "serve":
             served.extend(line)
             with serving(line[2]) as address:
@@ -419,7 +419,7 @@ def test_docstring_examples_run(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "boc-data").symlink_to(library / "index")
     names = [m.name for m in pkgutil.walk_packages(boc.__path__, "boc.")]
@@ -430,7 +430,7 @@ def test_docstring_examples_run(
     assert sum(r.failed for r in results) == 0
 
 
-def test_traps_of_servers_are_handled_and_tested() -> None:
+def test_traps_of_servers_are_handled_and_tested():
     """The modules and the tests that the table names are there."""
     page = (
         (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Traps")[2]

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +29,7 @@ def run(
     shutil.copytree(library / "index", "boc-data")
     shutil.copy(library / "photos.h5", "photos.h5")
 
-    def start(name: str, *arguments: object) -> list[str]:
+    def start(name, *arguments):
         monkeypatch.setattr("sys.argv", [f"{name}.py", *map(str, arguments)])
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out.splitlines()
@@ -39,7 +38,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_a_folder_is_encoded_once_and_searched(run: Run, library: Path) -> None:
+def test_a_folder_is_encoded_once_and_searched(run: Run, library: Path):
     arguments = (library / "images", f"tern:{library / 'model'}")
     first = run("search_folder", *arguments, "a red box at the left")
     assert len(first) == 5
@@ -49,7 +48,7 @@ def test_a_folder_is_encoded_once_and_searched(run: Run, library: Path) -> None:
     assert best.split() == ["1.000", str(library / "images" / "007.png")]
 
 
-def test_more_terms_never_read_less(run: Run) -> None:
+def test_more_terms_never_read_less(run: Run):
     _, *lines = run("compare_codes", "photos.h5")
     rows = [line.split(maxsplit=2) for line in lines]
     assert len(rows) == 7
@@ -59,13 +58,13 @@ def test_more_terms_never_read_less(run: Run) -> None:
         assert postings == sorted(postings)
 
 
-def test_a_picture_is_the_best_under_a_code_of_ones_own(run: Run) -> None:
+def test_a_picture_is_the_best_under_a_code_of_ones_own(run: Run):
     best, *others = run("own_code", "photos.h5")
     assert best.split()[1] == "000.png"
     assert len(others) == 2
 
 
-def test_filters_hold_and_words_count(run: Run) -> None:
+def test_filters_hold_and_words_count(run: Run):
     lines = run("filter_and_words", "photos.h5", "a red box at the left")
     titles = [i for i, line in enumerate(lines) if not line.startswith(" ")]
     ends = [*titles[1:], len(lines)]
@@ -82,7 +81,7 @@ def test_filters_hold_and_words_count(run: Run) -> None:
     assert all("#" in row[1] for row in parts[2])
 
 
-def test_the_page_has_another_route(library: Path) -> None:
+def test_the_page_has_another_route(library: Path):
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
@@ -107,14 +106,14 @@ def test_the_page_has_another_route(library: Path) -> None:
 def test_the_notebook_runs_and_shows_its_hits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
     pytest.importorskip("pandas")
     (tmp_path / "demo").symlink_to(EXAMPLES.parent / "demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
-    own: dict[str, Any] = {}
+    own = {}
     shown = []
     for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
         assert (cell["outputs"], cell["execution_count"]) == ([], None)
@@ -140,7 +139,7 @@ def test_the_notebook_runs_and_shows_its_hits(
 
 
 @pytest.mark.slow
-def test_every_example_is_run_and_documented() -> None:
+def test_every_example_is_run_and_documented():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     here = Path(__file__).read_text(encoding="utf-8")
     page = EXAMPLES.parent / "docs" / "examples.md"

@@ -40,7 +40,7 @@ OTHERS = {  # a help text, and an option of another program
 def texts(path: Path) -> Iterator[str]:
     """Yield the texts of a module, with {} for values. Docstrings are left out, and the messages of
     the HTTP server and of boc doctor, which have one door."""
-    skipped: set[int] = set()
+    skipped = set()
     for node in ast.walk(parsed(path)):
         match node:
             case ast.Expr(ast.Constant(str())):
@@ -63,11 +63,11 @@ OURS = [
 ]
 
 
-def test_commands_and_options_are_marked() -> None:
+def test_commands_and_options_are_marked():
     assert not [where for where, text in OURS if NAMED.search(MARK.sub("", text))]
 
 
-def test_marks_name_commands_and_options() -> None:
+def test_marks_name_commands_and_options():
     marks = [(where, mark) for where, text in OURS for mark in MARK.findall(text)]
     marks += [(mark, mark) for mark in PYTHON]
     assert len(marks) > 80
@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "titles.csv").write_text("id,title:text\n0,a dog\n", encoding="utf-8")
     (place / "pictures").mkdir()
     (place / "pictures" / "0.png").touch()
-    run("index", "own", place / "rows.npy", "--metadata", place / "titles.csv", f"--at={at(place)}")
+    run(f"index own {place}/rows.npy --metadata {place}/titles.csv --at={at(place)}")
     return place
 
 
@@ -152,7 +152,7 @@ def test_hint_in_words_of_each_door(
     python: str,
     typed: str,
     parameter: str,
-) -> None:
+):
     with pytest.raises(BocError) as raised:
         call(place)
     assert python in str(raised.value)
@@ -166,8 +166,8 @@ def test_hint_in_words_of_each_door(
     assert parameter in TestClient(app).get("/call").json()["error"]
 
 
-def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell() -> None:
+def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch):
+    def tell():
         note("own has grown", "<boc copy own --code dictionary --replace>")
 
     with pytest.warns(match=r"grown; boc\.copy_index\(\.\.\., code='dictionary', replace=True\)"):

@@ -27,8 +27,8 @@ def written(path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["product", "pages"])
-def test_nouns_name_things(kind: str) -> None:
-    total: Counter[str] = Counter()
+def test_nouns_name_things(kind: str):
+    total = Counter()
     size = 0
     if kind == "product":
         for path in (each for name in FOLDERS for each in (ROOT / name).glob("**/*.py")):

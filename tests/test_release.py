@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("boc/**/*.c"), *ROOT.glob("indexing/**/*.c")])
 
 
-def test_the_version_is_in_one_place_and_the_changelog_begins_with_it() -> None:
+def test_the_version_is_in_one_place_and_the_changelog_begins_with_it():
     assert f"version = {boc.__version__}" not in (ROOT / "setup.cfg").read_text()
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changes, re.M)[0] == boc.__version__
@@ -24,7 +24,7 @@ def test_the_version_is_in_one_place_and_the_changelog_begins_with_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_a_module_compiles_against_the_stable_interface(source: Path) -> None:
+def test_a_module_compiles_against_the_stable_interface(source: Path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.version_info < (3, 11):
         pytest.skip("needs a compiler, and Python 3.11")
@@ -44,7 +44,7 @@ def test_a_module_compiles_against_the_stable_interface(source: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_smoke_test_of_wheels_runs_from_the_source() -> None:
+def test_the_smoke_test_of_wheels_runs_from_the_source():
     done = subprocess.run(
         [sys.executable, ".ci/smoke.py"],
         cwd=ROOT,

@@ -98,7 +98,7 @@ def leaving(calls: Sequence[str]) -> list[str]:
     return [line for line in calls if names.search(line) or away.search(line)]
 
 
-def test_what_leaves_a_machine_is_seen() -> None:
+def test_what_leaves_a_machine_is_seen():
     local = (
         'connect(3, {sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("127.0.0.1")}, '
         "16) = 0"
@@ -112,7 +112,7 @@ def test_what_leaves_a_machine_is_seen() -> None:
         assert leaving([local, call]) == [call]
 
 
-def test_commands_are_silent(tmp_path: Path) -> None:
+def test_commands_are_silent(tmp_path: Path):
     """index with a model that is only named by its folder, the words inside pictures, search, sync,
     extract, serve."""
     pictures = draw_pictures(tmp_path, 6).parent / "images"

@@ -65,7 +65,7 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
     tables = {key: value for key, value in content.items() if key not in shared}
     _check(path, "", shared, SHARED)
     _check(path, "", dict.fromkeys(tables), list(group.commands))
-    result: dict[str, dict[str, Any]] = {}
+    result = {}
     for command in group.commands:
         options = settable(group.commands[command])
         table = tables.get(command, {})

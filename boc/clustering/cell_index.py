@@ -231,9 +231,7 @@ class Centroids:
 def _products(a: Bytes, b: Bytes) -> Floats:
     """Return integer dot products of the rows of ``a`` and ``b`` as float32, computed in float64 if
     float32 could round."""
-    exact: Any = np.float32
-    if LARGEST * LARGEST * a.shape[-1] > EXACT:
-        exact = np.float64
+    exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
     products = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
     whole: Floats = products.astype(np.float32, copy=False)
     return whole
@@ -348,7 +346,7 @@ def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
-    cells: list[Ints] = []
+    cells = []
     waiting = [np.arange(len(vectors))]
     while waiting:
         rows = waiting.pop()

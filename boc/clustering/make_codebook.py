@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import solve
 
@@ -19,7 +18,7 @@ from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import Doubles, Floats, unit_rows
+from boc.vectors import Array, Doubles, Floats, unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -32,7 +31,7 @@ SHARED = 0.5  # least share of centroids that hold regions and words
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 give about the same
 
 
-_Pool: TypeAlias = tuple[NDArray[Any], Modality]
+_Pool: TypeAlias = tuple[Array, Modality]
 """A pool: the memory-mapped concepts of one modality in one file, and the modality."""
 
 
@@ -138,7 +137,7 @@ def shared_codebook(
     files: Sequence[FeatureFile],
     clusters: int,
     *,
-    tell: Callable[[str], None] = lambda stage: None,
+    tell: Callable[[str], None],
 ) -> Codebook:
     """Make the plain codebook of the paper. If regions and words share less than half of its
     centroids, make the centred codebook instead; if they share less than half of its centroids,
@@ -293,7 +292,7 @@ def _directions(
     total = np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
-            columns: list[int] = []
+            columns = []
             ends = [0]
             for item in batch.items:
                 words = terms.keys() & set(content_words(item.content))

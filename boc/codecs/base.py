@@ -16,7 +16,7 @@ from scipy import sparse
 
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
-from boc.vectors import FLOAT32, Floats, are_plain
+from boc.vectors import FLOAT32, Array, Floats, are_plain
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -60,7 +60,7 @@ class Step:
 
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
-    added: ClassVar[Mapping[str, NDArray[Any]]] = {}
+    added: ClassVar[Mapping[str, Array]] = {}
     """Names in ``learned`` that older indexes lack, each with the array that it stands for
     there."""
     retired: ClassVar[Mapping[str, Any]] = {}
@@ -269,7 +269,7 @@ class BookTerms(Step):
         return step
 
 
-EMPTY: dict[str, NDArray[Any]] = {
+EMPTY: dict[str, Array] = {
     "labels": np.empty(0, np.uint8),
     "means": np.empty((0, 0), np.float32),
     "axes": np.empty((0, 0), np.float32),
@@ -313,7 +313,7 @@ def terms_of(
 
 
 def one_row(
-    values: NDArray[Any],
+    values: Array,
     columns: NDArray[np.int32],
     width: int,
 ) -> sparse.csr_array:
@@ -334,7 +334,7 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
     return sparse.csr_array((1, width), dtype=dtype)
 
 
-def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
+def frequencies(values: Array, rows: sparse.csr_array) -> sparse.csr_array:
     """Make a term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries
     below 1 are dropped.
 
@@ -388,7 +388,7 @@ def stack_rows(
 
 def reduce_sets(
     ufunc: np.ufunc,
-    rows: NDArray[Any],
+    rows: Array,
     sets: Ragged,
     empty: float = 0,
 ) -> Floats:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
@@ -21,7 +20,7 @@ from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.foreign import are_moderate
 from boc.types import MODALITIES, Embeddings, Modality, QueryCode, Ragged, TermMatrix
-from boc.vectors import are_plain
+from boc.vectors import Array, are_plain
 
 REMADE = "make the index again with another code"
 STEPS: dict[str, type[Step]] = {
@@ -176,7 +175,7 @@ class SurrogateCodec:
         ]
         return {"steps": steps, "n_terms": self.n_terms}
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the learned arrays of the steps by the name ``number.name``."""
         learned = {}
         for i, step in enumerate(self.steps):
@@ -189,7 +188,7 @@ class SurrogateCodec:
     def restore(
         cls,
         config: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
     ) -> SurrogateCodec:
         """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a
         code that this version does not have, a missing array, or a damaged config."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.frequencies import heaviest
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, Floats, Ints, unit_rows
+from boc.vectors import FLOAT32, Array, Floats, Ints, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -117,7 +116,7 @@ class Dictionary(Step):
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
 
-    def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
+    def fit(self, X: Array, y: object = None) -> Dictionary:
         """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
         X = self._validate(X, reset=True)
         return self._learn(Directions(*rounded(X)), len(X))
@@ -159,14 +158,14 @@ class Dictionary(Step):
         self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_ = learned.arrays
         return self
 
-    def transform(self, X: NDArray[Any]) -> sparse.csr_array:
+    def transform(self, X: Array) -> sparse.csr_array:
         """Encode documents: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, no terms for a
         zero row."""
         rows = self._directions(X)
         blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
         return stack_rows([self._document_terms(block) for block in blocks])
 
-    def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
+    def encode_queries(self, X: Array, modality: Modality) -> sparse.csr_array:
         """Encode queries: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, no terms for
         a zero row."""
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
@@ -188,7 +187,7 @@ class Dictionary(Step):
             top,
         )
 
-    def _directions(self, X: NDArray[Any]) -> Floats:
+    def _directions(self, X: Array) -> Floats:
         X = self._validate(X, reset=False)
         if X.dtype != FLOAT32:
             # Rows are scaled before the conversion to float32, which could overflow.

@@ -50,7 +50,7 @@ def global_code(
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(terms, z or 2, query_z or 64))
-    chain: list[Step] = [] if plain else [Center(), RandomRotation()]
+    chain = [] if plain else [Center(), RandomRotation()]
     chain += [CReLU(), TopZ(z, query_z)]
     if code == "permutation":
         return SurrogateCodec([*chain, DeepPermutation()])

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
-from boc.vectors import Doubles, Floats, mean_of
+from boc.vectors import Array, Doubles, Floats, mean_of
 
 # The squared distance from the mean that rounding alone gives, as a share of its squared length.
 ALIKE = 1e-6
@@ -50,7 +49,7 @@ class Center(Step):
 
     learned: ClassVar[tuple[str, ...]] = ("labels_", "means_")
 
-    def fit(self, X: NDArray[Any], y: object = None) -> Center:
+    def fit(self, X: Array, y: object = None) -> Center:
         """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
         X = self._validate(X, reset=True)
         labels = labels_of(y, len(X))
@@ -92,27 +91,24 @@ class Center(Step):
 
     def transform(
         self,
-        X: NDArray[Any],
+        X: Array,
         modality: str | None = None,
     ) -> Floats:
         """Centre X (n, d) -> float32 (n, d). Rows of a modality that ``fit`` did not see are
         centred by the mean of the means."""
-        return self._center(X, modality)
-
-    def encode_documents(self, X: Any, modality: Modality) -> Any:
-        return self.transform(X, modality)
-
-    def _center(self, X: Any, modality: str | None) -> Floats:
         X = self._validate(X, reset=False)
         centred: Floats = X.astype(np.float32, copy=False) - self.mean(modality)
         return centred
+
+    def encode_documents(self, X: Any, modality: Modality) -> Any:
+        return self.transform(X, modality)
 
     def mean(self, modality: str | None) -> Floats:
         """Return the mean that is subtracted from rows of a modality."""
         return mean_of(modality, self.labels_, self.means_)
 
 
-def _differ(rows: NDArray[Any], mean: Doubles) -> bool:
+def _differ(rows: Array, mean: Doubles) -> bool:
     """Return whether some row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
     # The first block usually decides.
@@ -148,7 +144,7 @@ class RandomRotation(Step):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(self, X: NDArray[Any], y: object = None) -> RandomRotation:
+    def fit(self, X: Array, y: object = None) -> RandomRotation:
         """Draw the matrix for vectors as wide as ``X``."""
         width = self._validate(X, reset=True).shape[1]
         normal = np.random.default_rng(self.seed).standard_normal((width, width))
@@ -156,7 +152,7 @@ class RandomRotation(Step):
         self.rotation_ = (Q * np.sign(np.diag(R))).astype(np.float32)
         return self
 
-    def transform(self, X: NDArray[Any]) -> Floats:
+    def transform(self, X: Array) -> Floats:
         """Rotate X (n, d) -> float32 (n, d)."""
         X = self._validate(X, reset=False)
         rotated: Floats = X.astype(np.float32, copy=False) @ self.rotation_
@@ -181,7 +177,7 @@ class CReLU(Step):
     def _n_features_out(self) -> int:
         return 2 * int(self.n_features_in_)
 
-    def transform(self, X: NDArray[Any]) -> Floats:
+    def transform(self, X: Array) -> Floats:
         """Rectify X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validate(X, reset=False).astype(np.float32)
         halves: Floats = np.concatenate([X, -X], axis=1)

@@ -116,12 +116,12 @@ class WordTerms(BookTerms, Center):
     ) -> sparse.csr_array:
         """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above
         0."""
-        return self._nearest(unit_rows(self._center(X, modality)), self.z)
+        return self._nearest(unit_rows(super().transform(X, modality)), self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
         """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all
         above 0."""
-        return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
+        return self._nearest(unit_rows(super().transform(X, modality)), self.query_z)
 
     def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
         """Return the dot products of rows with their ``z`` nearest words, if above 0."""

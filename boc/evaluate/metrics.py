@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,6 @@ class Recall:
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
-    @classmethod
-    def mean(cls, recalls: Sequence[Recall]) -> Recall:
-        """Average over folds."""
-        return cls(*np.mean([astuple(each) for each in recalls], axis=0).tolist())
-
 
 @dataclass(frozen=True)
 class Recalls:
@@ -71,10 +66,13 @@ class Ndcg:
     text_to_image: float
     image_to_text: float
 
-    @classmethod
-    def mean(cls, folds: Sequence[Ndcg]) -> Ndcg:
-        """Average over folds."""
-        return cls(*np.mean([astuple(each) for each in folds], axis=0).tolist())
+
+F = TypeVar("F", Recall, Ndcg)
+
+
+def mean_of_folds(figures: Sequence[F]) -> F:
+    """Average the figures of all folds."""
+    return type(figures[0])(*np.mean([astuple(each) for each in figures], axis=0).tolist())
 
 
 def ranks(
@@ -117,7 +115,7 @@ def evaluate_recall(
         part = scores[sentences, pictures]
         to_image.append(Recall.of(ranks(part, own, numbers)))
         to_text.append(Recall.of(ranks(part.T, numbers, own)))
-    return Recalls(Recall.mean(to_image), Recall.mean(to_text))
+    return Recalls(mean_of_folds(to_image), mean_of_folds(to_text))
 
 
 def evaluate_ndcg(
@@ -140,7 +138,7 @@ def evaluate_ndcg(
         to_image = ndcg(part, grades)
         to_text = ndcg(part.T, grades.T)
         sides.append(mean_ndcg(to_image, to_text))
-    return Ndcg.mean(sides)
+    return mean_of_folds(sides)
 
 
 def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:

@@ -152,7 +152,7 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
         pairs = {"text": (captions, self.owners), "image": (self.owners, captions)}
-        scores: dict[Modality, Floats] = {}
+        scores = {}
         if name is None:
             of_captions = self.scores(score or "dot")
             scores = {"text": of_captions, "image": of_captions.T}
@@ -263,7 +263,7 @@ def evaluate_index(
             columns = {item.id: column for column, item in enumerate(items)}
             groups = {item.id: item.group or item.id for item in items}
             ranks = []
-            ndcgs: list[float] = []
+            ndcgs = []
             for row, (query, ids, _) in enumerate(
                 _search(searcher, file, asking, target, rm, rerank),
             ):

@@ -14,7 +14,6 @@ from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs import SurrogateCodec
@@ -25,6 +24,7 @@ from boc.manage.load import check_same_encoder
 from boc.plugins import Engine
 from boc.rerank.storage import LARGEST, round_trip
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
+from boc.vectors import Ints
 
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
@@ -193,7 +193,7 @@ def _compare(
     first = _mismatches(trials, items, source.documents)
     ids = {wrong.item for wrong in first}
     suspects = [item for item in items if item.id in ids]
-    rounded: list[Item] = []
+    rounded = []
     if suspects and source.name != "terms":
         apart = _apart(source.documents(suspects), source.stored(suspects))
         rounded = list(compress(suspects, apart == 1))
@@ -208,13 +208,13 @@ def _compare(
     return [wrong for wrong in first if wrong.item not in names] + again, names
 
 
-def _apart(codes: TermMatrix, stored: TermMatrix) -> NDArray[np.int64]:
+def _apart(codes: TermMatrix, stored: TermMatrix) -> Ints:
     """Return the largest difference of frequencies in each row; at least 2 if more than ``ROUNDED``
     frequencies differ."""
     apart = abs(codes - stored)
     apart.eliminate_zeros()
     many = np.diff(apart.indptr) > ROUNDED
-    most: NDArray[np.int64] = np.maximum(apart.max(axis=1).toarray().ravel(), 2 * many)
+    most: Ints = np.maximum(apart.max(axis=1).toarray().ravel(), 2 * many)
     return most
 
 

@@ -8,23 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from boc.codecs import SurrogateCodec
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.paths import nfc
 from boc.plugins import find_item
 from boc.rerank.dot import dot
 from boc.search.options import check_sentence
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
-from boc.vectors import Doubles, Floats, Ints, unit_rows
-
-if TYPE_CHECKING:
-    from boc.codecs import SurrogateCodec
-    from boc.search.searcher import Searcher
+from boc.vectors import Array, Doubles, Floats, Ints, unit_rows
 
 LABELLED = 10
 
@@ -206,7 +203,7 @@ def explain_item(
     encode: Callable[[Item], Embeddings],
     labels: TermLabels,
     *,
-    labelled: int = LABELLED,
+    labelled: int,
 ) -> Explanation:
     """Explain the score of an item for an encoded query ``embeddings``.
 
@@ -331,7 +328,7 @@ def _part_values(parts: ConceptParts | None, weights: Doubles | None) -> dict[st
     return {"names": parts.names, "boxes": _round(parts.boxes), "weights": _round(weights)}
 
 
-def _round(values: NDArray[Any] | None) -> list[Any] | None:
+def _round(values: Array | None) -> list[Any] | None:
     if values is None:
         return None
     rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()

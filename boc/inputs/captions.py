@@ -155,8 +155,8 @@ class CaptionTable:
         found: dict[str, set[type]] = {}
         for name, value in chain.from_iterable(row.items() for row in self.fields.values()):
             found.setdefault(name, set()).update(map(type, _values(value)))
-        types: dict[str, FieldType] = {}
-        columns: dict[str, str] = {}
+        types = {}
+        columns = {}
         for column, kinds in found.items():
             name, _, kind = column.partition(":")
             name = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789")

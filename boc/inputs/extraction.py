@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,11 @@ from boc.inputs.archives import FileState
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
-from boc.inputs.images import picture_file
+from boc.inputs.images import Picture, picture_file
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
+from boc.plugins import Encoder, RegionSource
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
-
-if TYPE_CHECKING:
-    from boc.inputs.images import Picture
-    from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file; a killed run loses at most one part
 
@@ -170,8 +167,8 @@ class Extraction:
         """Return the batches of some items, and pairs (id, reason) of pictures that cannot be
         used."""
         began = time.perf_counter()
-        pictures: list[Item] = []
-        values: list[Any] = []
+        pictures = []
+        values = []
         failed = []
         for item in items:
             if item.modality == "image":
@@ -228,7 +225,7 @@ class _WithFacts:
     def _read(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
         for _ in range(3):
             state: FileState = ()
-            facts: dict[str, Any] = {}
+            facts = {}
             # Errors are reported when the picture itself is read.
             with suppress(OSError):
                 before = settled_state(image.path)

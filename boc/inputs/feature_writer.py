@@ -13,13 +13,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import check_writable, replacing, sole_writer, sync, write_text
 from boc.errors import FeatureFileError
 from boc.foreign import parse_json
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
 from boc.types import MODALITIES, Batch, Modality, RegionBatch
+from boc.vectors import Floats, Ints
 
 
 class FeatureWriter:
@@ -138,9 +138,9 @@ class _Columns:
     """The columns of a batch by their names in a file: ``items`` with one entry per item, and
     ``rows`` with one entry per row of the sets, which ``offsets`` separate."""
 
-    items: dict[str, list[str] | NDArray[np.float32]]
-    rows: dict[str, list[str] | NDArray[np.float32]]
-    offsets: NDArray[np.int64]
+    items: dict[str, list[str] | Floats]
+    rows: dict[str, list[str] | Floats]
+    offsets: Ints
 
     @classmethod
     def of(cls, batch: Batch | RegionBatch, header: Header) -> _Columns:

@@ -48,6 +48,7 @@ from boc.inputs.hdf5_check import (
 )
 from boc.inputs.metadata import well_typed
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
+from boc.vectors import Floats, Ints
 
 LazyBatch: TypeAlias = tuple[int, Callable[[], list[str]], Callable[[], Batch]]
 """The number of items in a batch, a function that reads their ids, and a function that reads the
@@ -212,7 +213,7 @@ class FeatureFile:
             ids = partial(self.ids, modality, start, stop)
             yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
-    def vectors(self, modality: Modality) -> NDArray[np.float32]:
+    def vectors(self, modality: Modality) -> Floats:
         """Return all global vectors of one modality, float32 (n, d). They take 4 d bytes per item
         in memory."""
         if not self.count(modality):
@@ -237,20 +238,20 @@ class FeatureFile:
                     del block
         return digest.hexdigest()
 
-    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    def sample(self, modality: Modality, rows: Ints) -> Iterator[Floats]:
         """Yield the global vectors of the items with the numbers ``rows`` (ascending) in blocks,
         float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
             chosen = self.memory_map(modality, "dense/vectors")[rows[start : start + SAMPLED]]
-            vectors: NDArray[np.float32] = chosen.astype(np.float32)
+            vectors: Floats = chosen.astype(np.float32)
             check_values(self.path, vectors)
             yield vectors
 
-    def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
+    def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> Floats:
         """Return rows of an array as float32. Raises FeatureFileError for infinite numbers or
         NaN."""
         with reporting_damage(self.path):
-            values: NDArray[np.float32] = data[start:stop].astype(np.float32)
+            values: Floats = data[start:stop].astype(np.float32)
         check_values(self.path, values)
         return values
 
@@ -368,7 +369,7 @@ class FeatureFiles:
         arrays."""
         return json_sha256([file.contents(sets=sets) for file in self.files])
 
-    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    def sample(self, modality: Modality, rows: Ints) -> Iterator[Floats]:
         """Yield the global vectors of the items with the numbers ``rows`` (ascending) in blocks,
         float32 (n, d)."""
         before = 0

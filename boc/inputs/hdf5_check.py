@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Literal
 
 import h5py
@@ -20,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
-from boc.foreign import parse_json
+from boc.foreign import DAMAGE, parse_json
 from boc.inputs.metadata import are_types
 from boc.types import MODALITIES, WIDEST, FieldType, Identity
+from boc.vectors import Ints
 
 MAKE = "make it with <boc extract>"
 FORMAT = 2
@@ -121,18 +121,7 @@ def reporting_damage(path: Path) -> Iterator[None]:
     damaged file."""
     try:
         yield
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        # Some arrays end too early, or claim a size beyond any memory.
-        EOFError,
-        TokenError,
-        MemoryError,
-    ) as error:
+    except DAMAGE as error:
         check_system(path, error, FeatureFileError)
         reason = "not a readable HDF5 file"
         if isinstance(error, UnicodeError):
@@ -321,11 +310,11 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
                 yield entry.id.get_offset(), entry.id.get_offset() + entry.id.get_storage_size()
 
 
-def _are_whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
+def _are_whole(data: NDArray[np.uint8], starts: Ints) -> bool:
     """Return whether the entries of each heap lead to its end. All heaps advance by one entry at a
     time."""
 
-    def word(places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def word(places: Ints) -> NDArray[np.uint64]:
         rows = np.ascontiguousarray(data[places[:, None] + np.arange(8)])
         return rows.view("<u8")[:, 0]
 

@@ -353,7 +353,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
         raise SourceError(
             f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}",
         )
-    types: dict[str, FieldType] = {}
+    types = {}
     for column in header[1:]:
         # A column name may have spaces; a field name has underscores instead.
         name, _, kind = re.sub(r"[\s-]+", "_", column).partition(":")

@@ -11,14 +11,12 @@ import os
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from boc.errors import BocError, ImageError, note
 from boc.inputs.images import decoding, read_image
 from boc.paths import printable
-
-if TYPE_CHECKING:
-    from boc.types import FieldType, ImageRef
+from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {"ocr": "text"}
 """Type of the field that ``words_inside`` returns."""

@@ -247,8 +247,8 @@ def open_folders(
         if not detachable or folder.is_file():
             _check_folder(folder)
     table = CaptionTable()
-    parts: list[Source] = []
-    gone: list[SourceError] = []
+    parts = []
+    gone = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
             _check_folder(folder)

@@ -32,7 +32,7 @@ from boc.plan import candidates, least_items, postings_read, quick_items, usual_
 from boc.plugins import Encoder, Engine
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 RECALL = 0.98
 HITS = 10  # number of hits over which recall is measured
@@ -161,7 +161,7 @@ class _Sample(NamedTuple):
     skipped: int = 0
     copies: int = 1
 
-    def ranks(self, order: NDArray[np.object_]) -> NDArray[np.int64]:
+    def ranks(self, order: NDArray[np.object_]) -> Ints:
         """Return the ranks of the true items in ``order`` (queries, hits), as an array (truths,
         queries, HITS).
 
@@ -209,7 +209,7 @@ class _Nearest:
         self._scores = np.full((queries, HITS), -np.inf, np.float32)
         self._ids = np.full((queries, HITS), "", object)
 
-    def add(self, scores: NDArray[np.float32], ids: NDArray[np.object_]) -> None:
+    def add(self, scores: Floats, ids: NDArray[np.object_]) -> None:
         """Add a batch of items; ``scores`` has the shape (queries, items)."""
         scores = np.concatenate([self._scores, scores], axis=1)
         rows = np.argpartition(-scores, HITS - 1, axis=1)[:, :HITS]
@@ -229,8 +229,8 @@ def _sample_of(
     kind: str,
     source: VectorSource,
     find: Modality,
-    queries: NDArray[np.float32],
-    moved: NDArray[np.float32] | None = None,
+    queries: Floats,
+    moved: Floats | None = None,
 ) -> _Sample:
     """Return queries (q, d) with their truths. There is one truth, or two if the queries are the
     items ``moved`` (q, d) after their move; then near copies count in the second truth only."""
@@ -324,7 +324,7 @@ class _Tuner:
                 most = cost
         return best
 
-    def rank_truth(self, query_z: int) -> NDArray[np.int64]:
+    def rank_truth(self, query_z: int) -> Ints:
         """Return the ranks of the true items in a search with ``query_z`` terms."""
         terms = self.set_terms(query_z).encode_queries(self.sample.queries)
         order, _ = self.searcher.index.rank(SearchRequest(terms, self.depth, self.find))

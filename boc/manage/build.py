@@ -21,18 +21,16 @@ from boc.inputs.sources import shard_of
 from boc.manage.budgets import choose_budgets, promise, renew_budgets
 from boc.manage.index_sources import IndexSources, paths_of
 from boc.manage.learn import fit_code
-from boc.manage.load import DEFAULT_RM, add_features, load_index, new_manifest
+from boc.manage.load import DEFAULT_RM, VectorSource, add_features, load_index, new_manifest
 from boc.manage.stored import StoredItems, stored_manifest
 from boc.names import ConceptDtype, Metric, VectorDtype
-from boc.plugins import check_name
+from boc.plugins import Backend, check_name
 from boc.progress import Progress, progress_of
 from boc.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.manage.load import VectorSource
-    from boc.plugins import Backend
     from boc.types import Identity
 
 PLACE = "file:boc-data"

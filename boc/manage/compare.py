@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
 
 from boc.inputs.archives import FileState
 from boc.inputs.file_facts import (
@@ -22,12 +21,10 @@ from boc.inputs.file_facts import (
 )
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
+from boc.manifest import Manifest
 from boc.paths import system_path
+from boc.plugins import Engine
 from boc.types import MODALITIES, ImageRef, Item
-
-if TYPE_CHECKING:
-    from boc.manifest import Manifest
-    from boc.plugins import Engine
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class SyncedFields:
     def item(self, reuse: Reuse) -> Item:
         """Return the item with its metadata: the facts of its file, and the values of the table."""
         item = reuse.item
-        facts: dict[str, Any] = {}
+        facts = {}
         if item.modality == "image":
             digest = reuse.digest or _content_hash(reuse.donor)
             facts = dict(reuse.donor.fields)

@@ -65,7 +65,7 @@ def find_duplicates(
         )
     index = searcher.index
     groups: dict[str, dict[str, float]] = {}
-    taken: set[str] = set()
+    taken = set()
     ids = (item.id for item in index.items() if item.modality == modality and item.id not in taken)
     while batch := list(islice(ids, BATCH)):
         concepts = index.concepts(batch).to_ragged() if searcher.codec.reads_concepts else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from boc.codecs import code_of
 from boc.plan import usual_way
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine
+from boc.plugins import Engine
 
 
 def index_facts(index: Engine) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from uuid import uuid4
 
 from boc import plugins
@@ -18,18 +18,16 @@ from boc.inputs.archives import FileState
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import look, settled_state
+from boc.inputs.images import Picture
 from boc.inputs.sources import Source, open_sources
 from boc.inputs.vector_files import has_vectors
 from boc.manage.index_zip import SUFFIX, unpacked
+from boc.manage.load import VectorSource
 from boc.manage.vector_items import VectorItems
 from boc.names import MODALITIES
 from boc.paths import system_path
-
-if TYPE_CHECKING:
-    from boc.inputs.images import Picture
-    from boc.manage.load import VectorSource
-    from boc.plugins import Encoder
-    from boc.progress import Progress
+from boc.plugins import Encoder
+from boc.progress import Progress
 
 
 @dataclass

@@ -7,13 +7,13 @@ from functools import cached_property
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, FeatureFileError
 from boc.manage.load import VectorSource
 from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
+from boc.vectors import Ints
 
 # Vectors per modality from which a code is learned, unless its steps need more.
 FIT_SAMPLE = 100_000
@@ -31,10 +31,10 @@ class VectorSample:
     file: VectorSource
     modality: Modality
     size: int
-    without: NDArray[np.int64]
+    without: Ints
 
     @cached_property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Ints:
         """Row numbers of the sampled items."""
         return np.setdiff1d(
             np.arange(self.size) * self.file.count(self.modality) // self.size,
@@ -50,7 +50,7 @@ class VectorSample:
             yield Embeddings(self.modality, vectors)
 
 
-def held_out(count: int) -> NDArray[np.int64]:
+def held_out(count: int) -> Ints:
     """Return the rows, among the ``count`` items of a modality, that are held out when a dictionary
     is learned: at most a fifth of them, and no rows if there are fewer than 250 items.
 

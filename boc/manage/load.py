@@ -4,17 +4,16 @@ pictures."""
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, EncoderError, FeatureFileError, note
-from boc.inputs.features import LazyBatch
+from boc.inputs.features import FeatureFile, FeatureFiles, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
@@ -25,9 +24,9 @@ from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
 from boc.types import MODALITIES, Batch, FieldType, Item, Rows
+from boc.vectors import Array
 
 if TYPE_CHECKING:
-    from boc.inputs.features import FeatureFile, FeatureFiles
     from boc.manage.stored import StoredItems
     from boc.manage.vector_items import VectorItems
 
@@ -89,7 +88,7 @@ def load_index(
     file: VectorSource,
     at: str,
     name: str,
-    code: SurrogateCodec | Mapping[str, NDArray[Any]],
+    code: SurrogateCodec | Mapping[str, Array],
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
@@ -106,7 +105,7 @@ def load_index(
     """
     _check_items(file, metadata)
     codec = None
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Array]
     if isinstance(code, SurrogateCodec):
         codec = code
         arrays = code.arrays()
@@ -127,7 +126,7 @@ def add_features(
     file: VectorSource,
     at: str,
     name: str,
-    metadata: Metadata | None = None,
+    metadata: Metadata | None,
 ) -> Iterator[int]:
     """Add all items of ``file`` to the index ``name`` with its code, and replace items with the
     same ids.

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from boc.errors import BocError, SourceError
 from boc.inputs.features import FeatureFile
+from boc.inputs.images import Picture
 from boc.inputs.metadata import Metadata, no_value, parse_cell, values_of
 from boc.inputs.sources import Source
 from boc.inputs.text_lines import check_text
@@ -17,12 +18,9 @@ from boc.manage.build import LoadReport, add_items
 from boc.manage.index_sources import encoded
 from boc.manage.load import check_fields
 from boc.paths import path_text
+from boc.progress import Progress
+from boc.search.searcher import Searcher
 from boc.types import Item
-
-if TYPE_CHECKING:
-    from boc.inputs.images import Picture
-    from boc.progress import Progress
-    from boc.search.searcher import Searcher
 
 
 def add_pictures(

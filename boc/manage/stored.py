@@ -76,7 +76,7 @@ class StoredItems:
         for item in self.index.items():
             if item.modality != modality:
                 continue
-            fields: dict[str, Any] = {}
+            fields = {}
             for name, value in item.fields.items():
                 kinds = VALUES.get(types.get(name, ""), ())
                 values = values_of(item.fields, name)
@@ -104,10 +104,8 @@ class StoredItems:
 
     def _batch(self, modality: Modality, items: list[Item]) -> Batch:
         rows = stored_rows(self.index, items)
-        embeddings = Embeddings(modality, rows.vectors)
-        if rows.concepts is not None:
-            embeddings = Embeddings(modality, rows.vectors, rows.concepts.to_ragged())
-        return Batch(items, embeddings, rows)
+        concepts = None if rows.concepts is None else rows.concepts.to_ragged()
+        return Batch(items, Embeddings(modality, rows.vectors, concepts), rows)
 
     def contents(self, *, sets: bool) -> str:
         """Return a digest of the items."""
@@ -147,8 +145,8 @@ def stored_manifest(
     source: StoredItems,
     codec: SurrogateCodec | None = None,
     *,
-    rm: float | None = None,
-    rerank: Metric | None = None,
+    rm: float | None,
+    rerank: Metric | None,
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
     """Return the manifest of a new index like ``source``, still without items, and the arrays of

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import json_sha256
 from boc.errors import SourceError
 from boc.inputs.features import Header, LazyBatch
 from boc.inputs.vector_files import VectorRows, read_vectors
 from boc.types import MODALITIES, Batch, Embeddings, Item, Modality
-from boc.vectors import unit_rows
+from boc.vectors import Floats, Ints, unit_rows
 
 BATCH = 4096
 
@@ -26,10 +25,10 @@ class _Part(NamedTuple):
     """Rows of a file, by number, and the items that they belong to."""
 
     file: VectorRows
-    rows: NDArray[np.int64]
+    rows: Ints
     items: list[Item]
 
-    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def vectors(self, rows: Ints) -> Floats:
         vectors = np.asarray(self.file.rows[rows], np.float32)
         return vectors if self.file.exact else unit_rows(vectors)
 
@@ -92,7 +91,7 @@ class VectorItems:
     def _batch(self, part: _Part) -> Batch:
         return Batch(part.items, Embeddings(part.items[0].modality, part.vectors(part.rows)))
 
-    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    def sample(self, modality: Modality, rows: Ints) -> Iterator[Floats]:
         """Yield the vectors of the items with the numbers ``rows`` (ascending) in blocks, float32
         (n, d)."""
         for part in self._of(modality):

@@ -1,7 +1,7 @@
 """Keep an index in line with its pictures: sync it whenever files change."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def watch(
     paths = paths_of(source)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     error = ""
-    away: Mapping[str, int] | None = None
+    away = None
     moments = Moments([*paths, *([images] if images else [])], stop, pace, some=bool(keep_missing))
     for _ in moments:
         try:
@@ -141,7 +141,7 @@ class Moments:
 def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
     """Return values that identify the files and folders at these paths, and the mounts below them;
     None for a missing path. A different mount at a path changes its value."""
-    marks: list[tuple[object, ...] | None] = []
+    marks = []
     table = Path("/proc/self/mountinfo")  # exists on Linux
     mounts = table.read_text(errors="replace").splitlines() if table.exists() else []
     for place in places:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from boc.names import MODALITIES
 from boc.rerank.storage import restore_rows
-from boc.vectors import Floats, mean_of
+from boc.vectors import Array, Floats, mean_of
 
 try:
     from boc.rerank import _rescore
@@ -61,7 +61,7 @@ class CompactCode:
     def of(
         cls,
         codec: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
         dim: int,
     ) -> CompactCode | None:
         """Return the code for vectors of width ``dim`` of an index whose codec has this
@@ -85,7 +85,7 @@ class CompactCode:
 
     def encode(
         self,
-        vectors: NDArray[Any],
+        vectors: Array,
         modality: NDArray[np.uint8],
     ) -> CompactRows:
         """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects the mean of each

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from boc.rerank.storage import restore_rows
 from boc.types import Hit
-from boc.vectors import Floats, Ints
+from boc.vectors import Doubles, Floats, Ints
 
 try:
     from boc.rerank import _rescore
@@ -31,7 +31,7 @@ def reorder(
 def ids_and_scores(
     answers: Sequence[Sequence[Hit]],
     width: int,
-) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+) -> tuple[NDArray[np.object_], Doubles]:
     """Return the ids and the scores of the hits of each query, both (n, width), filled up with None
     and -inf."""
     ids = np.full((len(answers), width), None, object)

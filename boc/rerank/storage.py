@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.types import Ragged, StoredConcepts
-from boc.vectors import Floats, unit_rows
+from boc.vectors import Array, Floats, unit_rows
 
 LARGEST = np.float32(127)  # magnitude of an int8 component
 SCALE = 4  # bytes of the scale of a row
@@ -25,7 +25,7 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     return StoredConcepts(whole, concepts.offsets, scales)
 
 
-def store_rows(rows: Floats, dtype: str) -> NDArray[Any]:
+def store_rows(rows: Floats, dtype: str) -> Array:
     """Return ``rows`` float32 (n, d) in the form that an index stores: float16, float32 or float64
     (n, d). For int8 the form is uint8 (n, d + SCALE): the bytes of the components and of the scale
     of each row, see ``round_rows``."""
@@ -44,7 +44,7 @@ def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
     return restore_rows(store_rows(rows, dtype))
 
 
-def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
+def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
     """Return the vectors (n, d) from an array of ``store_rows``: float32 for bytes; other types
     stay as they are."""
     if rows.dtype != np.uint8:

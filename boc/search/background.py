@@ -3,19 +3,17 @@ for a query; cosines of its pairs show from where items are near-duplicates."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.names import Metric, Modality
+from boc.plugins import Engine
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine
+from boc.vectors import Floats
 
 # Near-duplicates begin at this share of the distance of random pairs. docs/howto/duplicates.md
 # tells how it was chosen.
@@ -25,22 +23,22 @@ SETS = 100  # items of the sample whose concept sets are read
 ALIKE = 1e-6  # standard deviation from rounding alone
 
 
+@dataclass
 class Background:
     """A sample of the items of one modality, drawn on first use. An unchanged index always gives
     the same sample."""
 
-    def __init__(self, index: Engine, modality: Modality) -> None:
-        self._index = index
-        self._modality = modality
+    index: Engine
+    modality: Modality
 
     @cached_property
     def _ids(self) -> list[str]:
-        return self._index.sample(SIZE, self._modality)
+        return self.index.sample(SIZE, self.modality)
 
     @cached_property
-    def vectors(self) -> NDArray[np.float32]:
+    def vectors(self) -> Floats:
         """The vectors of the sample, float32 (n, d)."""
-        return self._index.vectors(self._ids).astype(np.float32)
+        return self.index.vectors(self._ids).astype(np.float32)
 
     @cached_property
     def near(self) -> float:
@@ -57,14 +55,14 @@ class Background:
 
     @cached_property
     def _concepts(self) -> StoredConcepts:
-        return self._index.concepts(self._ids[:SETS])
+        return self.index.concepts(self._ids[:SETS])
 
-    def scores(self, query: Embeddings, metric: Metric) -> NDArray[np.float32]:
+    def scores(self, query: Embeddings, metric: Metric) -> Floats:
         """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
         scores a hundred of the items."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
-        return alignment_scores(Rescore(metric, query, 0), 0, self._concepts, self._modality)
+        return alignment_scores(Rescore(metric, query, 0), 0, self._concepts, self.modality)
 
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
         """Return the standard deviation of the scores; 1 if all scores are equal."""

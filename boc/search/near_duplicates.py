@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.plan import PAGE
+from boc.plugins import Engine
 from boc.types import Hit
-
-if TYPE_CHECKING:
-    from boc.plugins import Engine
+from boc.vectors import Floats
 
 # Candidates per hit from which distinct hits are chosen; more if near-duplicates leave too few
 # hits.
@@ -50,7 +47,7 @@ def select_distinct(
 
 def collapse(
     hits: Sequence[Hit],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     threshold: float,
     most: int,
 ) -> list[Hit]:

@@ -20,20 +20,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.labels import stop_words
 from boc.paths import nfc
-from boc.search.options import check_sentence
+from boc.search.options import SearchOptions, check_sentence
 from boc.types import Embeddings, Ragged
-from boc.vectors import unit_rows
-
-if TYPE_CHECKING:
-    from boc.search.options import SearchOptions
+from boc.vectors import Doubles, unit_rows
 
 ALPHA = 1.0
 BETA = 1.0
@@ -192,7 +188,7 @@ def _different(values: Sequence[Path | str]) -> list[str]:
     return list(dict.fromkeys(map(str, values)))
 
 
-def parse_text(typed: str) -> tuple[str | None, list[str]]:
+def parse_text(typed: str | None) -> tuple[str | None, list[str]]:
     r"""Return the sentence and the unwanted words in typed text: ``a dog -snow -"two cats"``.
 
     A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
@@ -201,7 +197,7 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
     """
-    if typed.lstrip().startswith("{"):  # terms of another system
+    if typed is None or typed.lstrip().startswith("{"):  # terms of another system
         return typed, []
     minus = [(phrase or word).strip(" ,.;:!?") for phrase, word in MINUS.findall(typed)]
     minus = [each for each in minus if each]
@@ -270,7 +266,7 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
         return positive[0]
     weights = np.array([weight for _, weight in parts])
     rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
-    total: NDArray[np.float64] = weights @ rows
+    total: Doubles = weights @ rows
     if np.linalg.norm(total) < SAME * np.abs(weights).sum():
         raise BocError("the wanted and the unwanted parts are the same; change one of them")
     sets = [part.concepts for part in positive if part.concepts is not None]

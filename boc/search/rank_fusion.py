@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from boc.types import Hit, Item
+from boc.types import Hit
 
 CONSTANT = 60  # damps the weight of the first ranks; value of the paper
 
@@ -17,8 +17,8 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hi
     Learning Methods, SIGIR 2009. A ranking adds nothing to the sums of items that it lacks. Scores
     are not used. A ranking has no repeated items.
     """
-    parts: defaultdict[str, list[float]] = defaultdict(list)
-    items: dict[str, Item] = {}
+    parts = defaultdict(list)
+    items = {}
     for ranking in rankings:
         for rank, hit in enumerate(ranking, 1):
             items[hit.item.id] = hit.item

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,22 +22,23 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.images import picture_file
+from boc.inputs.images import Picture, picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
-from boc.plugins import check_name, find_item
+from boc.plugins import Encoder, Engine, check_name, find_item
 from boc.remarks import knows_none, rare_words, read_counts
 from boc.rerank.dot import ids_and_scores
 from boc.search.background import Background
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
-from boc.search.options import SearchOptions, check_texts, parse_filters
+from boc.search.options import SearchKeywords, SearchOptions, check_texts, parse_filters
 from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.types import (
     Embeddings,
+    Filter,
     Hit,
     ImageRef,
     Modality,
@@ -47,15 +48,10 @@ from boc.types import (
     Stages,
     TermMatrix,
 )
-from boc.vectors import plain_rows
+from boc.vectors import Array, Doubles, Floats, plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from boc.inputs.images import Picture
-    from boc.plugins import Encoder, Engine
-    from boc.search.options import SearchKeywords
-    from boc.types import Filter
 
 
 KEPT = 64  # sets of options kept for later queries
@@ -345,7 +341,7 @@ class Searcher:
         queries: Embeddings,
         options: SearchOptions | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.object_], Doubles]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
@@ -562,13 +558,17 @@ class Searcher:
             way = self._ways[key] = self._find_way(options, queries.rows.modality)
         code = way.code if len(queries.rows) else None
         terms: TermMatrix | Callable[[], TermMatrix]
-        if code is not None and stages is None and way.metric == "dot":
+        if code is not None:
             terms = partial(query_terms, code, queries.rows.vectors)
+            if stages is not None or way.metric != "dot":
+                terms = terms()
+                code = None
         else:
-            terms = self._terms(queries.rows, options.query_z, code)
-            code = None
-            if stages is not None:
-                stages.codes = terms
+            terms = self.codec.encode_queries(queries.rows)
+            if options.query_z is not None:
+                terms = heaviest(terms, options.query_z)
+        if stages is not None:
+            stages.codes = terms
         rescore = Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True)
         return SearchRequest(
             terms,
@@ -601,17 +601,6 @@ class Searcher:
             if code is not None:
                 code = replace(code, kept=options.query_z or 0)
         return _Way(find, filters, metric, depth, planned, code)
-
-    def _terms(
-        self,
-        rows: Embeddings,
-        query_z: int | None,
-        code: QueryCode | None = None,
-    ) -> TermMatrix:
-        if code is not None:
-            return query_terms(code, rows.vectors)
-        terms = self.codec.encode_queries(rows)
-        return terms if query_z is None else heaviest(terms, query_z)
 
     def _hits(
         self,
@@ -699,7 +688,7 @@ class Searcher:
     def _finish(
         self,
         hits: Sequence[Hit],
-        vector: NDArray[np.float32],
+        vector: Floats,
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:
@@ -720,7 +709,7 @@ def _sort_hits(
     return Hits(len(hits), lambda: hits, notes)
 
 
-def _row(vector: ArrayLike) -> NDArray[Any]:
+def _row(vector: ArrayLike) -> Array:
     try:
         row = np.asarray(vector)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -93,7 +93,7 @@ class Spelling:
         Only the words that share the most letters, in any order, are compared.
         """
         mine = _letters([word])
-        choices: list[tuple[float, str]] = []
+        choices = []
         for length in range(len(word) - LONGER, len(word) + LONGER + 1):
             words, theirs = self.by_length.get(length, ([], mine[:0]))
             shared = np.minimum(theirs, mine).sum(axis=1, dtype=np.int32)

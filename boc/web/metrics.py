@@ -1,5 +1,6 @@
 """Add routes for server operators: liveness, readiness, and Prometheus metrics."""
 
+from dataclasses import dataclass
 from time import perf_counter
 
 from fastapi import FastAPI
@@ -44,19 +45,19 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
 
+@dataclass
 class RequestCount:
     """Count and time each request by its route, which is the pattern of its address, such as
     ``/api/item/{id}``. The route is "none" if no route matches or the request was refused earlier.
     Methods outside ``METHODS`` count as "other". HEAD is answered like GET; servers drop the body
     themselves."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+    app: ASGIApp
+    metrics: Metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -69,7 +70,7 @@ class RequestCount:
             await send(message)
 
         try:
-            await self._app(scope, receive, observe)
+            await self.app(scope, receive, observe)
         finally:
             pattern = getattr(scope.get("route"), "path_format", None)
             if isinstance(pattern, str):
@@ -79,8 +80,8 @@ class RequestCount:
             else:
                 route = "none"
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self._metrics.requests.labels(route, method, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(perf_counter() - begun)
+            self.metrics.requests.labels(route, method, str(status)).inc()
+            self.metrics.seconds.labels(route).observe(perf_counter() - begun)
 
 
 def add_operations(app: FastAPI, library: Library, metrics: Metrics) -> None:

@@ -87,16 +87,13 @@ class Question(_Options):
     def query(self, sent: Upload | None = None) -> Query:
         """Return the query, including the uploaded picture. Raises BocError if the query is
         empty."""
-        sentence: str | None = None
-        minus: list[str] = []
-        if self.q is not None:
-            sentence, minus = parse_text(self.q)
-            # Each unwanted text is encoded separately.
-            if len(minus) > UNWANTED:
-                raise BocError(
-                    f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; "
-                    "leave some out",
-                )
+        sentence, minus = parse_text(self.q)
+        # Each unwanted text is encoded separately.
+        if len(minus) > UNWANTED:
+            raise BocError(
+                f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; leave "
+                "some out",
+            )
         return Query.of(
             sentence,
             minus=minus,

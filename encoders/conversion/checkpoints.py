@@ -147,7 +147,7 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
             f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}",
         )
     fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
-    options: dict[str, Any] = {
+    options = {
         "region_dim": region - BOX_CODE,
         "visual_width": fused,
         "visual_layers": _count(state, "img_enc.transformer_encoder.layers."),

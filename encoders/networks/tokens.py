@@ -137,8 +137,7 @@ class WordPieces:
 
     @property
     def size(self) -> int:
-        size: int = self._tokenizer.get_vocab_size()
-        return size
+        return self._tokenizer.get_vocab_size()
 
     @property
     def vocabulary(self) -> frozenset[str]:
@@ -151,8 +150,7 @@ class WordPieces:
         return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
 
     def dump(self) -> str:
-        text: str = self._tokenizer.to_str()
-        return text
+        return self._tokenizer.to_str()
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:

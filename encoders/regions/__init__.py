@@ -28,10 +28,8 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
     name, function, _, extra = KINDS[kind]
     with needing(kind, extra, EncoderError):
         module = import_module(f".{name}", __name__)
-    parts: list[str | Path] = [argument]
-    if network is not None:
-        parts.append(network)
-    source: RegionSource = getattr(module, function)(*parts)
+    files = [] if network is None else [network]
+    source: RegionSource = getattr(module, function)(argument, *files)
     return source
 
 

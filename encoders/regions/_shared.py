@@ -7,13 +7,12 @@ from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.foreign import typed
+from boc.vectors import Floats
 
 T = TypeVar("T")
-Floats = NDArray[np.float32]
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
@@ -25,7 +24,7 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
     name, mark, query = argument.partition("?")
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     known = ", ".join(f"{key}={value}" for key, value in defaults.items())
-    values: dict[str, str] = {}
+    values = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")
         if not equals or key not in defaults:

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from msgspec import Meta
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import batched_nms, clip_boxes_to_image, nms, roi_pool
@@ -29,10 +28,11 @@ from boc.atomic_files import sha256
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Floats, Ints
 
 from ..networks.foreign import read_tensors, reading_model
 from ..runtime import device
-from ._shared import Floats, parse_spec, write_spec
+from ._shared import parse_spec, write_spec
 
 # Pixels per row of the feature maps.
 STRIDE = 16
@@ -107,7 +107,7 @@ def select(
     corners: Floats,
     confidence: Floats,
     options: BottomUpOptions,
-) -> tuple[Floats, NDArray[np.int64]]:
+) -> tuple[Floats, Ints]:
     """Return boxes (m, 4) and their rows (m,), chosen from ``corners`` (n, 4) x1 y1 x2 y2 as
     fractions by ``confidence`` (n,).
 

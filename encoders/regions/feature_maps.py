@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 from PIL.Image import Resampling
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError, check_system
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Array, Doubles, Floats
 
 from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
-from ._shared import Floats, cell_boxes, parse_spec, write_spec
+from ._shared import cell_boxes, parse_spec, write_spec
 
 # The metadata of an exported network has the SHA-256 of its weights.
 WEIGHTS = "weights"
@@ -135,7 +135,7 @@ class MapRegions:
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
-    def _run(self, pixels: NDArray[Any]) -> Floats:
+    def _run(self, pixels: Array) -> Floats:
         """Return the maps (B, C, rows, columns) of pixels (B, 3, S, S)."""
         name = self._session.get_inputs()[0].name
         made: list[Floats]
@@ -180,5 +180,5 @@ def _averages(size: int, count: int) -> Floats:
     end = -(-(i + 1) * size // count)
     place = np.arange(size)
     inside = (place >= first) & (place < end)
-    weights: NDArray[np.float64] = inside / inside.sum(axis=1, keepdims=True)
+    weights: Doubles = inside / inside.sum(axis=1, keepdims=True)
     return weights.astype(np.float32)

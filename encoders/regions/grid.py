@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Array, Doubles, Floats
 
-from ._shared import Floats, cell_boxes
+from ._shared import cell_boxes
 
 # These are cells per side, parts per side of a cell, and pixels per side of a part.
 LEVELS = (6, 3, 1)
@@ -72,13 +71,13 @@ def _describe(picture: Image.Image, side: int) -> Floats:
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
-def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
+def _of_cells(parts: Array, side: int) -> Array:
     """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
     cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
     return cells.reshape(side * side, -1)
 
 
-def _histograms(pixels: Floats) -> NDArray[np.float64]:
+def _histograms(pixels: Floats) -> Doubles:
     """Return the oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes,
     per pixel, by orientation.
 
@@ -109,9 +108,9 @@ def _histograms(pixels: Floats) -> NDArray[np.float64]:
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit(rows: Doubles) -> Doubles:
     squares = (rows**2).sum(axis=1, keepdims=True)
-    unit: NDArray[np.float64] = rows / np.sqrt(squares + 1e-10)
+    unit: Doubles = rows / np.sqrt(squares + 1e-10)
     return unit
 
 

@@ -18,10 +18,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import open_whole
 from boc.errors import EncoderError, ImageError, SourceError
@@ -29,6 +27,7 @@ from boc.foreign import DAMAGE, PACKED, read_archive, read_json, read_npy
 from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
+from boc.vectors import Array
 
 from ..networks.foreign import reading_model
 from ._shared import parse_spec, write_spec
@@ -142,7 +141,7 @@ class FileRegions:
         return place
 
 
-def _read_array(path: Path) -> NDArray[Any]:
+def _read_array(path: Path) -> Array:
     try:
         if path.suffix == ".npz":
             return read_archive(path, packed=PACKED)["feat"]
@@ -159,8 +158,8 @@ def _read_array(path: Path) -> NDArray[Any]:
 
 
 def _in_fractions(
-    features: NDArray[Any],
-    boxes: NDArray[Any],
+    features: Array,
+    boxes: Array,
     width: int,
     height: int,
 ) -> Regions:

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.backends import cudnn
 
@@ -42,7 +41,7 @@ def in_batches(
         raise EncoderError(f"no precision {runtime.precision!r}; known: {', '.join(PRECISIONS)}")
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
     vectors = np.empty((len(inputs), dim), np.float32)
-    sets: list[NDArray[np.float32]] = [np.empty((0, dim), np.float32)] * len(inputs)
+    sets = [np.empty((0, dim), np.float32)] * len(inputs)
     rounded = runtime.precision != "float32"
     with (
         torch.inference_mode(),

@@ -1,18 +1,18 @@
 """The base of encoders with two networks, one for pictures and one for sentences."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from boc.types import Identity, ImageRef, Ragged
+from boc.vectors import Floats
 
-Encoded = tuple[NDArray[np.float32], Ragged]
+Encoded = tuple[Floats, Ragged]
 """Vectors (n, d), and n sets of rows (m_i, d)."""
 
 
+@dataclass
 class DualEncoder:
     """The common part of encoders with two networks.
 
@@ -20,19 +20,13 @@ class DualEncoder:
     their own id.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        tokens: Any,
-        open_preparer: Callable[[], Callable[[ImageRef], Any]],
-    ) -> None:
-        self.identity = identity
-        self.tokens = tokens
-        self._open_preparer = open_preparer
+    identity: Identity
+    tokens: Any
+    open_preparer: Callable[[], Callable[[ImageRef], Any]]
 
     @cached_property
     def preparer(self) -> Callable[[ImageRef], Any]:
-        return self._open_preparer()
+        return self.open_preparer()
 
     @property
     def vocabulary(self) -> frozenset[str]:

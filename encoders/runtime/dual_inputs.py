@@ -14,6 +14,7 @@ from tokenizers import Encoding, Tokenizer
 from boc.errors import ImageError
 from boc.inputs.images import read_image
 from boc.types import ImageRef
+from boc.vectors import Array
 
 from ..networks.tokens import whole_words
 
@@ -21,7 +22,7 @@ from ..networks.tokens import whole_words
 # side.
 THINNEST = 100
 
-Inputs = Mapping[str, NDArray[Any]]
+Inputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,9 @@ class TextForm:
         """Return the ids of each text, including special ids, with their positions in the text."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.limit)
-        encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
-        return encodings
+        return self.tokenizer.encode_batch(list(texts))
 
-    def arrays(self, batch: Sequence[Encoding]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def arrays(self, batch: Sequence[Encoding]) -> tuple[Array, Array]:
         """Return padded ids (B, L), and a mask of the ids that are not padding."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
         ids = np.full(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Encoding, normalizers
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoToke
 
 from boc.errors import EncoderError
 from boc.types import Runtime
-from boc.vectors import Floats
+from boc.vectors import Array, Floats
 
 from ..networks.foreign import quiet_transformers, reading_model
 from . import device
@@ -95,7 +94,7 @@ class DualNetwork:
     def _run(
         self,
         features: Any,
-        arrays: dict[str, NDArray[Any]],
+        arrays: dict[str, Array],
     ) -> tuple[Tensor, list[Tensor]]:
         """Return unit vectors (B, dim), and B sets without rows."""
         inputs = {

@@ -31,7 +31,7 @@ from boc.atomic_files import replacing
 from boc.foreign import read_archive
 from boc.rerank.storage import restore_rows, store_rows
 from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
-from boc.vectors import Floats
+from boc.vectors import Doubles, Floats
 
 MORE = len(OFFSET_PARTS)  # components
 SHARE = 0.02  # share of the bank whose scores make an offset
@@ -50,9 +50,9 @@ class HubBank:
 
     texts: NDArray[np.uint8]
     images: NDArray[np.uint8]
-    strengths: NDArray[np.float64]
-    means: NDArray[np.float64]
-    limit: NDArray[np.float64]
+    strengths: Doubles
+    means: Doubles
+    limit: Doubles
 
     @classmethod
     def of(
@@ -124,7 +124,7 @@ def _widened(rows: Floats) -> Floats:
     return widened
 
 
-def hub_offsets(vectors: Floats, bank: Floats) -> NDArray[np.float64]:
+def hub_offsets(vectors: Floats, bank: Floats) -> Doubles:
     """Return for each of ``vectors`` (n, d) the mean of the highest scores of ``bank`` (m, d)."""
     count = max(1, round(SHARE * len(bank)))
     offsets = np.empty(len(vectors))

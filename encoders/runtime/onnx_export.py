@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.onnx import OnnxExporterError
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
 from boc.types import Regions, Runtime
+from boc.vectors import Array, Floats
 
 from . import model_config
 from .model_folder import load_network
@@ -31,7 +31,7 @@ class _TowerExport(NamedTuple):
     either runtime for the comparison."""
 
     module: nn.Module
-    example: dict[str, NDArray[Any]]
+    example: dict[str, Array]
     encode: Callable[[Any], Any]
 
 
@@ -148,7 +148,7 @@ class _Texts(_ExportedTower):
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
 
 
-def _are_close(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+def _are_close(one: Floats, other: Floats) -> bool:
     """Return whether each row differs by at most a hundredth of its length, so that the cosine is
     above .9999. The runtimes add in different orders."""
     if one.shape != other.shape:

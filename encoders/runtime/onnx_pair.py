@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Encoding, Regex, Tokenizer, normalizers
 
 from boc.errors import EncoderError
 from boc.foreign import read_json
 from boc.models import Pair
-from boc.vectors import Floats, unit_rows
+from boc.vectors import Array, Floats, unit_rows
 
 from ..networks.foreign import reading_model
 from .dual_inputs import Inputs, PixelForm, Preparer, TextForm
@@ -87,7 +86,7 @@ class PairOnnx(OnnxSessions):
         """Return the vectors of inputs. The length of an input is the length of its array
         ``name``."""
 
-        def stack(batch: list[int]) -> dict[str, NDArray[Any]]:
+        def stack(batch: list[int]) -> dict[str, Array]:
             return {key: np.stack([inputs[i][key] for i in batch]) for key in inputs[0]}
 
         no_rows = np.empty((0, self.dim), np.float32)
@@ -98,8 +97,8 @@ class PairOnnx(OnnxSessions):
     def _run(
         self,
         session: Any,
-        inputs: Mapping[str, NDArray[Any]],
-    ) -> list[NDArray[Any]]:
+        inputs: Mapping[str, Array],
+    ) -> list[Array]:
         """Run a network, and return vectors of unit length."""
         feed = {}
         for each in session.get_inputs():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
+from boc.vectors import Array, Floats
 
 from ..networks.foreign import reading_model
 from .dual_encoder import Encoded
@@ -57,8 +58,8 @@ class OnnxSessions:
         self,
         session: Any,
         lengths: Sequence[int],
-        inputs: Callable[[list[int]], Mapping[str, NDArray[Any]]],
-        rows: Callable[..., NDArray[np.float32]],
+        inputs: Callable[[list[int]], Mapping[str, Array]],
+        rows: Callable[..., Floats],
     ) -> Encoded:
         """Run a network on inputs with these ``lengths``. A batch has inputs of one length, so that
         there is no padding.
@@ -67,7 +68,7 @@ class OnnxSessions:
         outputs of the network beside vectors.
         """
         vectors = np.empty((len(lengths), self.dim), np.float32)
-        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(lengths)
+        sets: list[Floats] = [vectors[:0]] * len(lengths)
         by_length: dict[int, list[int]] = {}
         for place, length in enumerate(lengths):
             by_length.setdefault(length, []).append(place)
@@ -82,8 +83,8 @@ class OnnxSessions:
     def _run(
         self,
         session: Any,
-        inputs: Mapping[str, NDArray[Any]],
-    ) -> list[NDArray[Any]]:
+        inputs: Mapping[str, Array],
+    ) -> list[Array]:
         """Run a network, without the inputs that it does not read, such as boxes for a VSRN."""
         read = {each.name: inputs[each.name] for each in session.get_inputs()}
         with reading_model(
@@ -91,7 +92,7 @@ class OnnxSessions:
                 f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"
             ),
         ):
-            outputs: list[NDArray[Any]] = session.run(None, read)
+            outputs: list[Array] = session.run(None, read)
         if outputs[0].shape[1:] != (self.dim,):
             raise EncoderError(
                 f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {self.dim}",
@@ -115,16 +116,16 @@ class OnnxTowers(OnnxSessions):
         self,
         ids: Sequence[list[int]],
         places: Places | None = None,
-    ) -> tuple[NDArray[np.float32], Ragged, Places]:
+    ) -> tuple[Floats, Ragged, Places]:
         """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
         these places."""
         chosen = list(places or [[]] * len(ids))
 
         def rows(
             place: int,
-            own: NDArray[np.float32],
+            own: Floats,
             mask: NDArray[np.bool_],
-        ) -> NDArray[np.float32]:
+        ) -> Floats:
             if places is None:
                 chosen[place] = np.flatnonzero(mask).tolist()
             return own[list(chosen[place])]
@@ -138,7 +139,7 @@ class OnnxTowers(OnnxSessions):
         return vectors, sets, chosen
 
 
-def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
+def image_inputs(regions: Sequence[Regions]) -> dict[str, Array]:
     """Return the inputs of the network for pictures with equal numbers of regions. Without regions,
     the network reads a row of zeros that does not count."""
     count = len(regions[0])

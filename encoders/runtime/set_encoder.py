@@ -2,19 +2,20 @@
 is used."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
 from boc.types import Embeddings, Identity, Ragged, Regions, Runtime
+from boc.vectors import Floats
 
 from .. import regions
-from ..networks.tokens import Tokens, read_tokens
+from ..networks.tokens import read_tokens
 from .device import has_cuda, import_for_torch, runs_onnx
 from .dual_encoder import DualEncoder, Encoded
 from .hubs import MORE, HubBank
@@ -31,49 +32,40 @@ from .onnx_record import IMAGE, TEXT, read_record
 from .onnx_towers import OnnxTowers
 
 
+@dataclass
 class SetEncoder(DualEncoder):
     """An encoder over the networks of a model folder: ``texts`` encodes ids, and ``pictures`` opens
     the tower of the pictures. A ``bank`` of queries adds the components of offsets."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        tokens: Tokens,
-        open_source: Callable[[], RegionSource],
-        texts: Any,
-        pictures: Callable[[], Any],
-        bank: HubBank | None = None,
-    ) -> None:
-        super().__init__(identity, tokens, open_source)
-        self.encode_ids = texts.texts
-        self._pictures = pictures
-        self._bank = bank
+    texts: Any
+    pictures: Callable[[], Any]
+    bank: HubBank | None = None
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
         vectors, sets = self.image_sets(prepared)
-        if self._bank is not None:
-            vectors, sets = self._bank.extend("image", vectors, sets)
+        if self.bank is not None:
+            vectors, sets = self.bank.extend("image", vectors, sets)
         boxes = Ragged.from_sets([each.boxes for each in prepared], 4)
         return Embeddings("image", vectors, sets, boxes=boxes)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         vectors, sets, words = self.text_sets(texts)
-        if self._bank is not None:
-            vectors, sets = self._bank.extend("text", vectors, sets, texts)
+        if self.bank is not None:
+            vectors, sets = self.bank.extend("text", vectors, sets, texts)
         return Embeddings("text", vectors, sets, words=self.tokens.strings(words))
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
         """Encode pictures; return vectors, and the sets of the regions."""
-        vectors, sets = self._pictures().images(prepared)
+        vectors, sets = self.pictures().images(prepared)
         return vectors, sets
 
     def text_sets(
         self,
         texts: Sequence[str],
-    ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
+    ) -> tuple[Floats, Ragged, list[list[int]]]:
         """Encode texts; return vectors, the sets of the words, and the ids of the words."""
         ids = self.tokens.ids(texts)
-        vectors, sets, places = self.encode_ids(ids)
+        vectors, sets, places = self.texts.texts(ids)
         words = [[row[i] for i in own] for row, own in zip(ids, places, strict=True)]
         return vectors, sets, words
 
@@ -96,14 +88,14 @@ class AloneEncoder(SetEncoder):
     def text_sets(
         self,
         texts: Sequence[str],
-    ) -> tuple[NDArray[np.float32], Ragged, list[list[int]]]:
+    ) -> tuple[Floats, Ragged, list[list[int]]]:
         """Encode each word as the only word of a text, and equal words once."""
         vectors, whole, words = super().text_sets(texts)
         flat = np.array([word for row in words for word in row], np.int64)
         each, place = np.unique(flat, return_inverse=True)
         first, last = self.tokens.ids([""])[0]
         alone = [[first, int(word), last] for word in each]
-        _, sets, _ = self.encode_ids(alone, [[1]] * len(alone))
+        _, sets, _ = self.texts.texts(alone, [[1]] * len(alone))
         return vectors, Ragged(sets.values[place], whole.offsets), words
 
 

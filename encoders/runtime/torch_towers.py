@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boc.types import Ragged, Regions, Runtime
+from boc.vectors import Floats
 
 from ..networks import text_towers
 from ..networks.base import Encodings, Network, pad_regions
@@ -48,7 +47,7 @@ class TorchTowers:
         self,
         ids: Sequence[list[int]],
         places: Places | None = None,
-    ) -> tuple[NDArray[np.float32], Ragged, Places]:
+    ) -> tuple[Floats, Ragged, Places]:
         """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
         these places."""
         chosen = places

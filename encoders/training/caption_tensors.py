@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
 from boc.types import Item
+from boc.vectors import Ints
 
 from ..networks.base import Encodings, Network
 from ..networks.text_towers import opposite_ids, pad, stop_ids
@@ -17,7 +17,7 @@ from ..networks.tokens import Tokens
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256
-Numbers = Sequence[int] | NDArray[np.int64]
+Numbers = Sequence[int] | Ints
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class CaptionTensors:
         """Return the mean output of the text tower over the tokens of each caption, float32
         (len(numbers), h)."""
         network.eval()
-        means: dict[int, Tensor] = {}
+        means = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from boc.errors import EncoderError
 from boc.inputs.features import FeatureFile
 from boc.types import Item, Regions
+from boc.vectors import Ints
 
 from ..networks.base import pad_regions
 
@@ -23,14 +23,14 @@ class CaptionPairs:
     """Pictures, and the numbers of their captions: ``captions[i]`` belong to picture
     ``pictures[i]``."""
 
-    pictures: NDArray[np.int64]
-    captions: list[NDArray[np.int64]]
+    pictures: Ints
+    captions: list[Ints]
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     @property
-    def owners(self) -> NDArray[np.int64]:
+    def owners(self) -> Ints:
         """The place of the picture of each caption, the captions in the order of the pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
@@ -55,7 +55,7 @@ class CaptionPairs:
         size: int,
         per_picture: int,
         rng: np.random.Generator,
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
+    ) -> Iterator[tuple[Ints, Ints, Tensor]]:
         """Yield the batches of one pass in random order: numbers of pictures, numbers of some
         captions of each picture, and the owners of the captions."""
         order = rng.permutation(len(self))
@@ -67,7 +67,7 @@ class CaptionPairs:
             positive = torch.from_numpy(owners == places[:, None])
             yield self.pictures[chosen], np.concatenate(drawn), positive
 
-    def _take(self, chosen: NDArray[np.int64]) -> CaptionPairs:
+    def _take(self, chosen: Ints) -> CaptionPairs:
         order = np.sort(chosen)
         return CaptionPairs(self.pictures[order], [self.captions[i] for i in order])
 
@@ -89,7 +89,7 @@ class RegionReader:
 
     def __call__(
         self,
-        pictures: Sequence[int] | NDArray[np.int64],
+        pictures: Sequence[int] | Ints,
         keep: float = 1.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).

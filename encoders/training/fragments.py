@@ -15,8 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from boc.vectors import Ints
 
 from .data import CaptionPairs
 
@@ -53,7 +54,7 @@ class Fragments:
 
     def apart(
         self,
-        pictures: NDArray[np.int64],
+        pictures: Ints,
         rows: Sequence[Sequence[int]],
     ) -> Tensor:
         """Return a mask (pictures, rows) of negatives: pictures whose captions lack a word of the

@@ -7,10 +7,9 @@ recall on the held-out pictures. If the bank does not raise recall, the model ge
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.evaluate.metrics import evaluate_recall
-from boc.vectors import Floats
+from boc.vectors import Floats, Ints
 
 from ..runtime.hubs import HubBank, hub_offsets
 
@@ -24,7 +23,7 @@ def choose_bank(
     bank_images: Floats,
     texts: Floats,
     images: Floats,
-    owners: NDArray[np.int64],
+    owners: Ints,
 ) -> HubBank | None:
     """Return a bank of vectors of captions and pictures, with the best strengths for ``texts`` (n,
     d) and ``images`` (m, d); ``owners`` (n,) has the number of each text's picture. None if offsets

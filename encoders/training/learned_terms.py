@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -27,7 +26,7 @@ from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
 from boc.types import MODALITIES, Modality, Ragged
-from boc.vectors import Floats
+from boc.vectors import Floats, Ints
 
 from .losses import contrast
 
@@ -45,7 +44,7 @@ class ItemPairs:
     """The rows of the items of both modalities, and the captions of each picture with captions."""
 
     rows: dict[Modality, Ragged]
-    captions: dict[int, NDArray[np.int64]]
+    captions: dict[int, Ints]
 
 
 class Head(nn.Module):
@@ -91,9 +90,9 @@ class Head(nn.Module):
 
 def learned_terms(
     files: Sequence[FeatureFile],
-    terms: int = 2048,
+    terms: int,
     *,
-    tell: Callable[[str], None] = lambda stage: None,
+    tell: Callable[[str], None],
 ) -> Codebook:
     """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per
     picture and ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from numpy.typing import NDArray
-
 from boc.atomic_files import sole_writer, sync
 from boc.errors import BackendError, ManifestError, advice
 from boc.manifest import Manifest
+from boc.vectors import Array
 
 from . import commits
 from .engine import EmbeddedEngine
@@ -29,7 +28,7 @@ class EmbeddedBackend:
         self,
         name: str,
         manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
         part: str | None = None,
     ) -> EmbeddedWriter:
         return EmbeddedWriter(self.folder / name, manifest, arrays)

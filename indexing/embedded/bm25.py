@@ -8,12 +8,11 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.paths import folded
+from boc.vectors import Array, Doubles, Ints
 
 from .text_store import Occurrences, TextStore
 
@@ -72,7 +71,7 @@ class WordRanking:
     def __init__(
         self,
         segments: Sequence[TextStore | None],
-        live: Sequence[NDArray[Any] | None],
+        live: Sequence[Array | None],
     ) -> None:
         """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted. A
         segment without words is None."""
@@ -86,7 +85,7 @@ class WordRanking:
         self._n = sum(int(np.count_nonzero(part)) for part in lengths)
         self._mean = sum(int(part.sum(dtype=np.int64)) for part in lengths) / max(self._n, 1)
 
-    def scores(self, text: str) -> list[NDArray[np.float64]]:
+    def scores(self, text: str) -> list[Doubles]:
         """Return scores (n,) for each segment: 0 for deleted rows and for rows that share no word
         with ``text``.
 
@@ -109,7 +108,7 @@ class WordRanking:
                     total[rows] += weight * (frequencies / (frequencies + norms))
         return sums
 
-    def match(self, text: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    def match(self, text: str) -> list[tuple[Ints, Doubles]]:
         """Return the rows of each segment that share a word with ``text``, in ascending order, and
         their scores."""
         scores = self.scores(text)

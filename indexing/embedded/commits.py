@@ -28,12 +28,12 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError, check_system
 from boc.foreign import Count, read_json, typed
 from boc.manifest import Manifest
+from boc.vectors import Array
 
 from . import fs
 from .npy_files import DAMAGED, Files, Output, load_array, name_of, reading
@@ -165,19 +165,19 @@ def forget_done_load(home: Path, manifest: Manifest) -> None:
             fs.remove(home / LOADING)
 
 
-def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
-    """Write an array to a file named after its contents."""
-    path = home / f".{kind}.tmp"
+def keep_dead(home: Path, rows: Array) -> tuple[str, Files]:
+    """Write the deleted rows of a segment to a file named after its contents."""
+    path = home / ".dead.tmp"
     with fs.create(path) as handle:
-        np.save(handle, array, allow_pickle=False)
+        np.save(handle, rows, allow_pickle=False)
     digest = sha256(path)
     size = path.stat().st_size
-    name = f"{kind}-{digest[:12]}.npy"
+    name = f"dead-{digest[:12]}.npy"
     fs.rename(path, home / name)
     return name, {name: (size, digest)}
 
 
-def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
+def keep_codec(home: Path, arrays: Mapping[str, Array]) -> tuple[str, Files]:
     """Write a codec's learned arrays to a folder named after its contents."""
     stage = home / "building-codec"
     fs.remove(stage)
@@ -202,7 +202,7 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
     return name, {f"{name}/{file}": entry for file, entry in files.items()}
 
 
-def load_codec(home: Path, commit: Commit) -> dict[str, NDArray[Any]]:
+def load_codec(home: Path, commit: Commit) -> dict[str, Array]:
     """Load the learned arrays of a commit's codec."""
     return {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
 

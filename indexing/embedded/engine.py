@@ -34,6 +34,7 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
+from boc.vectors import Array, Doubles, Ints
 
 from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
@@ -133,7 +134,7 @@ class EmbeddedEngine:
     def _damage(self) -> list[str]:
         return self.damaged_files()
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """The codec's arrays, whose digests were compared with the commit when the index was
         opened."""
         return self._arrays
@@ -152,14 +153,14 @@ class EmbeddedEngine:
 
     def _read(
         self,
-        numbers: NDArray[Any],
-        rows: NDArray[Any],
-        scores: NDArray[Any],
+        numbers: Array,
+        rows: Array,
+        scores: Array,
     ) -> list[Hit]:
         return list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist()))
 
     @_refusing
-    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], Doubles]:
         ranked = self._rank(request, None)
         numbers, rows, scores = ranked.arrays()
         there = np.arange(rows.shape[1]) < np.array(ranked.lengths())[:, None]
@@ -309,8 +310,8 @@ class EmbeddedEngine:
         return terms
 
     @_refusing
-    def document_frequencies(self) -> NDArray[np.int64]:
-        counts: NDArray[np.int64] = np.sum(
+    def document_frequencies(self) -> Ints:
+        counts: Ints = np.sum(
             [part.segment.count(part.live) for part in self._parts],
             axis=0,
         )
@@ -331,7 +332,7 @@ def _compact_code(opened: Snapshot) -> CompactCode | None:
     return CompactCode.of(manifest.codec, opened.arrays, manifest.identity.dim)
 
 
-def _order(groups: Sequence[Located]) -> NDArray[np.int64]:
+def _order(groups: Sequence[Located]) -> Ints:
     """Return the permutation that puts the rows of all parts, one part after another, into the
     order of the ids."""
     return np.argsort(np.concatenate([np.zeros(0, np.int64), *(each[1] for each in groups)]))

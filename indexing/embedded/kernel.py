@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boc.plan import Plan
 from boc.types import QueryCode, TermMatrix
-from boc.vectors import are_plain
+from boc.vectors import Array, Doubles, Floats, Ints, are_plain
 
 try:
     from . import _search
@@ -26,7 +26,7 @@ except ImportError:  # the package was installed without a C compiler
 BLOCK = 65536  # rows of a block of posting lists
 CODES = 64  # number of cached query codes, one for each modality of queries and each budget
 
-Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
+Arrays: TypeAlias = tuple[Array | None, ...]
 """The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask; bytes and
 offsets of ids; vectors or None."""
 
@@ -47,7 +47,7 @@ class TopRows(NamedTuple):
         lengths: list[int] = np.frombuffer(self.counts, np.int64).tolist()
         return lengths
 
-    def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+    def arrays(self) -> tuple[NDArray[np.int32], Ints, Doubles]:
         """Return parts, rows and scores (n, k); row i is valid up to ``lengths()[i]``."""
         shape = len(self.lengths()), self.width
         return (
@@ -59,7 +59,7 @@ class TopRows(NamedTuple):
     def query(
         self,
         i: int,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.int32], Ints, Doubles]:
         """Return parts, rows and scores (m,) of query i."""
         count = np.frombuffer(self.counts, np.int64)[i]
         first = 8 * i * self.width
@@ -81,7 +81,7 @@ class Kernel:
         self,
         parts: Sequence[tuple[Arrays, int]],
         dim: int = 0,
-        signs: NDArray[Any] | None = None,
+        signs: Array | None = None,
     ) -> None:
         self._parts = (
             None
@@ -111,7 +111,7 @@ class Kernel:
         queries: TermMatrix | QueryCode,
         k: int,
         plan: Plan,
-        vectors: NDArray[np.float32] | None = None,
+        vectors: Floats | None = None,
     ) -> tuple[TopRows, int, int] | None:
         """Return the k best rows of each query, the total number of candidates, and the number of
         queries that were compared with all rows that pass.

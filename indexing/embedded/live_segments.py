@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES, Filter, Item, Modality
+from boc.vectors import Array, Ints
 
 from . import commits
 from .commits import Commit, SegmentEntry
@@ -20,7 +21,7 @@ from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
 
 T = TypeVar("T")
-Located: TypeAlias = "tuple[LiveSegment, NDArray[np.int64], NDArray[np.int64]]"
+Located: TypeAlias = "tuple[LiveSegment, Ints, Ints]"
 """A part that contains some ids of a list: the positions of these ids in the list, and their
 rows."""
 
@@ -65,7 +66,7 @@ class Snapshot:
     """A snapshot of an index, whose parts stay valid whatever happens to the files."""
 
     manifest: Manifest
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, Array]
     parts: list[LiveSegment]
     commit: Commit
 
@@ -145,8 +146,8 @@ def masks_of(
 def read(
     parts: Sequence[LiveSegment],
     numbers: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    of: Callable[[Segment, NDArray[np.int64]], list[T]],
+    rows: Ints,
+    of: Callable[[Segment, Ints], list[T]],
 ) -> list[T]:
     """Return the values that ``of`` reads from ``rows`` (m,) in the parts with these ``numbers``
     (m,), in the given order."""
@@ -185,14 +186,13 @@ def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
 
 def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:
     """Return the commit entries of stored parts, and their files, including new tombstone files."""
-    entries: list[SegmentEntry] = []
+    entries = []
     files: Files = {}
     for part in parts:
         dead = None
         if part.live is not None:
-            dead, entry = commits.keep_array(
+            dead, entry = commits.keep_dead(
                 home,
-                "dead",
                 np.flatnonzero(part.live == 0).astype(np.int32),
             )
             files |= entry

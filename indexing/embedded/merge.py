@@ -6,6 +6,7 @@ import math
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +25,17 @@ FEW = 1 << 14
 costs a query as much as a large segment."""
 
 
+@dataclass
 class Merger:
     """Keep the number of ``parts`` of an index small.
 
     Size classes are powers of ``MERGE``, so each row is written about log(n) times in total.
     """
 
-    def __init__(
-        self,
-        home: Path,
-        manifest: Manifest,
-        parts: list[LiveSegment],
-        code: CompactCode | None = None,
-    ) -> None:
-        self.parts = parts
-        self._code = code
-        self._home = home
-        self._manifest = manifest
+    home: Path
+    manifest: Manifest
+    parts: list[LiveSegment]
+    code: CompactCode | None
 
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, then merge the parts that are due."""
@@ -60,7 +55,7 @@ class Merger:
         """Merge all parts into one, unless the index is already a single part with all files and
         without deleted rows."""
         for part in self.parts:
-            uncoded = self._code is not None and part.segment.compact is None
+            uncoded = self.code is not None and part.segment.compact is None
             if len(self.parts) > 1 or part.live is not None or uncoded:
                 self._merge(self.parts)
                 return
@@ -78,23 +73,23 @@ class Merger:
         segments: Sequence[Segment],
         live: Sequence[NDArray[np.uint8] | None],
     ) -> LiveSegment:
-        stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
+        stage = self.home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
         files = merge(
             stage,
             segments,
             live,
-            self._manifest.fields,
-            self._code,
+            self.manifest.fields,
+            self.code,
         )
         name, named = commits.keep_folder(stage, "segment", files)
-        return LiveSegment(name, load(self._home / name, self._manifest), named)
+        return LiveSegment(name, load(self.home / name, self.manifest), named)
 
 
 def _ripe(parts: Sequence[LiveSegment], few: int) -> list[LiveSegment]:
     """Return the parts to merge: all parts of fewer than ``few`` rows if there are at least two, or
     else ``MERGE`` parts of the smallest full size class, or an empty list."""
-    sizes: defaultdict[int, list[LiveSegment]] = defaultdict(list)
+    sizes = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < few else int(math.log(len(part), MERGE))].append(part)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, ManifestError, check_system
+from boc.vectors import Array, Ints
 
 from . import fs
 from .string_column import Strings
@@ -44,7 +45,7 @@ class Output:
         name: str,
         dtype: Any,
         shape: tuple[int, ...],
-        blocks: Iterable[NDArray[Any]],
+        blocks: Iterable[Array],
     ) -> None:
         with self.file(f"{name}.npy") as handle:
             write_header(handle, np.dtype(dtype), shape)
@@ -99,7 +100,7 @@ def reading(path: Path) -> Iterator[None]:
         raise ManifestError(f"{path}: damaged ({error})", DAMAGED) from error
 
 
-def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
+def load_array(path: Path, *, scattered: bool = False) -> Array:
     """Map a .npy file in row-major order. Raises ManifestError if the file has another format or is
     cut short.
 
@@ -133,7 +134,7 @@ def _map(path: Path) -> mmap.mmap | bytes:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def release(array: NDArray[Any]) -> None:
+def release(array: Array) -> None:
     """Release the pages of a mapped array that were read. They stay in the page cache, but no
     longer count as memory of the process. This has no effect on arrays in memory, or on systems
     without madvise."""
@@ -146,7 +147,7 @@ def release(array: NDArray[Any]) -> None:
         owner.madvise(mmap.MADV_DONTNEED)
 
 
-def rows_of(mask: NDArray[np.uint8] | None, n: int) -> NDArray[np.int64]:
+def rows_of(mask: NDArray[np.uint8] | None, n: int) -> Ints:
     """Return the rows of ``n`` that a mask selects, in ascending order; None selects all rows."""
     return np.arange(n) if mask is None else np.flatnonzero(mask)
 
@@ -173,9 +174,9 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
     np.lib.format.write_array_header_1_0(handle, header)
 
 
-def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
     """Return the offsets of concatenated sets with these lengths, int64 (n + 1,)."""
-    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    offsets: Ints = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return offsets
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,11 @@ from scipy import sparse
 
 from boc.errors import BackendError
 from boc.types import TermMatrix
+from boc.vectors import Array, Doubles, Ints
 
 from .kernel import BLOCK
 
-RowScores: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
+RowScores: TypeAlias = tuple[Ints, Array]
 """Rows of a segment and their scores."""
 
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
@@ -41,12 +42,12 @@ class Postings:
 
     starts: NDArray[np.uint32]
     rows: NDArray[np.uint16]
-    frequencies: NDArray[Any]
+    frequencies: Array
     n: int
     n_terms: int
 
     def __post_init__(self) -> None:
-        arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
+        arrays: tuple[Array, ...] = self.starts, self.rows, self.frequencies
         lengths = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
         if (
             self.starts.dtype != np.uint32
@@ -100,12 +101,12 @@ class Postings:
         )
 
     @cached_property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[Array, ...]:
         """The arrays that the kernel takes; the last array has the largest frequency of each term,
         or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
-    def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
+    def scores(self, terms: Array, weights: Array) -> Doubles:
         """Return scores (n,) of all rows for one query, which are integers and exact up to
         2**53."""
         if weights.min(initial=0) < 0:
@@ -120,7 +121,7 @@ class Postings:
         self,
         first: int,
         last: int,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[Ints, NDArray[np.int32], NDArray[np.int32]]:
         """Return the lists of terms ``first`` to ``last`` - 1: their offsets, and the concatenated
         rows and frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
@@ -129,7 +130,7 @@ class Postings:
         rows = self._absolute(self.rows[span], np.diff(bounds), blocks)
         return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span, len(rows))
 
-    def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
+    def matrix_of(self, chosen: Ints) -> TermMatrix:
         """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in the given order.
 
         Only the blocks that contain these rows are read.
@@ -153,7 +154,7 @@ class Postings:
             matrices.append(sparse.csr_array(values, shape=(len(wanted), self.n_terms)))
         return sparse.vstack(matrices, format="csr")[order]
 
-    def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
+    def lookup(self, chosen: Ints, among: Sequence[int]) -> TermMatrix:
         """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the
         given order.
 
@@ -175,12 +176,12 @@ class Postings:
         values = np.concatenate(data), (np.concatenate(indices), columns)
         return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
 
-    def document_frequencies(self) -> NDArray[np.int64]:
+    def document_frequencies(self) -> Ints:
         """Return the number of rows that contain each term (V,)."""
         bounds = self.starts[:: self.blocks].astype(np.int64)
         return bounds[1:] - bounds[:-1]
 
-    def _frequencies(self, places: NDArray[np.int64] | slice, n: int) -> NDArray[np.int32]:
+    def _frequencies(self, places: Ints | slice, n: int) -> NDArray[np.int32]:
         if not len(self.frequencies):
             return np.ones(n, np.int32)
         return self.frequencies[places].astype(np.int32)
@@ -188,7 +189,7 @@ class Postings:
     def _absolute(
         self,
         rows: NDArray[np.uint16],
-        lengths: NDArray[np.int64],
+        lengths: Ints,
         blocks: NDArray[np.int32],
     ) -> NDArray[np.int32]:
         """Return rows of the segment for rows in ``blocks``, given as lists whose blocks have

@@ -7,7 +7,7 @@ and all queries if the kernel was not built.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from boc.rerank.alignment import alignment_scores
 from boc.rerank.compact import CompactCode
 from boc.rerank.dot import dot
 from boc.types import Rescore, SearchRequest, Stages
+from boc.vectors import Array, Ints
 
 from .kernel import Arrays, Kernel, TopRows
 from .live_segments import LiveSegment, read
@@ -30,8 +31,8 @@ class RankedRows(NamedTuple):
     scores."""
 
     parts: NDArray[np.int32]
-    rows: NDArray[np.int64]
-    scores: NDArray[Any]
+    rows: Ints
+    scores: Array
 
 
 class Ranking:
@@ -61,7 +62,7 @@ class Ranking:
         rows = sum(map(len, segments))
         return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
 
-    def passing_rows(self) -> list[NDArray[np.int64]]:
+    def passing_rows(self) -> list[Ints]:
         """Return the rows of each part that the masks select, in ascending order."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [rows_of(mask, len(part.segment)) for part, mask in pairs]
@@ -109,7 +110,10 @@ class Ranking:
         compared = 0
         for i, best in enumerate(self._candidates(request, near)):
             if request.rescore is not None:
-                chosen = self._split(best)
+                # The rows of each part, in ascending order.
+                chosen = [
+                    np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))
+                ]
                 if near is None:
                     if self._compares_all(plan, len(best.rows), request, i):
                         compared += 1
@@ -155,24 +159,21 @@ class Ranking:
         few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
         return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
-    def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
-        """Return the rows of each part, in ascending order."""
-        return [np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))]
-
     def _rescore(
         self,
-        chosen: list[NDArray[np.int64]],
+        chosen: list[Ints],
         request: SearchRequest,
         rescore: Rescore,
         i: int,
     ) -> RankedRows:
         """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
         i."""
-        pairs = list(zip(self.parts, chosen, strict=True))
-        scored: list[RowScores] = []
-        if rescore.metric != "dot":
-            assert request.modality is not None
-            for part, rows in pairs:
+        scored = []
+        for part, rows in zip(self.parts, chosen, strict=True):
+            if rescore.metric == "dot":
+                scores = dot(rescore.queries.vectors[i], part.segment.vectors, rows)
+            else:
+                assert request.modality is not None
                 assert part.segment.concepts is not None
                 scores = alignment_scores(
                     rescore,
@@ -181,10 +182,7 @@ class Ranking:
                     request.modality,
                     rows,
                 )
-                scored.append((rows, scores))
-            return best_of(self.parts, scored, rescore.k)
-        query = rescore.queries.vectors[i]
-        scored = [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs]
+            scored.append((rows, scores))
         return best_of(self.parts, scored, rescore.k)
 
 

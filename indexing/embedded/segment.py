@@ -23,9 +23,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import orjson
@@ -36,6 +35,7 @@ from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
+from boc.vectors import Array, Ints
 
 from . import fs, text_store_writer
 from .kernel import BLOCK as ROWS
@@ -55,10 +55,6 @@ from .postings import Postings
 from .string_column import Strings
 from .text_store import TextStore
 
-_TermPostings: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
-"""The postings of a range of terms: first term, end term, ascending keys ``term << TERM | row``,
-and frequencies."""
-
 BLOCK = 4096  # number of rows copied at a time
 POSTINGS = 1 << 22  # number of postings merged at a time
 TERM = 32  # number of low bits of a key, which hold the row
@@ -71,7 +67,7 @@ class Segment:
     """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
 
     postings: Postings
-    vectors: NDArray[Any]
+    vectors: Array
     concepts: StoredConcepts | None
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
@@ -92,11 +88,11 @@ class Segment:
         """Return the row of an id, or None."""
         return self.texts["ids"].find(key)
 
-    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+    def ids(self, rows: Ints) -> list[str]:
         """Return the ids of ``rows``, in the given order."""
         return self.texts["ids"].take(rows)
 
-    def items(self, rows: NDArray[np.int64]) -> list[Item]:
+    def items(self, rows: Ints) -> list[Item]:
         """Return the items of ``rows``, in the given order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
@@ -120,7 +116,7 @@ class Segment:
         blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
         return (item for block in blocks for item in self.items(block))
 
-    def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+    def count(self, live: NDArray[np.uint8] | None) -> Ints:
         """Return the number of live rows that contain each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
@@ -145,7 +141,7 @@ def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
 def gather_segment(
     items: Sequence[Item],
     terms: TermMatrix,
-    vectors: list[NDArray[Any]],
+    vectors: list[Array],
     concepts: StoredConcepts | None,
     types: Mapping[str, FieldType],
     rows: Iterable[int],
@@ -176,7 +172,7 @@ def gather_segment(
     )
 
 
-def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+def _pick_rows(blocks: list[Array], order: Ints) -> Array:
     """Return the rows ``order`` of the stacked blocks; each block is freed once it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
@@ -204,7 +200,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     ``scattered`` advises the system that vectors and concepts will be accessed at random.
     """
 
-    def map_array(name: str) -> NDArray[Any]:
+    def map_array(name: str) -> Array:
         return load_array(
             folder / f"{name}.npy",
             scattered=scattered and name in ("vectors", "concepts"),
@@ -259,43 +255,23 @@ def merge(
     parts: Sequence[Segment],
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
-    code: CompactCode | None = None,
+    code: CompactCode | None,
 ) -> Files:
     """Write the live rows of ``parts`` as one segment to the empty ``folder``, with compact codes
     if ``code`` is given; return its files. Only the ids and single blocks are kept in memory.
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
-    jobs = [
-        partial(
-            out.words,
-            merged,
-            parts,
-            types,
-        ),
-        partial(
-            out.postings,
-            merged,
-            parts,
-            live,
-        ),
-        partial(
-            out.rows,
-            merged,
-            parts[0],
-            code,
-        ),
-    ]
     # Two files are written at a time, since most of the time goes to writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(job) for job in jobs]:
+        for done in (
+            pool.submit(out.words, merged, parts, types),
+            pool.submit(out.postings, merged, parts, live),
+            pool.submit(out.rows, merged, parts[0], code),
+        ):
             done.result()
     fs.sync(folder)
     return out.files
-
-
-_PartRows: TypeAlias = tuple[Segment, NDArray[np.int64]]
-"""A segment and some of its rows."""
 
 
 class _MergeOrder:
@@ -328,7 +304,7 @@ class _MergeOrder:
     def __len__(self) -> int:
         return len(self._row)
 
-    def blocks(self) -> Iterator[tuple[list[_PartRows], NDArray[np.intp]]]:
+    def blocks(self) -> Iterator[tuple[list[tuple[Segment, Ints]], NDArray[np.intp]]]:
         """Yield, for each block of rows, the parts with their rows, and the order of the rows after
         the parts are concatenated."""
         for start in range(0, len(self), BLOCK):
@@ -338,7 +314,7 @@ class _MergeOrder:
             order = np.argsort(np.argsort(part, kind="stable"))
             yield [(each, rows) for each, rows in chosen if len(rows)], order
 
-    def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    def column(self, of: Callable[[Segment], Array]) -> Iterator[Array]:
         """Yield blocks of an array that has one entry per row."""
         for block, order in self.blocks():
             values = np.concatenate([of(part)[_run(rows)] for part, rows in block])
@@ -360,8 +336,9 @@ class _MergeOrder:
             texts = [text for part, rows in block for text in part.texts[name].take(rows)]
             yield Strings.of(texts[place] for place in order)
 
-    def postings(self, counts: NDArray[np.int64]) -> Iterator[_TermPostings]:
-        """Yield all postings, many lists at a time, as keys of terms and rows, and frequencies."""
+    def postings(self, counts: Ints) -> Iterator[tuple[int, int, Ints, NDArray[np.int32]]]:
+        """Yield all postings, many lists at a time: the first term of a range, its end, ascending
+        keys ``term << TERM | row``, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []
             frequencies = []
@@ -437,7 +414,7 @@ class _SegmentOutput(Output):
         )
         scales = [np.zeros(0, np.float32)]
 
-        def values() -> Iterator[NDArray[Any]]:
+        def values() -> Iterator[Array]:
             for block in merged.concepts():
                 if block.scales is not None:
                     scales.append(block.scales)
@@ -532,7 +509,7 @@ def _concepts(part: Segment) -> StoredConcepts:
     return part.concepts
 
 
-def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
+def _run(rows: Array) -> Array | slice:
     """Return ascending rows as a slice if they are consecutive, since a slice is copied many times
     faster."""
     first = int(rows[0])

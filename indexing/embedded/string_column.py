@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.vectors import Ints
+
 try:
     from . import _search
 except ImportError:  # the package was installed without a C compiler
@@ -21,7 +23,7 @@ class Strings:
     ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
     """
 
-    def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, data: NDArray[np.uint8], offsets: Ints) -> None:
         self.data = data
         self.offsets = offsets
         # Memory views are used, since slicing an array is ten times as slow.
@@ -40,7 +42,7 @@ class Strings:
     def __getitem__(self, i: int) -> str:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
-    def take(self, rows: NDArray[np.int64]) -> list[str]:
+    def take(self, rows: Ints) -> list[str]:
         """Return the strings of ``rows``, in the given order."""
         if _search is None:
             return [self[row] for row in rows.tolist()]

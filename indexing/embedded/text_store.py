@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from boc.errors import ManifestError
 from boc.types import Filter
+from boc.vectors import Array, Ints
 
 from .npy_files import DAMAGED
 
-Ints: TypeAlias = NDArray[np.int64]
-Occurrences: TypeAlias = tuple[Ints, NDArray[Any]]
+Occurrences: TypeAlias = tuple[Ints, Array]
 """The rows that contain a word, in ascending order, and the word's frequency in each row, as
 unsigned integers."""
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class TextStore:
 
     @cached_property
     @_telling_damage
-    def lengths(self) -> NDArray[Any]:
+    def lengths(self) -> Array:
         """The number of words of each row (n,), as unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]
         return _unpack(data, len(data) // self.n)
@@ -221,7 +221,7 @@ class TextStore:
         except sqlite3.Error as error:
             raise self._read_error(error) from error
 
-    def _check_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _check_rows(self, rows: Array) -> Array:
         if rows.max(initial=0) >= self.n:
             raise self._damage_error(f"a row beyond the {self.n} that there are")
         return rows
@@ -249,10 +249,10 @@ def _smallest(largest: int) -> np.dtype[Any]:
     return np.min_scalar_type(largest).newbyteorder("<")
 
 
-def pack(values: NDArray[Any], largest: int) -> bytes:
+def pack(values: Array, largest: int) -> bytes:
     """Return the bytes of integers up to ``largest``, in the narrowest type that fits it."""
     return values.astype(_smallest(largest)).tobytes()
 
 
-def _unpack(data: bytes, width: int) -> NDArray[Any]:
+def _unpack(data: bytes, width: int) -> Array:
     return np.frombuffer(data, f"<u{width}")

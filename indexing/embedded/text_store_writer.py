@@ -20,10 +20,11 @@ import numpy as np
 from boc.errors import BackendError
 from boc.inputs.metadata import values_of
 from boc.types import FieldType, Item
+from boc.vectors import Ints
 
 from .bm25 import space_words
 from .npy_files import spans
-from .text_store import Ints, Lists, TextStore, encode_value, pack
+from .text_store import Lists, TextStore, encode_value, pack
 
 _ValueRows: TypeAlias = "defaultdict[Any, array[int]]"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.atomic_files import sole_writer
@@ -20,6 +19,7 @@ from boc.manifest import FORMAT, Manifest
 from boc.rerank.compact import CompactCode
 from boc.rerank.storage import store_rows
 from boc.types import MODALITIES, Item, Rows, StoredConcepts, TermMatrix
+from boc.vectors import Array
 
 from .._validate import check_rows, not_unique
 from . import commits, fs
@@ -40,7 +40,7 @@ class _Buffer:
         self._manifest = manifest
         self._items: list[Item] = []
         self._terms: list[TermMatrix] = []
-        self._vectors: list[NDArray[Any]] = []
+        self._vectors: list[Array] = []
         self._concepts: list[StoredConcepts] = []
         self.place: dict[str, int] = {}
         self.size = 0
@@ -77,7 +77,7 @@ class _Writing:
     """Base class of the writers, with the lock, the buffer, the segments, and the final commit."""
 
     _manifest: Manifest
-    _arrays: Mapping[str, NDArray[Any]]
+    _arrays: Mapping[str, Array]
     _codec: tuple[str, Files] | None = None
     """The folder of the learned arrays and its files, once they are stored."""
 
@@ -168,7 +168,7 @@ class EmbeddedWriter(_Writing):
     If the process is killed, the next load of the same contents reuses the flushed segments.
     """
 
-    def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, Array]) -> None:
         super().__init__(home)
         self._manifest = manifest
         self._arrays = arrays

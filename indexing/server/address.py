@@ -106,7 +106,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         raise BackendError(
             f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}",
         ) from None
-    options: dict[str, Any] = {}
+    options = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in OPTIONS:
             raise BackendError(f"no option {name!r} of an address; known: {', '.join(OPTIONS)}")

@@ -401,7 +401,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
         if old.physical != generation.physical
     ]
     gone.append({**own, "alias": generation.loading_alias})
-    actions: list[Json] = [{"remove": {**each, "must_exist": False}} for each in gone]
+    actions = [{"remove": {**each, "must_exist": False}} for each in gone]
     alias = {**own, "alias": generation.alias, "is_write_index": True}
     # A hidden alias matches no pattern of the other program.
     if generation.state.attached:

@@ -138,7 +138,7 @@ class Bulk:
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
         """Change a document by ``{"script": ...}``; a missing document is not an error. If another
         program writes the document at the same time, the script runs again on the new version."""
-        head: Json = {"_id": id, "retry_on_conflict": 3}
+        head = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))

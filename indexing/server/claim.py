@@ -53,7 +53,7 @@ class Claim:
         if _lives(self._transport, physical, there):
             raise in_use(self._transport, self._name)
         self._path = f"/{alias}/_doc/{self._id}"
-        order: Json = {"op_type": "create"}
+        order = {"op_type": "create"}
         for each in there:
             order = {"if_seq_no": each["_seq_no"], "if_primary_term": each["_primary_term"]}
         try:

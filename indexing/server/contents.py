@@ -188,7 +188,7 @@ class Contents:
 
     def document_frequencies(self) -> NDArray[np.int64]:
         digits = self.generation.state.digits
-        counts: list[int] = []
+        counts = []
         for part in batches(range(self._n_terms), SAFE):
             features = [self._strategy.features([column], [1], digits) for column in part]
             filters = {"filters": [self._strategy.query(each) for each in features]}

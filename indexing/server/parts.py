@@ -158,7 +158,7 @@ class PartWriter(ServerWriter):
         await_shards(self.transport, physical, self.address.patience)
         refresh(self.transport, physical)
         markers = [f"boc:part:{number}" for number in range(1, self.count + 1)]
-        body: Json = {"query": {"ids": {"values": markers}}, "size": self.count}
+        body = {"query": {"ids": {"values": markers}}, "size": self.count}
         params = {"allow_partial_search_results": "false"}
         hits = self.transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
         return [hit["_source"] for hit in hits]

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
@@ -45,7 +44,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     documents = list(strategy.documents(terms))
     digits = strategy.digits(int(terms.data.max()))
     params = {"routing": ROUTING, "allow_partial_search_results": "false"}
-    scores: list[NDArray[np.float64]] = []
+    scores = []
     try:
         _bulk(transport, index, [{"terms": strategy.field(document)} for document in documents])
         for query in QUERIES:

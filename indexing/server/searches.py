@@ -87,7 +87,7 @@ class Searches:
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """Return the hits of items with some ``fields``, in the order of ``ids``. Raises KeyError
         for an unknown id."""
-        hits: dict[str, Json] = {}
+        hits = {}
         for part in batches(list(dict.fromkeys(ids)), PAGE):
             keys = [key for key in map(self.layout.key, part) if key]
             query = {"ids": {"values": keys}}

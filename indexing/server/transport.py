@@ -5,7 +5,6 @@ This is the transport layer below the clients of Elasticsearch 8 and 9, without 
 additions, which request responses in a form that servers of another generation refuse.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -145,7 +144,7 @@ class _JsonSerializer(JsonSerializer):
             return data.decode("utf-8", "replace")
 
 
-class Transport(ABC):
+class Transport:
     """Connect to one cluster. Thread-safe. Only requests that change nothing are repeated.
 
     ``label`` is the address without secrets, for messages.
@@ -290,16 +289,14 @@ class Transport(ABC):
             tls = isinstance(error, TlsError)
             late = isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
-        foreign = meta.status not in ON_THE_WAY and not self._is_product(meta.headers)
+        # Elasticsearch alone names itself in every response.
+        named = "x-elastic-product" in meta.headers
+        foreign = meta.status not in ON_THE_WAY and named != (self.engine == "elasticsearch")
         if meta.status >= 300 and not foreign:
             raise refusal(self.label, meta.status, answer)
         if foreign or not isinstance(answer, dict):
             raise BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
         return answer
-
-    @abstractmethod
-    def _is_product(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a response with these headers may come from the product."""
 
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id; searches that use it ignore later

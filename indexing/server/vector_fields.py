@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 from .binary import from_base64, to_base64
 from .transport import Json
@@ -101,7 +101,7 @@ class VectorField(ABC):
         """The index settings that the field needs."""
         return {}
 
-    def check(self, vectors: NDArray[np.float32]) -> None:
+    def check(self, vectors: Floats) -> None:
         """Raise BackendError if the field cannot hold one of ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > 0.01]).size:
@@ -120,15 +120,15 @@ class VectorField(ABC):
         return dim * np.dtype(self.dtype).itemsize
 
     @abstractmethod
-    def script(self, query: NDArray[np.float32]) -> Json:
+    def script(self, query: Floats) -> Json:
         """Return the script that scores a document by its dot product with a query (d,)."""
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+    def best(self, matching: Json, query: Floats, k: int) -> Json:
         """Return the query for the best k of all documents that match ``matching``, ranked by their
         vectors."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+    def products(self, scores: Sequence[float], query: Floats) -> list[float]:
         """Return the dot products with ``query`` that correspond to scores of ``script`` or
         ``best``."""
         # A server requires positive scores.
@@ -164,7 +164,7 @@ class Binary(VectorField):
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
         return (to_base64(vector.tobytes()) for vector in vectors)
 
-    def script(self, query: NDArray[np.float32]) -> Json:
+    def script(self, query: Floats) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
         return {"source": self._source(source), "params": {"query": query}}
 
@@ -184,7 +184,7 @@ class Dense(VectorField):
             "index_options": {"type": "flat"},
         }
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+    def best(self, matching: Json, query: Floats, k: int) -> Json:
         # Lucene scans only the documents that pass a filter up to this number of candidates, and
         # the whole index above it. A knn query accepts at most 10,000 candidates.
         return {
@@ -214,7 +214,7 @@ class Float(VectorField):
     def bytes(self, dim: int) -> int:
         return 4 * dim
 
-    def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
+    def values(self, vectors: NDArray[Any]) -> Iterator[Floats]:
         # orjson writes only contiguous rows.
         return iter(np.ascontiguousarray(vectors, np.float32))
 
@@ -228,7 +228,7 @@ class DenseFloat(Float, Dense):
     def mapping(self, dim: int) -> Json:
         return {**super().mapping(dim), "similarity": "max_inner_product"}
 
-    def script(self, query: NDArray[np.float32]) -> Json:
+    def script(self, query: Floats) -> Json:
         return {"source": self._source(PRODUCT), "params": {"query": query}}
 
 
@@ -272,10 +272,10 @@ class DenseByte(_Byte, Dense):
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
         return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
 
-    def script(self, query: NDArray[np.float32]) -> Json:
+    def script(self, query: Floats) -> Json:
         return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
 
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+    def products(self, scores: Sequence[float], query: Floats) -> list[float]:
         length = _length(query)
         return [(2 * score - 1) * length for score in scores]
 
@@ -300,7 +300,7 @@ class Knn(VectorField):
         # No graph is built.
         return {"knn": True, "knn.advanced.approximate_threshold": -1}
 
-    def script(self, query: NDArray[np.float32]) -> Json:
+    def script(self, query: Floats) -> Json:
         params = {
             "field": self.path,
             "query_value": next(self.values(query[None])),
@@ -335,7 +335,7 @@ class KnnByte(_Byte, Knn):
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
         return iter(quantise(vectors))
 
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+    def products(self, scores: Sequence[float], query: Floats) -> list[float]:
         length = _length(query)
         return [(score - 1) * length for score in scores]
 
@@ -349,7 +349,7 @@ def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
     """Return vectors (n, d) divided by their largest components, times 127, and rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
-    whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
+    whole: Floats = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
     # orjson writes only contiguous rows.
     return np.rint(whole).astype(np.int32, order="C")
 
@@ -375,7 +375,7 @@ def fields_for(vectors: str | None, engine: str) -> list[str]:
     return [own.get(name, name) for name in names]
 
 
-def _length(vector: NDArray[np.float32]) -> float:
+def _length(vector: Floats) -> float:
     """Return the norm of a vector; for a single vector, numpy's own function takes several times as
     long."""
     # The square of a tiny number is 0 in float32, so float64 is used.

@@ -28,7 +28,7 @@ def test_a_verdict_follows_from_support_and_p(
     error: float,
     p: float,
     tolerant: bool,
-) -> None:
+):
     evidence = Evidence(
         supported,
         error,
@@ -54,7 +54,7 @@ def test_a_verdict_follows_from_support_and_p(
     )
 
 
-def test_the_published_verdicts_are_those_of_the_published_rows() -> None:
+def test_the_published_verdicts_are_those_of_the_published_rows():
     rows = [
         [str("" if cell is None else cell) for cell in row]
         for row in verdicts([read(ROWS / f"{n}.csv") for n in READ])
@@ -62,8 +62,8 @@ def test_the_published_verdicts_are_those_of_the_published_rows() -> None:
     assert rows == [list(row.values()) for row in read(ROWS / "claims.csv").table]
 
 
-def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
-    def table(signed: float) -> Rows:
+def test_readings_with_different_verdicts_make_the_paper_inconsistent():
+    def table(signed):
         lines = []
         for sign, difference in (
             ("", 40.0),
@@ -104,7 +104,7 @@ def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
 
 
 @pytest.mark.parametrize("z", [1, 4, 7])
-def test_codes_are_those_of_the_authors_package(z: int) -> None:
+def test_codes_are_those_of_the_authors_package(z: int):
     """str-encoders ranks what is kept k ... 1, and quantises what is kept without a second norm."""
     X = np.random.default_rng(z).standard_normal((50, 24)).astype(np.float32)
     X /= np.linalg.norm(X, axis=1, keepdims=True)

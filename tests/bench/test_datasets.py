@@ -88,7 +88,7 @@ def coco(name: str, first: int) -> dict[str, Any]:
     }
 
 
-def test_coco_annotations(tmp_path: Path) -> None:
+def test_coco_annotations(tmp_path: Path):
     (tmp_path / "annotations").mkdir()
     for name, first in (("train2014", 10), ("val2014", 20)):
         (tmp_path / "annotations" / f"captions_{name}.json").write_text(
@@ -152,7 +152,7 @@ def test_karpathy_splits_and_first_five(
     file: str,
     folder: str,
     tmp_path: Path,
-) -> None:
+):
     seven = [f"sentence {i}" for i in range(7)]
     out = tmp_path / "out"
     splits = {
@@ -196,7 +196,7 @@ def test_karpathy_splits_and_first_five(
     assert not (tmp_path / "joined" / "restval.ids.txt").exists()
 
 
-def test_token_files(tmp_path: Path) -> None:
+def test_token_files(tmp_path: Path):
     (tmp_path / "results_20130124.token").write_text(
         "1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n",
     )
@@ -221,7 +221,7 @@ def test_token_files(tmp_path: Path) -> None:
     assert (eight / "out" / "missing.txt").read_text().split() == ["3.jpg.1", "9.jpg"]
 
 
-def test_multi30k(tmp_path: Path) -> None:
+def test_multi30k(tmp_path: Path):
     with gzip.open(
         tmp_path / "captions.en.tsv.gz",
         "wt",
@@ -283,7 +283,7 @@ def test_multi30k(tmp_path: Path) -> None:
         ("strange.bin", "", "no known name"),
     ],
 )
-def test_broken_captions(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_broken_captions(tmp_path: Path, name: str, text: str, message: str):
     path = tmp_path / name
     path.write_text(text)
     done = convert(f"coco {path} -o {tmp_path}/out --no-images", 1)
@@ -292,7 +292,7 @@ def test_broken_captions(tmp_path: Path, name: str, text: str, message: str) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_captions_and_pictures(tmp_path: Path) -> None:
+def test_missing_captions_and_pictures(tmp_path: Path):
     done = convert(f"coco {tmp_path} -o {tmp_path}/out", 1)
     assert "none of dataset_coco.json, captions_*.json is in it" in done.stderr
     (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(("a.jpg", "val", ["sea"]))))
@@ -334,7 +334,7 @@ def ann(
     "distance",
     ["angular", "dot"],
 )
-def test_ann_benchmarks(tmp_path: Path, distance: str) -> None:
+def test_ann_benchmarks(tmp_path: Path, distance: str):
     arrays = ann(tmp_path / "some.hdf5", distance)
     out = tmp_path / "out"
     for _ in range(2):  # what is there is left
@@ -409,7 +409,7 @@ def test_broken_ann_benchmarks(
     tmp_path: Path,
     arrays: dict[str, Any],
     message: str,
-) -> None:
+):
     ann(tmp_path / "some.hdf5", **arrays)
     done = convert(f"ann {tmp_path}/some.hdf5 -o {tmp_path}/out", 1)
     assert message in done.stderr

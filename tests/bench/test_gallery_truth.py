@@ -77,7 +77,7 @@ def has_all(sentence: Sentence, picture: Picture) -> bool:
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(GALLERIES)
-def test_parts_slow_loop(gallery: list[Picture]) -> None:
+def test_parts_slow_loop(gallery: list[Picture]):
     for query in queries(gallery, 20):
         sentence = query.sentence
         for number, picture in enumerate(gallery):
@@ -102,7 +102,7 @@ def test_parts_slow_loop(gallery: list[Picture]) -> None:
 
 @settings(max_examples=30)
 @given(GALLERIES, st.integers(0, 99))
-def test_queries_distinct_seeded(gallery: list[Picture], seed: int) -> None:
+def test_queries_distinct_seeded(gallery: list[Picture], seed: int):
     drawn = queries(gallery, 3, seed)
     assert [q.sentence for q in drawn] == [q.sentence for q in queries(gallery, 3, seed)]
     for family in FAMILIES:
@@ -114,7 +114,7 @@ def test_queries_distinct_seeded(gallery: list[Picture], seed: int) -> None:
     )
 
 
-def test_sentence_text() -> None:
+def test_sentence_text():
     rocket = ("rocket", "red")
     fish = ("fish", "")
     assert Sentence((rocket,)).text == "a red rocket"
@@ -132,7 +132,7 @@ def test_sentence_text() -> None:
 
 
 @given(st.integers(0, 10**6))
-def test_relation_of_boxes(seed: int) -> None:
+def test_relation_of_boxes(seed: int):
     picture = draw_picture(seed)
     for a, b in product(picture.boxes, repeat=2):
         for relation, distance in apart(a, b).items():
@@ -146,7 +146,7 @@ def test_relation_of_boxes(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(GALLERIES, st.integers(0, 99))
-def test_judge_best_and_empty_ranking(gallery: list[Picture], seed: int) -> None:
+def test_judge_best_and_empty_ranking(gallery: list[Picture], seed: int):
     for _, group in groupby(
         queries(gallery, 4, seed),
         lambda query: query.family,
@@ -164,7 +164,7 @@ def test_judge_best_and_empty_ranking(gallery: list[Picture], seed: int) -> None
 
 
 @pytest.mark.slow
-def test_chance_mean_of_orders() -> None:
+def test_chance_mean_of_orders():
     """Each pair of pictures is left out once, and each of the others is once at every rank."""
     gallery = [draw_picture(seed) for seed in (3, 14, 15, 92)] * 3
     orders = []
@@ -177,20 +177,20 @@ def test_chance_mean_of_orders() -> None:
             assert measure.chance == pytest.approx(np.mean([each[name].value for each in results]))
 
 
-def test_ndcg_formula() -> None:
+def test_ndcg_formula():
     gallery = [draw_picture(seed) for seed in range(14)]
     query = next(q for q in queries(gallery) if q.family == "place")
     order = default_rng(1).permutation(14).tolist()
     gains = query.relevance.tolist()
 
-    def dcg(ranked: list[float]) -> float:
+    def dcg(ranked):
         return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ranked[:DEPTH], 1))
 
     expected = dcg([gains[k] for k in order]) / dcg(sorted(gains, reverse=True))
     assert judge([query], [order])[f"NDCG@{DEPTH}"].value == pytest.approx(expected)
 
 
-def test_gallery_without_boxes(tmp_path: Path) -> None:
+def test_gallery_without_boxes(tmp_path: Path):
     for _ in draw_gallery(tmp_path, 2, seed=4, size=32):
         pass
     path = tmp_path / "scenes.json"

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from bench.paper.table1 import PAPER
 from boc.types import Batch, Embeddings, Item, Ragged
+from boc.vectors import Doubles
 from tests.bench.scripts import run_rows
 from tests.oracles import write_features
+
+pytestmark = pytest.mark.slow
 
 TEXT = (
     "dog cat horse boat train bird ball tree house beach river car bike chair table snow street "
@@ -40,16 +42,14 @@ CONCEPTS = [
 SPARSITY = 0.98  # one component of 44, and one centroid of 22
 
 
-def vector(c: int, j: int) -> NDArray[np.float64]:
+def vector(c: int, j: int) -> Doubles:
     return 0.8 * np.eye(DIM)[c] + 0.6 * OWN[j]
 
 
 def write(
     path: Path,
-    pictures: Sequence[tuple[str, NDArray[np.float64], Sequence[NDArray[np.float64]]]],
-    captions: Sequence[
-        tuple[str, str, NDArray[np.float64], Sequence[NDArray[np.float64]], list[str]]
-    ],
+    pictures: Sequence[tuple[str, Doubles, Sequence[Doubles]]],
+    captions: Sequence[tuple[str, str, Doubles, Sequence[Doubles], list[str]]],
     digest: str = "0",
     spec: str = "mini:0",
 ) -> Path:
@@ -100,7 +100,7 @@ def write(
 
 def training(
     path: Path,
-    concepts: Sequence[tuple[NDArray[np.float64], str]],
+    concepts: Sequence[tuple[Doubles, str]],
     **header: str,
 ) -> Path:
     """Write a file of the 40 pictures, without regions, and of captions of them all; the first have
@@ -194,8 +194,7 @@ def cells(row: dict[str, str], *names: str) -> list[float]:
     return [float(row[name]) for name in names]
 
 
-@pytest.mark.slow
-def test_sparsity_recall(mini: Path) -> None:
+def test_sparsity_recall(mini: Path):
     rows = run_rows(
         "sparsity_recall.py",
         f"{mini}/dev.h5 --fit {mini}/train.h5 --alone {mini}/alone.h5 --clusters 22 --terms 80 "
@@ -317,8 +316,7 @@ def test_sparsity_recall(mini: Path) -> None:
         assert cells(row, "terms", "postings", "Rm=1") == [1, postings, 100]
 
 
-@pytest.mark.slow
-def test_table_one(mini: Path) -> None:
+def test_table_one(mini: Path):
     pytest.importorskip("spellchecker")
     rows = run_rows(
         "table1.py",
@@ -387,8 +385,7 @@ def test_table_one(mini: Path) -> None:
     assert {row["model"] for row in rows} >= set(PAPER)
 
 
-@pytest.mark.slow
-def test_recall_postings(mini: Path, tmp_path: Path) -> None:
+def test_recall_postings(mini: Path, tmp_path: Path):
     from boc.clustering.make_codebook import cluster
     from boc.inputs.features import FeatureFile
 
@@ -439,8 +436,7 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.slow
-def test_models(tmp_path: Path) -> None:
+def test_models(tmp_path: Path):
     e = np.eye(2)
     captions = [
         (

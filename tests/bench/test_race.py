@@ -2,14 +2,12 @@
 
 import csv
 import io
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from bench.race import engines, ratios, timing
 from bench.race.codes import fit
@@ -20,6 +18,7 @@ from bench.race.servers import SCHEMES
 from bench.report.rows import Rows, Writer, read
 from boc import plugins
 from boc.types import Batch, Embeddings, Item
+from boc.vectors import Floats, Ints
 from tests.bench.scripts import run_rows, run_script
 from tests.oracles import write_features
 from tests.servers.fixtures import kinds
@@ -28,7 +27,7 @@ GROUPS = 100
 MEMBERS = 10
 
 
-def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def miniature() -> tuple[Floats, Floats]:
     """1,000 documents, ten around each of 100 directions, and the first 40 directions as queries.
 
     Document 10 g + m is e_g + 0.3 e_(g + m + 1) at unit length: its cosine with query g is 1 /
@@ -45,7 +44,7 @@ def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return gallery, axes[:40]
 
 
-def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> None:
+def write(path: Path, vectors: Floats, modality: Any = "text") -> None:
     """Sentences, or pictures, with these vectors."""
     items = [
         Item(
@@ -89,7 +88,7 @@ def run(folder: Path, script: str, arguments: str) -> Rows:
 def test_exact_answers_of_the_miniature(
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     data = Data(tmp_path, *files, None, None, 0)
     expected = [set(range(10 * g, 10 * g + 10)) for g in range(40)]
     assert data.top == (expected[::2], expected[1::2])  # every other query chooses settings
@@ -113,7 +112,7 @@ def test_exact_answers_of_the_miniature(
 def test_rows_of_the_miniature(
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     work = tmp_path / "work"
     result = run(
         tmp_path,
@@ -204,7 +203,7 @@ class ExactTop(Engine):
         (self.count,) = setting
         self.chosen.append(setting)
 
-    def ask(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
+    def ask(self, query: Floats) -> Ints:
         self.query_count += 1
         return np.array(self.top[query.tobytes()][: self.count])
 
@@ -214,7 +213,7 @@ def test_every_round_times_all_queries_in_turns(
     files: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(timing, "CLEAR", 0.0)  # no setting beats another by time
     data = Data(tmp_path, *files, None, None, 0)
     engine = ExactTop(
@@ -246,8 +245,8 @@ def test_every_round_times_all_queries_in_turns(
     assert [v.label for v in variants] == ["rows=2", "rows=5", "rows=10"]
 
 
-def test_fastest_setting_at_each_recall() -> None:
-    def variant(validation: float, *rounds: float) -> Any:
+def test_fastest_setting_at_each_recall():
+    def variant(validation, *rounds):
         return timing.Variant(
             "x",
             None,
@@ -289,7 +288,7 @@ TABLES = (csv.DictReader(text.splitlines()) for text in (RACE, COSTS))
 OURS, THEIRS, SERVER = (row | costs for row, costs in zip(*TABLES, strict=True))
 
 
-def test_ratios_round_by_round() -> None:
+def test_ratios_round_by_round():
     ((recall, one, other),) = ratios.pairs([OURS, THEIRS])
     cells = dict(
         zip(
@@ -328,7 +327,7 @@ anon_file=0.400"""
     assert [f"{name}={cell}" for name, cell in cells.items()] == expected.splitlines()
 
 
-def test_pairs_reach_the_same_recall() -> None:
+def test_pairs_reach_the_same_recall():
     table = [OURS, THEIRS, SERVER]
     pairs = [(at, one["engine"], other["engine"]) for at, one, other in ratios.pairs(table)]
     assert pairs == [
@@ -338,7 +337,7 @@ def test_pairs_reach_the_same_recall() -> None:
 
 
 @pytest.mark.slow
-def test_unfinished_rows_are_refused(tmp_path: Path) -> None:
+def test_unfinished_rows_are_refused(tmp_path: Path):
     with Writer(
         out := io.StringIO(),
         "race.py",
@@ -357,7 +356,7 @@ def test_unfinished_rows_are_refused(tmp_path: Path) -> None:
 def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     # faiss crashes in index_factory if usearch was there first.
     pytest.importorskip("faiss")
     pytest.importorskip("usearch")
@@ -384,11 +383,11 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tasks = []
 
     def here(
-        _: object,
-        threads: int,
-        task: Callable[..., Any],
-        *arguments: object,
-    ) -> dict[str, float]:
+        _,
+        threads,
+        task,
+        *arguments,
+    ):
         tasks.append(task)
         task(*arguments)
         return {"seconds": 1.0, "cpu": 2.0, "peak": 1.0}
@@ -429,7 +428,7 @@ def test_server_race_of_codes_and_graphs(
     server: Any,
     files: tuple[Path, Path],
     tmp_path: Path,
-) -> None:
+):
     codes, graphs = ON_SERVERS[server.kind.engine]
     scheme = SCHEMES[server.kind.engine]
     at = f"{scheme}+{server.url}"
@@ -463,7 +462,7 @@ def test_server_race_of_codes_and_graphs(
 
 
 @pytest.mark.slow
-def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path):
     from bench.race.filtered import Filters, exact
 
     data = Data(tmp_path, *files, None, None, 0)

@@ -77,7 +77,7 @@ def make_plan(paper: str, data: Path, out: Path) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
-def test_reproduce_paper(paper: str, tmp_path: Path) -> None:
+def test_reproduce_paper(paper: str, tmp_path: Path):
     if paper == "boc":
         pytest.importorskip("spellchecker")
     data = write(tmp_path / "data", paper)
@@ -107,7 +107,7 @@ def test_reproduce_paper(paper: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     quick = (
         "from boc.cli import main, options; options.write_onnx = lambda folder, **_: None; main()"
     )
@@ -153,7 +153,7 @@ def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyP
         )
 
 
-def test_empty_folder(tmp_path: Path) -> None:
+def test_empty_folder(tmp_path: Path):
     for paper in PAPERS:
         done = CliRunner().invoke(
             reproduce,
@@ -189,7 +189,7 @@ WRONG = {
     ("paper", "wrong"),
     WRONG,
 )
-def test_wrong_file(paper: str, wrong: str, tmp_path: Path) -> None:
+def test_wrong_file(paper: str, wrong: str, tmp_path: Path):
     data = write(tmp_path / "data", paper)
     out = tmp_path / "out"
     (data / wrong).write_text("not what it should be")
@@ -210,7 +210,7 @@ def test_wrong_file(paper: str, wrong: str, tmp_path: Path) -> None:
     st.sampled_from(["image R@1", "sentence SPICE"]),
     st.floats(-3, 3),
 )
-def test_verdict_distance(printed: float, measure: str, apart: float) -> None:
+def test_verdict_distance(printed: float, measure: str, apart: float):
     kind = "R" if "R@" in measure else "N"
     result = verdict(measure, printed, printed + apart)
     distance = round(abs(printed + apart - printed), 6)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from bench.rivals.cells import CellRanks, CellScalar
 from bench.rivals.compare import LIMITS, Figures, choose
@@ -14,7 +13,7 @@ from bench.rivals.fixed import FixedEncoding
 from bench.rivals.pursuit import WordSum
 from boc.clustering.codebook import Codebook
 from boc.types import Embeddings, Identity, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.bench.scripts import run_rows
 from tests.helpers import boc
 
@@ -33,7 +32,7 @@ def embeddings(seed: int, n: int = 12, modality: Modality = "image") -> Embeddin
     )
 
 
-def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]:
+def nearest(row: Floats, centres: Floats) -> list[int]:
     apart = [float(((row - centre) ** 2).sum()) for centre in centres.astype(np.float64)]
     return sorted(
         range(len(apart)),
@@ -45,7 +44,7 @@ def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]
     "probes",
     [1, 2, 3],
 )
-def test_cell_scalar_products(probes: int) -> None:
+def test_cell_scalar_products(probes: int):
     items = embeddings(0)
     queries = embeddings(1, modality="text")
     code = CellScalar(
@@ -57,7 +56,7 @@ def test_cell_scalar_products(probes: int) -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def kept(row: NDArray[np.float32], z: int) -> dict[tuple[int, bool], int]:
+    def kept(row, z):
         largest = sorted(
             range(DIM),
             key=lambda i: -abs(row[i]),
@@ -75,7 +74,7 @@ def test_cell_scalar_products(probes: int) -> None:
             assert scores[i, j] == expected
 
 
-def test_cell_ranks_products() -> None:
+def test_cell_ranks_products():
     items = embeddings(2, 40)
     queries = embeddings(3, modality="text")
     code = CellRanks(
@@ -89,7 +88,7 @@ def test_cell_ranks_products() -> None:
     )
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
-    def ranks(row: NDArray[np.float32], z: int) -> dict[tuple[int, int, int], int]:
+    def ranks(row, z):
         cell = nearest(row, code.centres)[0]
         pieces = np.array_split(row - code.centres[cell], 2)
         return {
@@ -105,7 +104,7 @@ def test_cell_ranks_products() -> None:
             assert scores[i, j] == sum(own[key] * other[key] for key in own.keys() & other.keys())
 
 
-def test_fixed_encoding_by_its_definition() -> None:
+def test_fixed_encoding_by_its_definition():
     items = embeddings(4, 5)
     queries = embeddings(5, 5, "text")
     code = FixedEncoding(
@@ -134,7 +133,7 @@ def test_fixed_encoding_by_its_definition() -> None:
             assert scores[i, j] == pytest.approx(total, abs=1e-4)
 
 
-def test_fixed_encoding_halves_keep_products() -> None:
+def test_fixed_encoding_halves_keep_products():
     """c-ReLU of one side meets that of the other: what is left of the product of opposite signs is
     0."""
     items = embeddings(6, 4)
@@ -154,7 +153,7 @@ def test_fixed_encoding_halves_keep_products() -> None:
 
 
 @given(st.floats(0.01, 0.6))
-def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
+def test_word_sum_of_orthogonal_words_shrinks(penalty: float):
     book = Codebook(
         np.eye(DIM, dtype=np.float32),
         Identity("", "", DIM),
@@ -190,7 +189,7 @@ figures = st.builds(
         unique_by=lambda each: each[:2],
     ),
 )
-def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]) -> None:
+def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]):
     chosen = choose(measured)
     of = {(code, setting): each for code, setting, each in measured}
     for code in "ab":
@@ -205,21 +204,14 @@ def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures
 
 
 @pytest.mark.slow
-def test_rivals_rows(library: Path, tmp_path: Path) -> None:
+def test_rivals_rows(library: Path, tmp_path: Path):
     pytest.importorskip("torch")
     plain = library / "photos.h5"
     books = {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}
     for kind, path in books.items():
         assert (
             boc(
-                "build-codebook",
-                plain,
-                "-o",
-                path,
-                "--kind",
-                kind,
-                "--clusters",
-                9,
+                f"build-codebook {plain} -o {path} --kind {kind} --clusters 9",
             ).exit_code
             == 0
         )

@@ -57,7 +57,7 @@ def test_rows_round_trip_and_prefix(
     tmp_path_factory: pytest.TempPathFactory,
     drawn: tuple[list[str], list[list[str]]],
     data: st.DataObject,
-) -> None:
+):
     columns, table = drawn
     assume(not any(row[0].startswith("#") for row in (columns, *table)))
     text = write_text(columns, table)
@@ -81,7 +81,7 @@ def test_rows_round_trip_and_prefix(
     assert [list(row.values()) for row in cut.table] == table[: len(cut.table)]
 
 
-def test_head(tmp_path: Path) -> None:
+def test_head(tmp_path: Path):
     head = read_text(
         write_text(
             ["a"],
@@ -102,10 +102,10 @@ def test_head(tmp_path: Path) -> None:
     )
 
 
-def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
+def test_script_error_leaves_rows_incomplete(tmp_path: Path):
     stdout = io.StringIO()
 
-    def fail() -> None:
+    def fail():
         with Writer(stdout, "some.py", {}, ["a"]) as out:
             out.write(1)
             out.write(1 / 0)
@@ -126,7 +126,7 @@ def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
         ("a", "b\nc"),
     ],
 )
-def test_unreadable_cells(cells: tuple[object, ...]) -> None:
+def test_unreadable_cells(cells: tuple[object, ...]):
     with (
         Writer(
             io.StringIO(),
@@ -146,7 +146,7 @@ def test_unreadable_cells(cells: tuple[object, ...]) -> None:
     "columns",
     [["a", "a"], ["", "b"], ["#a"]],
 )
-def test_unreadable_columns(columns: list[str]) -> None:
+def test_unreadable_columns(columns: list[str]):
     with pytest.raises(ValueError, match="column"):
         Writer(
             io.StringIO(),
@@ -156,7 +156,7 @@ def test_unreadable_columns(columns: list[str]) -> None:
         )
 
 
-def test_file_without_head(tmp_path: Path) -> None:
+def test_file_without_head(tmp_path: Path):
     with pytest.raises(
         ValueError,
         match="no line '# script",

@@ -9,9 +9,10 @@ import pytest
 from tests.bench.scripts import run_rows
 from tests.helpers import boc
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
-def test_growth(tmp_path: Path) -> None:
+
+def test_growth(tmp_path: Path):
     rows = run_rows(
         "growth.py",
         f"--work {tmp_path} --n 100 --n 200 --dim 8 --queries 5 --rounds 1",
@@ -20,18 +21,12 @@ def test_growth(tmp_path: Path) -> None:
     assert all(any(row.values()) for row in rows)
 
 
-@pytest.mark.slow
-def test_all_codes(library: Path, tmp_path: Path) -> None:
+def test_all_codes(library: Path, tmp_path: Path):
     plain = library / "photos.h5"
     book = tmp_path / "book.npz"
     assert (
         boc(
-            "build-codebook",
-            plain,
-            "-o",
-            book,
-            "--clusters",
-            9,
+            f"build-codebook {plain} -o {book} --clusters 9",
         ).exit_code
         == 0
     )
@@ -44,9 +39,7 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     options = " ".join(f"--code '{code}'" for code in codes)
     rows = run_rows("all_codes.py", f"{plain} --fit {plain} {options}")
     assert len(rows) == len(codes)
-    dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))[
-        "text_to_image"
-    ]
+    dense = next(iter(json.loads(boc(f"evaluate {plain} --json").stdout).values()))["text_to_image"]
     assert float(rows[1]["recall@100"]) == 1  # of 40 pictures
     assert float(rows[1]["R@10"]) == pytest.approx(dense["r10"], abs=0.01)
     for row in rows:
@@ -54,8 +47,7 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
         assert float(row["postings"]) <= 40 * 64
 
 
-@pytest.mark.slow
-def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
+def test_vsrnpp_tables(library: Path, tmp_path: Path):
     for name in ("train", "test"):
         numbers = range(30) if name == "train" else range(30, 40)
         (tmp_path / name).write_text("\n".join(f"{number:03d}.png" for number in numbers))
@@ -68,7 +60,7 @@ def test_vsrnpp_tables(library: Path, tmp_path: Path) -> None:
     )
     assert [row["line"] for row in rows] == ["visual GSR"] * 6
     vectors = tmp_path / "out" / "vsrn-reasoning_layers=0.h5"
-    text = boc("evaluate", vectors, "--json").stdout
+    text = boc(f"evaluate {vectors} --json").stdout
     recalls = next(iter(json.loads(text).values()))["text_to_image"]
     assert [float(row["found"]) for row in rows[:3]] == [
         round(recalls[name], 1) for name in ("r1", "r5", "r10")

@@ -83,7 +83,7 @@ def ranked(scores: dict[str, int]) -> list[tuple[str, int]]:
     )
 
 
-def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path) -> None:
+def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path):
     result = CliRunner().invoke(
         main,
         f"mine --at {at} -o {tmp_path}/mine.jsonl",
@@ -103,7 +103,7 @@ def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: P
         assert ranked(scores) == hits
 
 
-def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
+def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path):
     seismic = pytest.importorskip(
         "seismic",
         reason="pyseismic-lsr is not installed",
@@ -144,7 +144,7 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
         assert all(ours[doc] == score for _, score, doc in answer)
 
 
-def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
+def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_path: Path):
     read = pytest.importorskip(
         "ciff_toolkit.read",
         reason="ciff-toolkit is not installed",
@@ -192,7 +192,7 @@ def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_p
         assert ranked({doc.collection_docid: int(total[doc.docid]) for doc in documents}) == hits
 
 
-def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
+def test_other_files_are_not_overwritten(at: str, tmp_path: Path):
     (tmp_path / "mine.image.jsonl").write_text("dear diary")
     with pytest.raises(
         BocError,
@@ -222,7 +222,7 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
+def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path):
     images = default_rng(0).standard_normal(
         (30, 16),
         dtype=np.float32,

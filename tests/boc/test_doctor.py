@@ -16,7 +16,7 @@ def one(findings: Iterator[Finding] | list[Finding], about: str) -> Finding:
     return finding
 
 
-def test_findings_have_next_step() -> None:
+def test_findings_have_next_step():
     findings = list(doctor.examine())
     for finding in findings:
         assert bool(finding.todo) == (finding.state != "ok"), finding
@@ -27,7 +27,7 @@ def test_findings_have_next_step() -> None:
     assert {f"extra {name}" for name in doctor.USES} <= {finding.about for finding in findings}
 
 
-def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch):
     lines = [
         "numpy>=2",
         "nothing-like-it>=1",
@@ -52,7 +52,7 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [finding for finding in findings if "unchecked" in finding.what]
 
 
-def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_modules(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         doctor,
         "is_compiled",
@@ -66,7 +66,7 @@ def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "C compiler" in finding.todo
 
 
-def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch):
     (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
     monkeypatch.setenv("BOC_DEVICE", "cpu")
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
@@ -80,7 +80,7 @@ def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "hidden-word" not in result.output
 
 
-def test_wrong_settings_file(here: Path) -> None:
+def test_wrong_settings_file(here: Path):
     (here / "boc.toml").write_text("[search]\nkk = 3\n")
     result = boc("doctor")
     assert result.exit_code == 1

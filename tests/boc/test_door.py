@@ -37,7 +37,7 @@ def loaded_by(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()} | set(done.stdout.split())
 
 
-def test_import_is_lazy() -> None:
+def test_import_is_lazy():
     loaded = loaded_by("dir(boc)")
     assert loaded.isdisjoint(
         {
@@ -53,7 +53,7 @@ def test_import_is_lazy() -> None:
     assert {"numpy", "boc.types"} <= loaded_by("boc.Item")
 
 
-def test_every_public_name_is_there_and_listed() -> None:
+def test_every_public_name_is_there_and_listed():
     assert set(boc.__all__) == set(boc._MODULES) <= set(dir(boc))
     for name in boc.__all__:
         assert getattr(boc, name).__name__ == name
@@ -72,9 +72,9 @@ def at(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
-def test_build_add_and_delete(library: Path, at: str) -> None:
+def test_build_add_and_delete(library: Path, at: str):
     code = global_code("dictionary", terms=8)
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     report = build_index(
         "photos",
         str(library / "photos.h5"),
@@ -111,7 +111,7 @@ def test_an_index_follows_its_pictures_and_other_processes(
     library: Path,
     tmp_path: Path,
     at: str,
-) -> None:
+):
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
     build_index(
@@ -229,7 +229,7 @@ def test_a_wrong_call_is_answered_with_the_right_one(
     pets: boc.Index,
     call: Callable[[boc.Index], object],
     message: str,
-) -> None:
+):
     with pytest.raises(BocError, match=message):
         call(pets)
 
@@ -249,7 +249,7 @@ def test_a_picture_in_any_form_finds_the_same(
     pets: boc.Index,
     library: Path,
     picture: Callable[[Path], Any],
-) -> None:
+):
     path = library / "images" / "007.png"
     assert pets.search(image=picture(path)) == pets.search(image=path)
 
@@ -258,7 +258,7 @@ def test_a_picture_in_memory_is_turned_as_its_file(
     pets: boc.Index,
     library: Path,
     tmp_path: Path,
-) -> None:
+):
     turned = Image.Exif()
     turned[0x0112] = 6
     with Image.open(library / "images" / "007.png") as picture:
@@ -270,7 +270,7 @@ def test_a_picture_in_memory_is_turned_as_its_file(
         assert pets.search(image=picture) == pets.search(image=tmp_path / "turned.png")
 
 
-def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
+def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index):
     vector = pets.searcher.encoder.encode_texts(["a red box"]).vectors[0]
     hits = pets.search(
         "a red box",
@@ -286,7 +286,7 @@ def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
         assert pets.search(vector=same, k=5, sort="width") == hits
 
 
-def test_an_index_holds_items_by_id(pets: boc.Index) -> None:
+def test_an_index_holds_items_by_id(pets: boc.Index):
     assert ("003.png" in pets, "nobody.png" in pets) == (True, False)
     assert pets["003.png"] == pets.get("003.png")
     assert [item.id for item in pets] == sorted(item.id for item in pets)
@@ -306,7 +306,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     tmp_path: Path,
     at: str,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+):
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
     build_index(
@@ -337,7 +337,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     index = boc.open("photos", at, device="cpu")
     assert index.sync(pictures).removed == 1
     assert capsys.readouterr().err == ""
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     index.add(
         tmp_path / "more/images",
         progress=lambda *tick: ticks.append(tick),
@@ -347,7 +347,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     assert "copying: 100%" in capsys.readouterr().err
 
 
-def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]):
     bars = Bars(mininterval=0)
     for stage, done, total in [
         ("one", 0, 4),
@@ -372,7 +372,7 @@ def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str) -> None:
+def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str):
     warm = boc.open("photos", f"file:{library / 'index'}", device="cpu")
     assert "encoder" not in vars(warm.searcher)
     warm.warm()
@@ -388,7 +388,7 @@ def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path
 def test_hits_are_values_a_table_and_pictures(
     pets: boc.Index,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     hits = pets.search("a red box", k=3, collapse=True)
     assert json.loads(json.dumps([hit.to_dict() for hit in hits])) == [
         {
@@ -430,7 +430,7 @@ def test_hits_are_values_a_table_and_pictures(
 
 
 @pytest.mark.slow
-def test_completion_offers_the_options() -> None:
+def test_completion_offers_the_options():
     import jedi
 
     offered = {
@@ -453,11 +453,11 @@ def test_completion_offers_the_options() -> None:
     assert {"metadata=", "exclude=", "keep_missing=", "remove_many=", "progress="} <= offered
 
 
-def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path) -> None:
+def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path):
     page = (Path(__file__).parents[2] / "docs/howto/from-python.md").read_text(
         encoding="utf-8",
     )
-    own: dict[str, Any] = {"boc": boc, "index": pets}
+    own = {"boc": boc, "index": pets}
     for code in page.partition("## In your own web service")[2].split("```python\n")[1:]:
         exec(code.partition("```")[0], own)
     sentences = [f"a {colour} box" for colour in ("red", "blue", "green", "yellow")] * 8
@@ -465,7 +465,7 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
     assert any(one != other for one, other in pairwise(found.values()))
     picture = (library / "images" / "007.png").read_bytes()
 
-    async def ask(app: Any) -> tuple[list[httpx.Response], list[httpx.Response]]:
+    async def ask(app):
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app),
             base_url="http://here",

@@ -218,7 +218,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     "number",
     range(len(RIGHT)),
 )
-def test_right_tries_work(index: boc.Index, number: int) -> None:
+def test_right_tries_work(index: boc.Index, number: int):
     assert RIGHT[number](index)
 
 
@@ -226,7 +226,7 @@ def test_right_tries_work(index: boc.Index, number: int) -> None:
     "number",
     range(len(WRONG)),
 )
-def test_wrong_tries_name_what_is_right(index: boc.Index, number: int) -> None:
+def test_wrong_tries_name_what_is_right(index: boc.Index, number: int):
     call, kind, message = WRONG[number]
     count = len(index)
     with pytest.raises(kind, match=message):
@@ -234,7 +234,7 @@ def test_wrong_tries_name_what_is_right(index: boc.Index, number: int) -> None:
     assert len(boc.open("photos")) == count
 
 
-def test_pictures_in_memory_have_no_path(index: boc.Index) -> None:
+def test_pictures_in_memory_have_no_path(index: boc.Index):
     index.add(
         [
             Image.open("a.png"),
@@ -249,7 +249,7 @@ def test_pictures_in_memory_have_no_path(index: boc.Index) -> None:
     assert index.delete("x").deleted == 1
 
 
-def test_vectors_have_no_path(tmp_path: Path) -> None:
+def test_vectors_have_no_path(tmp_path: Path):
     np.save(
         tmp_path / "rows.npy",
         np.eye(16, dtype=np.float32),

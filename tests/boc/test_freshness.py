@@ -54,15 +54,13 @@ def test_run_after_a_refused_one_is_fresh(
     pictures: Path,
     tmp_path: Path,
     again: list[str],
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     encoder = f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
     assert (
         boc(
-            "index",
-            "x",
-            pictures,
+            f"index x {pictures}",
             *common,
             "--code",
             "scalar(plain=true)",
@@ -70,19 +68,19 @@ def test_run_after_a_refused_one_is_fresh(
         == 0
     )
     change(pictures / "000.png")
-    refused = boc("index", "x", pictures, *common)
+    refused = boc(f"index x {pictures}", *common)
     assert refused.exit_code == 1
     for step in ("boc sync", "boc add", "--replace"):
         assert step in refused.stderr
     change(pictures / "001.png")
     command, *more = again
     assert boc(command, "x", pictures, *common, *more).exit_code == 0
-    assert boc("index", "fresh", pictures, *common).exit_code == 0
+    assert boc(f"index fresh {pictures}", *common).exit_code == 0
     assert vectors("x", at) == vectors("fresh", at)
 
 
 @pytest.mark.slow
-def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path):
     place = tmp_path / "at"
     place.mkdir()
     mine = [
@@ -113,7 +111,7 @@ def test_leftovers_of_earlier_runs_are_removed(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     encoder = f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
@@ -133,7 +131,7 @@ def test_parts_of_changed_pictures_are_refused(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     from boc import plugins
 
     source = plugins.region_source("grid")
@@ -164,7 +162,7 @@ def test_small_collections_are_searchable_or_refused(
     count: int,
     *,
     equal: bool,
-) -> None:
+):
     """Under each code every item finds itself, or the index is not made."""
     path = tmp_path / "f.h5"
     at = f"--at=file:{tmp_path / 'at'}"
@@ -177,33 +175,20 @@ def test_small_collections_are_searchable_or_refused(
             tmp_path / f"{i}.png",
         )
     run(
-        "extract",
-        tmp_path,
-        "-o",
-        path,
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--set=concepts=false",
+        f"extract {tmp_path} -o {path} --encoder tern:{library}/model --set=concepts=false",
     )
     with FeatureFile(path) as file:
         ids = file.ids("image")
     for number, code in enumerate(
         ("scalar", "bits", "permutation", "dictionary", "scalar(plain=true)"),
     ):
-        result = boc("index", f"x{number}", path, at, "--code", code)
+        result = boc(f"index x{number} {path} {at} --code", code)
         assert result.exit_code < 2, result.output
         if result.exit_code:
             assert result.stderr.splitlines()[-1].startswith("Error: ")
             continue
         hits = run(
-            "search",
-            f"x{number}",
-            "--queries",
-            path,
-            at,
-            "-k",
-            count,
-            "--json",
+            f"search x{number} --queries {path} {at} -k {count} --json",
         )
         for id, line in zip(
             ids,
@@ -219,7 +204,7 @@ def test_renewed_searcher_takes_the_new_encoder(
     library: Path,
     pictures: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     tiny = [
         f"--set={s}"
@@ -228,10 +213,7 @@ def test_renewed_searcher_takes_the_new_encoder(
     trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
     assert (
         boc(
-            "train",
-            library / "regions.h5",
-            "-o",
-            tmp_path / "other",
+            f"train {library}/regions.h5 -o {tmp_path}/other",
             *trained,
         ).exit_code
         == 0
@@ -271,7 +253,7 @@ def test_renewed_searcher_takes_the_new_encoder(
         assert renewed.renew().encoder.identity.digest == before
 
 
-def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:
+def test_contents_digest_covers_vectors(library: Path, tmp_path: Path):
     shutil.copy(library / "photos.h5", tmp_path / "f.h5")
     with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
         assert one.contents(sets=True) == other.contents(sets=True) != one.contents(sets=False)

@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("data", [b"", b"ours, of an earlier run"])
-def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
+def test_own_output_is_replaced(tmp_path: Path, data: bytes):
     (tmp_path / "out").write_bytes(data)
     check_output(tmp_path / "out", OURS, tmp_path / "in", None)
 
@@ -30,7 +30,7 @@ def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
     "data",
     [b"o", b"my only copy", b"an ours"],
 )
-def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
+def test_a_foreign_file_may_not(tmp_path: Path, data: bytes):
     (tmp_path / "out").write_bytes(data)
     with pytest.raises(BocError, match="another kind of file"):
         check_output(tmp_path / "out", OURS)
@@ -40,7 +40,7 @@ def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
     "name",
     ["in", "../here/in", "link", "hard"],
 )
-def test_input_as_output_is_refused(tmp_path: Path, name: str) -> None:
+def test_input_as_output_is_refused(tmp_path: Path, name: str):
     (tmp_path / "here").mkdir()
     source = tmp_path / "here" / "in"
     source.write_bytes(b"ours")
@@ -50,7 +50,7 @@ def test_input_as_output_is_refused(tmp_path: Path, name: str) -> None:
         check_output(tmp_path / "here" / name, OURS, source)
 
 
-def test_check_folder(tmp_path: Path) -> None:
+def test_check_folder(tmp_path: Path):
     check_folder(tmp_path, ["config.json"], lambda folder: False)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BocError, match=r"config\.json"):
@@ -78,7 +78,7 @@ def test_commands_replace_no_input_and_no_foreign_file(
     library: Path,
     name: str,
     command: str,
-) -> None:
+):
     out = library / name
     before = out.read_bytes()
     result = boc(*command.format(out=out, home=library).split())
@@ -91,10 +91,10 @@ def test_commands_replace_no_input_and_no_foreign_file(
     "name",
     ["config.json", "tokenizer.json", "model.safetensors", "training/notes.txt"],
 )
-def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str) -> None:
+def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    result = boc("train", library / "regions.h5", "-o", tmp_path, "--set=held_out=8")
+    result = boc(f"train {library}/regions.h5 -o {tmp_path} --set=held_out=8")
     assert result.exit_code == 1
     assert "boc did not make" in result.stderr
     assert contents(tmp_path) == {name: b"mine"}

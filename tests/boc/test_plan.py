@@ -50,7 +50,7 @@ def request_for(k: int, depth: int, **options: Any) -> SearchRequest:
     depth=st.integers(1, 5000),
     k=st.integers(1, 300),
 )
-def test_vectors_read_are_a_twentieth_and_a_hundred(depth: int, k: int) -> None:
+def test_vectors_read_are_a_twentieth_and_a_hundred(depth: int, k: int):
     size = vectors_read(depth, k)
     least = max(5 * k if k > 40 else 100, depth / 20)
     assert size <= depth
@@ -61,7 +61,7 @@ def test_vectors_read_are_a_twentieth_and_a_hundred(depth: int, k: int) -> None:
     k=st.integers(1, 99),
     rm=st.floats(1, 1e300),
 )
-def test_all_lists_up_to_a_page_have_the_same_candidates(k: int, rm: float) -> None:
+def test_all_lists_up_to_a_page_have_the_same_candidates(k: int, rm: float):
     assert candidates(k, rm, planned=False) == min(math.ceil(k * rm), 2**31 - 1)
     for by_vectors, of in ((True, 10), (False, 40)):
         found = candidates(k, rm, planned=True, by_vectors=by_vectors)
@@ -80,7 +80,7 @@ def test_each_term_reads_its_list_and_each_candidate_its_vector(
     depth: int,
     list_length: int,
     compact: bool,
-) -> None:
+):
     cost = partial(postings_read, list_length=list_length, compact=compact)
     assert cost(0, 0) == 0
     per_term = list_length + 3 if compact else list_length
@@ -109,7 +109,7 @@ def test_all_are_compared_where_that_is_quick_or_terms_find_too_few(
     k: int,
     rm: int,
     costs: Costs,
-) -> None:
+):
     known = Statistics(passing, 10**7, 500.0, dim)
     plan = make_plan(
         request_for(k, k * rm),
@@ -133,7 +133,7 @@ def test_folder_compares_all_for_the_price_of_a_dictionary(
     dim: int,
     n_terms: int,
     depth: int,
-) -> None:
+):
     known = Statistics(passing, 10**5, 20.0, dim)
     plan = make_plan(request_for(10, depth, n_terms=n_terms), lambda: known, FOLDER)
     price = (passing * (dim + 64) / 320 - FOLDER.begin) * FOLDER.row
@@ -152,7 +152,7 @@ def test_an_alignment_has_the_same_candidates_on_all_engines(
     n_terms: int | None,
     depth: int,
     costs: Costs,
-) -> None:
+):
     request = request_for(10, depth, n_terms=n_terms)
     assert request.rescore is not None
     request.rescore.metric = "mrsw"
@@ -174,7 +174,7 @@ def test_concept_sets_of_twenty_per_hit_are_compared_where_budgets_are_measured(
     k: int,
     planned: bool,
     measured: bool,
-) -> None:
+):
     request = request_for(k, depth, planned=planned)
     near = nearest(request, {"target": 0.98} if measured else {})
     assert near.rescore is not None
@@ -187,14 +187,14 @@ def test_concept_sets_of_twenty_per_hit_are_compared_where_budgets_are_measured(
 
 @pytest.mark.parametrize("dim", [16, 384, 1024])
 @pytest.mark.parametrize("rerank", ["dot", "mrsw"])
-def test_way_of_an_index_on_a_server(dim: int, rerank: str) -> None:
+def test_way_of_an_index_on_a_server(dim: int, rerank: str):
     """By vectors, budgets are measured of each index that is searched by terms; an alignment under
     a code that is no dictionary compares no more concept sets than candidates."""
     manifest = replace(new_manifest(9, dim), rerank=rerank, items={"image": 9, "text": 0})
     costs = SERVER._replace(quick=1 << 22)
     for count in (400, 401, 4096, 4097, 10_000, 10_001, 12_000):
         known = Statistics(count, count, 2.0, dim)
-        index: Any = SimpleNamespace(
+        index = SimpleNamespace(
             costs=costs,
             manifest=manifest,
             statistics=lambda find, filters, known=known: known,
@@ -204,7 +204,7 @@ def test_way_of_an_index_on_a_server(dim: int, rerank: str) -> None:
         assert usual_way(index, metric="dot") == ("all" if count <= least_items(index) else "terms")
 
 
-def test_under_filters_less_than_usual_is_too_few() -> None:
+def test_under_filters_less_than_usual_is_too_few():
     filters = [Filter("n", "=", 1)]
     known = Statistics(10**6, 10**7, 500.0, 512)
     plan = make_plan(
@@ -225,7 +225,7 @@ def test_under_filters_less_than_usual_is_too_few() -> None:
 
 
 @pytest.mark.parametrize("costs", [FOLDER, SERVER])
-def test_budgets_by_hand_need_no_statistics(costs: Costs) -> None:
+def test_budgets_by_hand_need_no_statistics(costs: Costs):
     plan = make_plan(
         request_for(5, 50, planned=False),
         lambda: 1 / 0,

@@ -27,7 +27,7 @@ SENTENCES = st.lists(
     captions=st.lists(SENTENCES, min_size=1, max_size=40),
     text=SENTENCES,
 )
-def test_a_word_of_ten_captions_is_never_called_rare(captions: list[str], text: str) -> None:
+def test_a_word_of_ten_captions_is_never_called_rare(captions: list[str], text: str):
     counts = Counter(word for caption in captions for word in set(content_words(caption)))
     rare = rare_words(counts, text)
     for word in content_words(text):
@@ -42,7 +42,7 @@ def test_a_word_of_ten_captions_is_never_called_rare(captions: list[str], text: 
     assert rare_words({}, text) == []
 
 
-def test_counts_are_of_captions_and_come_back(tmp_path: Path) -> None:
+def test_counts_are_of_captions_and_come_back(tmp_path: Path):
     write_counts(tmp_path, ["a dog and a dog", "the Dog's café"])
     spec = f"tern:{tmp_path}?x=1"
     assert read_counts(spec) == {"dog": 1, "dog's": 1, "café": 1}
@@ -64,7 +64,7 @@ def test_counts_are_of_captions_and_come_back(tmp_path: Path) -> None:
         ("qwertz 😀", False),
     ],
 )
-def test_an_encoder_knows_a_word_of_its_captions_or_vocabulary(text: str, known: bool) -> None:
+def test_an_encoder_knows_a_word_of_its_captions_or_vocabulary(text: str, known: bool):
     assert knows_none({"dog": 3, "snow-covered": 3}, {"a"}, text) is not known
     assert not knows_none({}, (), text)
 
@@ -81,7 +81,7 @@ def test_an_encoder_knows_a_word_of_its_captions_or_vocabulary(text: str, known:
         ("a knot, nothing", "a knot, nothing", []),
     ],
 )
-def test_what_a_sentence_denies_is_unwanted(sentence: str, rest: str, minus: list[str]) -> None:
+def test_what_a_sentence_denies_is_unwanted(sentence: str, rest: str, minus: list[str]):
     assert read_negations(sentence) == (rest, minus)
     query = Query.of(sentence)
     assert [part.value for part in query.parts if part.weight < 0] == minus
@@ -89,7 +89,7 @@ def test_what_a_sentence_denies_is_unwanted(sentence: str, rest: str, minus: lis
     assert query.parts == Query.of(rest, minus=minus).parts
 
 
-def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path) -> None:
+def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path):
     at = f"file:{library / 'index'}"
     searcher = Searcher.open("photos", at, device="cpu")
     hits = searcher.search("a red box, no giraffe", k=3)
@@ -103,14 +103,14 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path) -> 
         assert {hit.id: hit.score for hit in found} == pytest.approx(scores)
         assert found.notes == alone.notes
     assert searcher.search("a red box at the left").notes == []
-    told = run("search", "photos", "a red box, no giraffe", "--at", at, "-k", 3)
+    told = run(f'search photos "a red box, no giraffe" --at {at} -k 3')
     assert told.stderr.splitlines() == hits.notes
-    answer = json.loads(run("search", "photos", "猫", "--at", at, "--json").stdout)
+    answer = json.loads(run(f"search photos 猫 --at {at} --json").stdout)
     assert answer["hits"] == []
     assert answer["notes"] == ["the encoder knows no word of '猫': nothing can be found by it"]
 
 
-def test_scores_that_are_all_zero_are_no_hits(searcher: Searcher) -> None:
+def test_scores_that_are_all_zero_are_no_hits(searcher: Searcher):
     nothing = Embeddings("text", 0 * searcher.embeddings("003.png").vectors)
     [hits] = searcher.search_vectors(nothing, k=3)
     assert (hits, hits.notes) == ([], ["all scores are 0: the query is like nothing here"])

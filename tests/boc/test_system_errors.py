@@ -27,7 +27,7 @@ UNDAMAGED = "make the index again"
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_is_told_with_its_own_advice(number: int) -> None:
+def test_each_is_told_with_its_own_advice(number: int):
     error = OSError(number, os.strerror(number))
     with pytest.raises(
         BackendError,
@@ -45,7 +45,7 @@ def test_each_is_told_with_its_own_advice(number: int) -> None:
         OSError("no number"),
     ],
 )
-def test_check_system_ignores_other_errors(error: Exception) -> None:
+def test_check_system_ignores_other_errors(error: Exception):
     check_system("f", error)
 
 
@@ -59,10 +59,10 @@ def test_system_errors_are_not_damage(
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     command: str,
-) -> None:
+):
     opening = Path.open
 
-    def failing(self: Path, *given: object, **options: object) -> object:
+    def failing(self, *given, **options):
         if "index" in self.parts and self.suffix in (".npy", ".bin", ".json"):
             raise OSError(
                 number,
@@ -83,13 +83,13 @@ def test_system_errors_are_not_damage(
     "load",
     [load_array, lambda path: load_strings(path.parent, "a")],
 )
-def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], object]) -> None:
+def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], object]):
     with pytest.raises(BocError, match=UNDAMAGED):
         load(tmp_path / "a.npy")
 
 
 @pytest.mark.slow
-def test_limit_of_open_files(library: Path) -> None:
+def test_limit_of_open_files(library: Path):
     code = (
         "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli "
         "import main;"
@@ -120,7 +120,7 @@ def save_closed(path: Path) -> None:
     "write",
     [Path.touch, save_closed],
 )
-def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], mask: int) -> None:
+def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], mask: int):
     before = os.umask(mask)
     try:
         with replacing(tmp_path / "a") as temporary:
@@ -135,7 +135,7 @@ def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], 
     not Path("/dev/full").exists(),
     reason="no /dev/full here",
 )
-def test_full_output_is_one_line(library: Path) -> None:
+def test_full_output_is_one_line(library: Path):
     command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -149,8 +149,8 @@ def test_full_output_is_one_line(library: Path) -> None:
     assert os.strerror(errno.ENOSPC) in done.stderr
 
 
-def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless(self: Path) -> Path:
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch):
+    def homeless(self):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -167,7 +167,7 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
         ("delete", "photos"),
     ],
 )
-def test_arguments_are_utf8(library: Path, command: tuple[str, ...]) -> None:
+def test_arguments_are_utf8(library: Path, command: tuple[str, ...]):
     result = boc(
         *command,
         b"caf\xe9".decode(errors="surrogateescape"),
@@ -185,28 +185,25 @@ def test_delete_writes_no_codec(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     at = f"--at=file:{tmp_path}"
     assert (
         boc(
-            "index",
-            "x",
-            library / "photos.h5",
-            at,
+            f"index x {library}/photos.h5 {at}",
         ).exit_code
         == 0
     )
     creating = fs.create
 
-    def full(path: Path) -> object:
+    def full(path):
         if path.stat().st_size if path.exists() else "codec" in path.name:
             raise BackendError("no room")
         return creating(path)
 
     monkeypatch.setattr(fs, "create", full)
-    run("delete", "x", "000.png", at)
-    assert boc("compact", "x", at).exit_code == 0
-    assert boc("verify", "x", at).exit_code == 0
+    run(f"delete x 000.png {at}")
+    assert boc(f"compact x {at}").exit_code == 0
+    assert boc(f"verify x {at}").exit_code == 0
 
 
 @pytest.mark.slow
@@ -214,7 +211,7 @@ def test_delete_writes_no_codec(
     "limit",
     [0, 100, 10_000],
 )
-def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: int) -> None:
+def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: int):
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli "
         "import main;"
@@ -238,11 +235,11 @@ def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: i
 def test_a_folder_may_have_no_sync_of_its_own(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     (tmp_path / "file").touch()
     for number in (errno.EINVAL, errno.ENOTSUP, errno.EIO, errno.ENOSPC):
 
-        def refuse(descriptor: int, number: int = number) -> None:
+        def refuse(descriptor, number=number):
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "fsync", refuse)
@@ -256,7 +253,7 @@ def test_a_folder_may_have_no_sync_of_its_own(
 
 
 def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
@@ -267,7 +264,7 @@ def test_a_disk_without_locks_is_not_written_to(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
-) -> None:
+):
     refuse_locks(monkeypatch, number)
     rule = rf"{tmp_path}(/new)?: this disk has no file locks \({os.strerror(number)}\).* local disk"
     with pytest.raises(BocError, match=rule), replacing(tmp_path / "file"):
@@ -279,7 +276,7 @@ def test_a_disk_without_locks_is_not_written_to(
     assert not list(tmp_path.iterdir())
 
 
-def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     refuse_locks(monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="Input/output"), file_lock(tmp_path / "lock", "it is"):
         pass
@@ -289,10 +286,10 @@ def test_an_index_on_a_disk_without_locks_is_searched(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     at = f"file:{library / 'index'}"
     refuse_locks(monkeypatch, errno.ENOLCK)
-    run("search", "photos", "a red box", "--at", at)
-    run("info", "photos", "--at", at)
-    told = boc("delete", "photos", "000.png", "--at", at)
+    run(f'search photos "a red box" --at {at}')
+    run(f"info photos --at {at}")
+    told = boc(f"delete photos 000.png --at {at}")
     assert (told.exit_code, "has no file locks (No locks available)" in told.stderr) == (1, True)

@@ -34,7 +34,7 @@ def sorted_places(scores: list[float], k: int) -> list[int]:
 def test_the_largest_come_first_and_ties_go_to_the_lower_place(
     scores: NDArray[Any],
     k: int,
-) -> None:
+):
     expected = [sorted_places(row, k) for row in scores.tolist()]
     assert topk(scores, k).tolist() == expected
     for row, places in zip(scores, expected, strict=True):
@@ -50,13 +50,13 @@ def test_blocks_of_columns_give_what_the_whole_gives(
     scores: NDArray[Any],
     k: int,
     size: int,
-) -> None:
+):
     blocks = (scores[:, i : i + size] for i in range(0, scores.shape[1], size))
     places, values = topk_of_blocks(blocks, k)
     assert places.tolist() == topk(scores, k).tolist()
     assert values.tolist() == np.take_along_axis(scores, places, axis=1).tolist()
 
 
-def test_no_blocks_are_refused() -> None:
+def test_no_blocks_are_refused():
     with pytest.raises(ValueError, match="no block of scores"):
         topk_of_blocks([], 1)

@@ -21,7 +21,7 @@ ROWS = TYPES.flatmap(lambda dtype: arrays(dtype, st.tuples(st.integers(0, 3), st
         lambda t: arrays(t, (4, 9), elements=NUMBERS),
     ),
 )
-def test_unit_rows(rows: NDArray[Any]) -> None:
+def test_unit_rows(rows: NDArray[Any]):
     unit = unit_rows(rows)
     assert unit.dtype == np.float32
     for row, found in zip(
@@ -42,7 +42,7 @@ def test_plain_rows_are_contiguous_finite_float32(
     rows: NDArray[Any],
     transposed: bool,
     width: int,
-) -> None:
+):
     rows = rows.T if transposed else rows
     count, dim = rows.shape
     squares = sum(float(x) ** 2 for row in rows.tolist() for x in row)
@@ -58,6 +58,6 @@ def test_plain_rows_are_contiguous_finite_float32(
         assert are_plain(plain, dim) == (count > 0)
 
 
-def test_unit_rows_of_nothing() -> None:
+def test_unit_rows_of_nothing():
     assert unit_rows(np.empty((0, 3), np.float32)).shape == (0, 3)
     assert unit_rows(np.empty((2, 0), np.float32)).shape == (2, 0)

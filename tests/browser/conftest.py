@@ -107,21 +107,10 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.writerows([name, TAG, 2015 + i, "", ""] for i, name in enumerate(names))
     at = f"file:{home / 'index'}"
     run(
-        "extract",
-        home / "captions.csv",
-        "-o",
-        home / "odd.h5",
-        "--encoder",
-        f"tern:{library / 'model'}",
+        f"extract {home}/captions.csv -o {home}/odd.h5 --encoder tern:{library}/model",
     )
     run(
-        "index",
-        "odd",
-        home / "odd.h5",
-        "--at",
-        at,
-        "--metadata",
-        home / "fields.csv",
+        f"index odd {home}/odd.h5 --at {at} --metadata {home}/fields.csv",
     )
     (home / "images" / names[5]).write_bytes(b"not a picture any more")
     return home
@@ -163,21 +152,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         )
     at = ("--at", f"file:{home / 'index'}")
     run(
-        "extract",
-        home / "photos" / "captions.csv",
-        "-o",
-        home / "photos.h5",
-        "--encoder",
-        "teran:demo/model",
+        f"extract {home}/photos/captions.csv -o {home}/photos.h5 --encoder teran:demo/model",
     )
     run(
-        "index",
-        "scenes",
-        home / "photos.h5",
-        "--rerank",
-        "mrsw",
-        "--metadata",
-        home / "dates.csv",
+        f"index scenes {home}/photos.h5 --rerank mrsw --metadata {home}/dates.csv",
         *at,
     )
     with serving("scenes", home, home / "cache") as process:
@@ -201,12 +179,12 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
     complaints = []
 
     def opened(
-        url: str,
+        url,
         *,
-        expected: str | None = None,
-        dark: bool = False,
-        phone: bool = False,
-    ) -> Any:
+        expected=None,
+        dark=False,
+        phone=False,
+    ):
         context = browser.new_context(
             viewport=PHONE if phone else WIDE,
             has_touch=phone,
@@ -218,7 +196,7 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
         context.set_default_timeout(30_000)
         page = context.new_page()
 
-        def complain(text: str) -> None:
+        def complain(text):
             if expected is None or expected not in text:
                 complaints.append(text)
 

@@ -42,7 +42,7 @@ def serving(
         port,
     ]
     log = cache.parent / f"{name}-{port}.log"
-    process: Any = start(command, log, log, **environment)
+    process = start(command, log, log, **environment)
     process.url = f"http://127.0.0.1:{port}/"
     try:
         _wait(process, log)
@@ -127,11 +127,10 @@ def _wait(process: Any, log: Path) -> None:
 
 def ids(page: Any) -> list[str]:
     """The names of the pictures, or the sentences, that the page shows, in their order."""
-    found: list[str] = page.eval_on_selector_all(
+    return page.eval_on_selector_all(
         "#results li a.open",
         "links => links.map(a => new URL(a.href).searchParams.get('open'))",
     )
-    return found
 
 
 def settle(page: Any) -> list[str]:

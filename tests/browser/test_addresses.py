@@ -1,6 +1,5 @@
 """The page below the prefix of a proxy."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ LOADED = (
 
 
 def test_page_below_a_prefix(
-    visit: Callable[..., Any],
+    visit: Any,
     servers: ExitStack,
     server: str,
     library: Path,
-) -> None:
+):
     url = servers.enter_context(below("/my/pictures", server))
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)

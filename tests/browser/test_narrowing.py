@@ -1,6 +1,5 @@
 """Facets, the selection, and questions of several items, on the page."""
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 
 
-def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
+def test_selection_actions(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     shown = settle(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -61,7 +60,7 @@ def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
     page.wait_for_selector("#results[data-shows=library]")
 
 
-def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) -> None:
+def test_facets_narrow_the_search(visit: Any, odd_server: str):
     page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
     page.fill("#q", "a red box")
     before = settle(page)
@@ -94,7 +93,7 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     assert not page.locator("details.facet[open]").count()
 
 
-def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], server: str) -> None:
+def test_hits_are_ordered_by_date_with_the_keyboard(visit: Any, server: str):
     page = visit("about:blank")
     sorts = []
 
@@ -155,7 +154,7 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     assert sorts[:2] == ["", "-taken"]
 
 
-def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str) -> None:
+def test_years_of_dates_narrow_the_search(visit: Any, server: str):
     page = visit("about:blank")
     facet = {
         "field": "taken",
@@ -205,7 +204,7 @@ EMPTY = {
 }
 
 
-def test_near_duplicates_are_a_setting(visit: Callable[..., Any], server: str) -> None:
+def test_near_duplicates_are_a_setting(visit: Any, server: str):
     page = visit(f"{server}?q=red")
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()

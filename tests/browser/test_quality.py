@@ -135,7 +135,7 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "way",
     ["wide", "dark", "phone", "zoom"],
 )
-def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None:
+def test_accessibility(visit: Any, scenes: Any, way: str):
     pytest.importorskip("axe_playwright_python")
     page = visit(
         "about:blank",
@@ -158,7 +158,7 @@ def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None
     "query",
     ["", f"?q={quote(SENTENCE)}", f"?q={quote(SENTENCE)}&find=text"],
 )
-def test_nothing_moves_while_it_loads(visit: Callable[..., Any], server: str, query: str) -> None:
+def test_nothing_moves_while_it_loads(visit: Any, server: str, query: str):
     page = visit("about:blank")
     page.add_init_script(SHIFTS)
     page.goto(f"{server}{query}")
@@ -175,7 +175,7 @@ def test_nothing_moves_while_it_loads(visit: Callable[..., Any], server: str, qu
     assert page.evaluate("window.shifted") < SHIFT
 
 
-def test_a_first_visit_is_small(visit: Callable[..., Any], server: str) -> None:
+def test_a_first_visit_is_small(visit: Any, server: str):
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
     page.wait_for_load_state("networkidle")
@@ -195,10 +195,10 @@ def test_a_first_visit_is_small(visit: Callable[..., Any], server: str) -> None:
     ["", "?q=red", "?q=red&find=text", "?q=red&open=001.png"],
 )
 def test_a_narrow_screen_scrolls_one_way(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     query: str,
-) -> None:
+):
     page = visit(f"{server}{query}", phone=True)
     if "open" in query:
         unfold(page)

@@ -2,7 +2,6 @@
 
 import base64
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 
 
-def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> None:
+def test_results_follow_the_typing(visit: Any, server: str):
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
     page.keyboard.type("a red box")  # the box has the focus
@@ -37,9 +36,9 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     page.wait_for_function("() => document.querySelector('#status').textContent === '40 pictures'")
 
 
-def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
+def test_late_answer_is_dropped(visit: Any, server: str):
     page = visit(server)
-    kept: list[Any] = []
+    kept = []
     page.wait_for_selector("#results[data-shows=library]:not([aria-busy])")
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
     page.fill("#q", "slow")
@@ -60,7 +59,7 @@ def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     assert not page.locator("#results.stale").count()
 
 
-def test_stale_results_stay(visit: Callable[..., Any], server: str) -> None:
+def test_stale_results_stay(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     before = settle(page)
     page.route("**/api/search?*green*", lambda route: None)
@@ -88,11 +87,11 @@ TRANSFER = """([selector, type, data]) => {
 
 @pytest.mark.parametrize("way", ["drop", "paste"])
 def test_a_picture_finds_itself_first(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     library: Path,
     way: str,
-) -> None:
+):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
     arguments = [
@@ -117,9 +116,9 @@ def test_a_picture_finds_itself_first(
 
 
 def test_what_is_no_picture_is_refused_with_a_message(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
-) -> None:
+):
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
     page.set_input_files(
@@ -129,7 +128,7 @@ def test_what_is_no_picture_is_refused_with_a_message(
     page.wait_for_selector("#notice >> text=notes.txt is not a picture")
 
 
-def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str) -> None:
+def test_a_large_picture_is_sent_smaller(visit: Any, server: str):
     page = visit(server)
     noise = io.BytesIO()
     Image.effect_noise((2600, 1800), 90).save(
@@ -150,7 +149,7 @@ def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str)
     settle(page)
 
 
-def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], server: str) -> None:
+def test_sentences_are_listed_with_their_picture(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
     settle_after(
@@ -172,7 +171,7 @@ def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], serv
     )
 
 
-def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) -> None:
+def test_everything_can_be_done_by_keys(visit: Any, server: str):
     page = visit(server)
     focused = "() => [...document.querySelectorAll('a.open')].indexOf(document.activeElement)"
     page.keyboard.press("Tab")
@@ -215,7 +214,7 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.wait_for_selector("#results[data-shows=library]")
 
 
-def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str) -> None:
+def test_an_address_holds_the_whole_state(visit: Any, server: str):
     page = visit(f"{server}?k=10")
     page.fill("#q", SENTENCE)
     settle(page)
@@ -244,7 +243,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     assert "open" not in query_of(page)
 
 
-def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: str) -> None:
+def test_typing_is_one_step_of_the_history(visit: Any, server: str):
     page = visit(server)
     page.fill("#q", "a red")
     settle(page)
@@ -257,7 +256,7 @@ def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: st
     assert page.input_value("#q") == SENTENCE
 
 
-def test_more_hits_come_by_scrolling_and_none_twice(visit: Callable[..., Any], server: str) -> None:
+def test_more_hits_come_by_scrolling_and_none_twice(visit: Any, server: str):
     page = visit(f"{server}?q={quote(SENTENCE)}&find=text&k=20")
     assert len(settle(page)) >= 20
     for _ in range(20):

@@ -2,7 +2,7 @@
 with the seconds."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -45,7 +45,7 @@ class Hand:
 
 
 @pytest.fixture
-def hand(visit: Callable[..., Any], scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
+def hand(visit: Any, scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
     page = visit(scenes.url)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.wait_for_selector("#results[data-shows=library]")
@@ -63,7 +63,7 @@ def years(page: Any, shown: list[str]) -> set[int]:
     return {YEAR + int(each[:5]) % 4 for each in shown}
 
 
-def test_find_a_picture_of_a_year_and_save_the_original(hand: Hand, scenes: Any) -> None:
+def test_find_a_picture_of_a_year_and_save_the_original(hand: Hand, scenes: Any):
     page = hand.page
     shown = hand.asks(f"{SENTENCE} year:{YEAR}")
     assert shown[0] == FIRST
@@ -77,7 +77,7 @@ def test_find_a_picture_of_a_year_and_save_the_original(hand: Hand, scenes: Any)
     assert hand.clicks == 2
 
 
-def test_take_a_filter_away(hand: Hand) -> None:
+def test_take_a_filter_away(hand: Hand):
     page = hand.page
     narrow = hand.asks(f"{SENTENCE} year:{YEAR} trip:alps")
     assert page.locator(".chip").all_inner_texts() == [f"taken {YEAR}", "trip is Alps"]
@@ -96,7 +96,7 @@ def test_take_a_filter_away(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_complete_a_filter(hand: Hand) -> None:
+def test_complete_a_filter(hand: Hand):
     page = hand.page
     page.fill("#q", "tri")
     offered = "() => [...document.querySelectorAll('#complete option')].map((each) => each.value)"
@@ -108,7 +108,7 @@ def test_complete_a_filter(hand: Hand) -> None:
     assert page.locator(".chip").all_inner_texts() == ["trip is Coast"]
 
 
-def test_more_like_this_in_a_new_tab(hand: Hand) -> None:
+def test_more_like_this_in_a_new_tab(hand: Hand):
     page = hand.page
     hand.asks(SENTENCE)
     page.locator("li.hit").first.hover()
@@ -123,7 +123,7 @@ def test_more_like_this_in_a_new_tab(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
+def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand):
     page = hand.page
     hand.asks(SENTENCE)
     page.mouse.wheel(0, 700)
@@ -155,7 +155,7 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_settings_are_shown_and_hidden(hand: Hand) -> None:
+def test_settings_are_shown_and_hidden(hand: Hand):
     page = hand.page
     hand.asks(SENTENCE)
     hand.click(page.get_by_role("button", name="Settings of the search"))
@@ -167,7 +167,7 @@ def test_settings_are_shown_and_hidden(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
+def test_an_unknown_word_is_named_and_put_right(hand: Hand):
     page = hand.page
     hand.asks("a gren kite with a submarien")
     page.wait_for_selector(
@@ -187,7 +187,7 @@ def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
     assert hand.clicks == 1
 
 
-def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any) -> None:
+def test_what_looks_like_a_filter_is_told(visit: Any, scenes: Any):
     page = visit(scenes.url, expected="Failed to load resource")
     hand = Hand(page)
     hand.asks("a kite camera:canon")
@@ -211,7 +211,7 @@ def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any
     assert hand.clicks == 1
 
 
-def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
+def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any):
     page = hand.page
     with page.expect_file_chooser() as chooser:
         hand.click(page.get_by_role("button", name="Search by a picture"))
@@ -232,7 +232,7 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
     assert hand.clicks == 1
 
 
-def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: Any) -> None:
+def test_a_finger_goes_to_the_next_picture(visit: Any, scenes: Any):
     page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
     shown = settle(page)
     page.locator("a.open").first.tap()
@@ -248,7 +248,7 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
     page.wait_for_url(f"**open={quote(shown[1])}*")
 
 
-def test_a_long_press_selects(visit: Callable[..., Any], scenes: Any) -> None:
+def test_a_long_press_selects(visit: Any, scenes: Any):
     page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
     settle(page)
     opacity = "() => getComputedStyle(document.querySelector('.hit .select')).opacity"
@@ -273,7 +273,7 @@ def test_a_long_press_selects(visit: Callable[..., Any], scenes: Any) -> None:
     page.wait_for_function(f"() => /^2 of /.test({place})")
 
 
-def test_a_library_is_narrowed_before_any_search(hand: Hand) -> None:
+def test_a_library_is_narrowed_before_any_search(hand: Hand):
     page = hand.page
     hand.click(page.locator("details.facet summary", has_text="trip"))
     page.wait_for_selector("details[open] >> text=among the newest 60 pictures")
@@ -283,15 +283,15 @@ def test_a_library_is_narrowed_before_any_search(hand: Hand) -> None:
 
 
 def test_of_many_pictures_those_near_the_screen_are_there(
-    visit: Callable[..., Any],
+    visit: Any,
     scenes: Any,
-) -> None:
+):
     """Hundreds of pictures by date: few in the page at a time, the right ones, with their places
     said."""
     page = visit("about:blank")
     many = 3000
 
-    def library(route: Any) -> None:
+    def library(route):
         query = dict(each.split("=") for each in route.request.url.partition("?")[2].split("&"))
         skip = int(query["skip"])
         k = int(query["k"])

@@ -1,6 +1,5 @@
 """Servers that go away, tokens, nothing to show, and texts that look like HTML."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ BOXES = (
 )
 
 
-def test_server_dies(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
+def test_server_dies(visit: Any, library: Path, tmp_path: Path):
     port = free_port()
     with serving("photos", library, tmp_path / "cache", port) as process:
         page = visit(f"{process.url}?q=red", expected=NETWORK)
@@ -37,7 +36,7 @@ def test_server_dies(visit: Callable[..., Any], library: Path, tmp_path: Path) -
         assert page.locator("#results.stale").count() == 0
 
 
-def test_a_server_that_dies_under_an_explanation(visit: Callable[..., Any], server: str) -> None:
+def test_a_server_that_dies_under_an_explanation(visit: Any, server: str):
     page = visit(f"{server}?q=red", expected=NETWORK)
     settle(page)
     page.route("**/api/explain/**", lambda route: route.abort())
@@ -49,12 +48,12 @@ def test_a_server_that_dies_under_an_explanation(visit: Callable[..., Any], serv
     unfold(page)
 
 
-def test_a_refusal_says_what_to_do(visit: Callable[..., Any], server: str) -> None:
+def test_a_refusal_says_what_to_do(visit: Any, server: str):
     page = visit(f"{server}?q=red&filter=year%3E2000", expected=NETWORK)
     page.wait_for_selector("#results >> text=no metadata field 'year'")
 
 
-def test_a_busy_server_is_asked_again(visit: Callable[..., Any], server: str) -> None:
+def test_a_busy_server_is_asked_again(visit: Any, server: str):
     page = visit(server, expected=NETWORK)
     busy = {
         "status": 429,
@@ -72,14 +71,14 @@ def test_a_busy_server_is_asked_again(visit: Callable[..., Any], server: str) ->
     page.wait_for_selector("#notice", state="hidden")
 
 
-def signed_in(visit: Callable[..., Any], address: str, query: str = "", **options: Any) -> Any:
+def signed_in(visit: Any, address: str, query: str = "", **options: Any) -> Any:
     page = visit(f"{address}{query}", expected=NETWORK, **options)
     page.get_by_label("Token").fill(SECRET)
     page.get_by_role("button", name="Open").click()
     return page
 
 
-def test_the_token_is_asked_for(visit: Callable[..., Any], odd_server: str) -> None:
+def test_the_token_is_asked_for(visit: Any, odd_server: str):
     page = visit(f"{odd_server}?q=red", expected=NETWORK)
     page.get_by_label("Token").fill("wrong")
     page.keyboard.press("Enter")
@@ -94,7 +93,7 @@ def test_the_token_is_asked_for(visit: Callable[..., Any], odd_server: str) -> N
     assert len(settle(page)) == 6
 
 
-def test_html_is_shown_as_text(visit: Callable[..., Any], odd_server: str) -> None:
+def test_html_is_shown_as_text(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, f"?q={quote(f'something blue {TAG}')}&find=text")
     settle(page)
     page.on("dialog", lambda _: pytest.fail("a script of the index ran"))
@@ -115,7 +114,7 @@ def test_html_is_shown_as_text(visit: Callable[..., Any], odd_server: str) -> No
     assert page.locator("img[src$='/x'], img[src='x']").count() == 0
 
 
-def test_filters_are_added_and_removed(visit: Callable[..., Any], odd_server: str) -> None:
+def test_filters_are_added_and_removed(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, "?q=red")
     settle(page)
     page.fill("#q", "year>=2018 red")
@@ -130,16 +129,16 @@ def test_filters_are_added_and_removed(visit: Callable[..., Any], odd_server: st
     assert not page.locator(".chip").count()
 
 
-def test_a_picture_that_is_gone_has_its_name(visit: Callable[..., Any], odd_server: str) -> None:
+def test_a_picture_that_is_gone_has_its_name(visit: Any, odd_server: str):
     page = signed_in(visit, odd_server, "?q=red")
     settle(page)
     page.wait_for_selector(".broken >> text=5 <b>bold")
 
 
 def test_rows_are_of_equal_height_and_fill_the_page(
-    visit: Callable[..., Any],
+    visit: Any,
     odd_server: str,
-) -> None:
+):
     page = signed_in(visit, odd_server, "?q=red", phone=True)
     settle(page)
     for width in (360, 520, 1200):
@@ -148,7 +147,7 @@ def test_rows_are_of_equal_height_and_fill_the_page(
         places, [[left, _, wide, _]] = (
             page.locator(name).evaluate_all(BOXES) for name in ("li.hit", ".hits")
         )
-        rows: dict[float, list[list[float]]] = {}
+        rows = {}
         for place in places:
             rows.setdefault(place[1], []).append(place)
         assert all(len({height for *_, height in row}) == 1 for row in rows.values())
@@ -161,10 +160,10 @@ def test_rows_are_of_equal_height_and_fill_the_page(
             assert row[-1][0] + row[-1][2] == pytest.approx(left + wide, abs=1)
 
 
-def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Any], server: str) -> None:
+def test_an_empty_index_says_how_to_fill_it(visit: Any, server: str):
     page = visit("about:blank")
 
-    def emptied(route: Any) -> None:
+    def emptied(route):
         route.fulfill(
             json={
                 **route.fetch().json(),

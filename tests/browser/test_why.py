@@ -1,6 +1,5 @@
 """The dialog that takes a score apart."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ SENTENCE = "a red box at the left"
 
 
 @pytest.fixture
-def why(visit: Callable[..., Any], server: str) -> Any:
+def why(visit: Any, server: str) -> Any:
     """A page with the explanation of its first hit."""
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
@@ -25,7 +24,7 @@ def why(visit: Callable[..., Any], server: str) -> Any:
     return page
 
 
-def test_shares_sum_to_the_score(why: Any) -> None:
+def test_shares_sum_to_the_score(why: Any):
     rows = why.eval_on_selector_all(
         "dialog .terms li",
         "rows => rows.map(r => [Number(r.dataset.product), Number(r.dataset.share)])",
@@ -40,7 +39,7 @@ def test_shares_sum_to_the_score(why: Any) -> None:
     assert why.locator("dialog .total b").inner_text() == f"{total:,}"
 
 
-def test_words_colour_the_regions(why: Any) -> None:
+def test_words_colour_the_regions(why: Any):
     assert why.locator("dialog .region").count() > 0
     red = word(why, "red")
     red.click()
@@ -61,7 +60,7 @@ def test_words_colour_the_regions(why: Any) -> None:
     assert "word" not in why.url
 
 
-def test_captions_and_focus(why: Any) -> None:
+def test_captions_and_focus(why: Any):
     assert why.locator("dialog .captions li").count() == 2
     inside = "() => document.querySelector('dialog').contains(document.activeElement)"
     for _ in range(40):
@@ -74,10 +73,10 @@ def test_captions_and_focus(why: Any) -> None:
 
 @pytest.mark.parametrize("find", ["image", "text"])
 def test_an_item_is_explained_for_an_item(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     find: str,
-) -> None:
+):
     page = visit(f"{server}?like=003.png&find={find}")
     settle(page)
     page.locator("a.open").first.click()
@@ -89,10 +88,10 @@ def test_an_item_is_explained_for_an_item(
 
 
 def test_a_picture_is_explained_for_a_picture(
-    visit: Callable[..., Any],
+    visit: Any,
     server: str,
     library: Any,
-) -> None:
+):
     page = visit(server)
     page.set_input_files("#file", library / "images" / "004.png")
     settle(page)
@@ -104,25 +103,15 @@ def test_a_picture_is_explained_for_a_picture(
 def test_a_picture_is_written_in_words_that_search(
     library: Path,
     tmp_path: Path,
-    visit: Callable[..., Any],
+    visit: Any,
     servers: ExitStack,
-) -> None:
+):
     words = tmp_path / "words.npz"
     run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        words,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {words} --kind words --clusters 7",
     )
     run(
-        "index",
-        "written",
-        library / "photos.h5",
-        "--code",
+        f"index written {library}/photos.h5 --code",
         f"words(codebook={words})",
         "--at",
         f"file:{tmp_path / 'index'}",

@@ -34,6 +34,7 @@ from boc.types import (
     Stages,
     StoredConcepts,
 )
+from boc.vectors import Doubles, Floats
 from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, columns, rows_for
 from tests.oracles import (
     assert_canonical,
@@ -86,7 +87,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def vectors_for(n: int, dim: int = 3, seed: int = 0) -> NDArray[np.float32]:
+def vectors_for(n: int, dim: int = 3, seed: int = 0) -> Floats:
     return default_rng(seed).standard_normal((n, dim)).astype(np.float32)
 
 
@@ -95,11 +96,11 @@ def build(
     name: str,
     items: Sequence[Item],
     terms: sparse.csr_array,
-    vectors: NDArray[np.float32] | None = None,
+    vectors: Floats | None = None,
     *,
     batch: int = 7,
     dtype: str = "float32",
-    concepts: Sequence[NDArray[np.float32]] | None = None,
+    concepts: Sequence[Floats] | None = None,
     concept_dtype: str | None = None,
     fields: Mapping[str, FieldType] | None = None,
 ) -> Engine:
@@ -132,7 +133,7 @@ def build(
     return backend.open(name)
 
 
-def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
+def store_rows(sets: Sequence[Floats], dtype: str) -> StoredConcepts:
     return store(Ragged.from_sets(sets, 5), dtype)
 
 
@@ -165,7 +166,7 @@ def plain(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
-def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[tuple[str, float]]]:
+def pairs(ranked: tuple[NDArray[np.object_], Doubles]) -> list[list[tuple[str, float]]]:
     """Ids and scores of each query; where there are fewer than of others, None and -inf."""
     rows = zip(*(array.tolist() for array in ranked), strict=True)
     matches = [list(zip(*row, strict=True)) for row in rows]
@@ -173,7 +174,7 @@ def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[
     return [[pair for pair in row if pair[0] is not None] for row in matches]
 
 
-def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: str) -> None:
+def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: str):
     rng = default_rng(0)
     items = mixed_items(50)
     terms = random_terms(
@@ -210,7 +211,7 @@ def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: s
     assert sum(map(len, results)) > 500
 
 
-def test_sizes_have_parts(backend: Backend, name: str) -> None:
+def test_sizes_have_parts(backend: Backend, name: str):
     terms = random_terms(
         0,
         (40, 30),
@@ -231,7 +232,7 @@ def test_sizes_have_parts(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 30])
-def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
+def test_search_equals_slow_search(backend: Backend, name: str, n: int):
     """Few different frequencies, hence many ties, under ids of any characters."""
     rng = default_rng(n)
     letters = list("aAb0~/\"' éß日\U0001f600")
@@ -288,7 +289,7 @@ def with_fields(n: int) -> list[Item]:
     """n items of both modalities; of each field some have no value, some one, some several."""
     rng = default_rng(n)
 
-    def some(name: str) -> dict[str, Any]:
+    def some(name):
         count = int(rng.integers(0, 3))
         chosen = [VALUES[name][i] for i in rng.permutation(len(VALUES[name]))[:count]]
         return {name: chosen if count > 1 else chosen[0]} if count else {}
@@ -350,7 +351,7 @@ ANY_OF = st.tuples(st.sampled_from(["=", "!="]), *[st.sampled_from(VALUES["tag"]
 )
 
 
-def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
+def test_filters_equal_slow_filters(backend: Backend, name: str):
     items = with_fields(40)
     terms = random_terms(
         0,
@@ -402,7 +403,7 @@ def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("rescored", [False, True])
-def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> None:
+def test_long_items_come_back(backend: Backend, name: str, rescored: bool):
     long = replace(
         sentence("long", "été " * 20_000),
         fields={"title": "a zebra " * 10_000, "year": 2**53 + 1},
@@ -434,7 +435,7 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> No
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
-def halves(n: int, seed: int) -> NDArray[np.float32]:
+def halves(n: int, seed: int) -> Floats:
     """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and
     often equal."""
     rng = default_rng(seed)
@@ -461,7 +462,7 @@ def halves(n: int, seed: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
-def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
+def test_rescore_by_vectors(backend: Backend, name: str, dtype: str):
     items = with_fields(40)
     vectors = halves(40, 0)
     terms = random_terms(
@@ -549,7 +550,7 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
     check()
 
 
-def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric: str) -> float:
+def slow_alignment(one: Floats, other: Floats, metric: str) -> float:
     """The score of words (n, d) with regions (m, d), in double precision."""
     if not len(one) or not len(other):
         return 0.0
@@ -567,7 +568,7 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     ("metric", "dtype"),
     list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)),
 )
-def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric) -> None:
+def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric):
     rng = default_rng(0)
     items = mixed_items(40)
     terms = random_terms(
@@ -636,7 +637,7 @@ def test_alignment_of_the_nearest_or_of_the_best_by_terms(
     backend: Backend,
     name: str,
     n_terms: int | None,
-) -> None:
+):
     """Under a dictionary the nearest by vectors are aligned, under other codes the best by terms,
     on all back ends the same."""
     rng = np.random.default_rng(3)
@@ -681,7 +682,7 @@ def test_alignment_of_the_nearest_or_of_the_best_by_terms(
     assert stages.plan == ("terms" if n_terms is None else "all")
 
 
-def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
+def test_impossible_alignment_is_refused(backend: Backend, name: str):
     items = mixed_items(6)
     terms = random_terms(
         0,
@@ -743,7 +744,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("rescored", [False, True])
-def test_stages_count_candidates(backend: Backend, name: str, rescored: bool) -> None:
+def test_stages_count_candidates(backend: Backend, name: str, rescored: bool):
     items = mixed_items(60)
     terms = random_terms(
         0,
@@ -785,7 +786,7 @@ def test_stages_count_candidates(backend: Backend, name: str, rescored: bool) ->
     assert stages.candidates == 2 * before.candidates
 
 
-def test_a_search_by_words(backend: Backend, name: str) -> None:
+def test_a_search_by_words(backend: Backend, name: str):
     rng = default_rng(0)
     sentences = [
         "a zebra eats grass",
@@ -851,7 +852,7 @@ FOLDED = {
 """Texts, and what finds each of them alone."""
 
 
-def test_words_are_folded_and_cut_alike(backend: Backend, name: str) -> None:
+def test_words_are_folded_and_cut_alike(backend: Backend, name: str):
     items = [sentence(f"s{i:02d}", text) for i, text in enumerate(FOLDED)]
     terms = random_terms(0, (len(items), 3), 9, 1)
     index = build(backend, name, items, terms)
@@ -861,7 +862,7 @@ def test_words_are_folded_and_cut_alike(backend: Backend, name: str) -> None:
     assert index.match(["हिनदी", "か", "ム", "12345"], 50) == [[]] * 4
 
 
-def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
+def test_items_are_sorted_by_id(backend: Backend, name: str):
     keys = [
         "b",
         "a b/ç.jpg",
@@ -925,7 +926,7 @@ def test_arrays_follow_the_order_of_ids(
     dtype: str,
     concept_dtype: str,
     most: int,
-) -> None:
+):
     rng = default_rng(1)
     items = with_fields(20)
     vectors = vectors_for(20, 5)
@@ -995,7 +996,7 @@ def test_arrays_follow_the_order_of_ids(
             assert caught.value.args == (unknown,)
 
 
-def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
+def test_repeated_ids_are_refused(backend: Backend, name: str):
     terms = random_terms(
         0,
         (2, 3),
@@ -1013,7 +1014,7 @@ def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [9, 1000])
-def test_sample_has_no_repeats(backend: Backend, name: str, count: int) -> None:
+def test_sample_has_no_repeats(backend: Backend, name: str, count: int):
     items = mixed_items(40)
     index = build(
         backend,
@@ -1058,7 +1059,7 @@ def everything(index: Engine, queries: sparse.csr_array) -> list[object]:
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
-def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None) -> None:
+def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None):
     rng = default_rng(0)
     queries = random_terms(
         rng,
@@ -1104,7 +1105,7 @@ class GivingUpError(Exception):
 
 
 @pytest.mark.parametrize("ending", ["leaving", "failing"])
-def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: str) -> None:
+def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: str):
     terms = random_terms(
         0,
         (5, 3),
@@ -1112,14 +1113,14 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
         1,
     )
 
-    def give_up() -> None:
+    def give_up():
         with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
             writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
             assert not backend.exists(name)
             if ending == "failing":
                 raise GivingUpError
 
-    def attempt() -> None:
+    def attempt():
         if ending == "failing":
             with pytest.raises(GivingUpError):
                 give_up()
@@ -1146,7 +1147,7 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
     )
 
 
-def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
+def test_wrong_requests_are_refused(backend: Backend, name: str):
     index = build(
         backend,
         name,
@@ -1175,7 +1176,7 @@ def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...])
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
-def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: str | None) -> None:
+def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: str | None):
     rng = default_rng(0)
     kind = Kind(concepts=dtype)
     keys = [f"key {i:02d}" for i in range(25)]
@@ -1224,10 +1225,10 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
 
 
 @pytest.mark.parametrize("edits", [False, True])
-def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> None:
+def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool):
     kind = Kind(concepts="float16", fields=False)
     first, other = (columns(kind, rows_for(kind, keys, 0)) for keys in (["a", "b"], ["c", "d"]))
-    writer: Any = backend.create(name, kind.manifest, ARRAYS)
+    writer = backend.create(name, kind.manifest, ARRAYS)
     if edits:
         load(
             backend,
@@ -1272,7 +1273,7 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
     assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
 
 
-def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> None:
+def test_modality_filter_of_an_earlier_index(backend: Backend, name: str):
     terms = random_terms(
         0,
         (4, 3),
@@ -1308,7 +1309,7 @@ def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> Non
     ) == ["c", "d"]
 
 
-def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
+def test_delete_leaves_an_item(backend: Backend, name: str):
     build(
         backend,
         name,
@@ -1321,7 +1322,7 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
         ),
     )
 
-    def empty() -> None:
+    def empty():
         with backend.edit(name) as editor:
             editor.delete([item.id for item in mixed_items(3)])
             editor.commit("ef" * 32)
@@ -1330,7 +1331,7 @@ def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
         empty()
 
 
-def test_removal_ends_listing(backend: Backend, name: str) -> None:
+def test_removal_ends_listing(backend: Backend, name: str):
     terms = random_terms(
         0,
         (3, 3),
@@ -1372,7 +1373,7 @@ def test_copies_and_exports_equal_the_index(
     tmp_path: Path,
     dtype: str,
     concepts: str | None,
-) -> None:
+):
     rng = default_rng(3)
     items = with_fields(30)
     terms = random_terms(

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
@@ -19,6 +18,7 @@ from boc.codecs import STEPS, SurrogateCodec, WordTerms
 from boc.codecs.base import Step
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.vectors import Floats
 from tests.oracles import assert_canonical, dense, same_matrix
 
 ROWS = 12
@@ -37,15 +37,13 @@ BOOK = Codebook(
 
 
 def of_book(kind: Any) -> Step:
-    made: Step = kind.from_codebook(BOOK)
-    return made
+    return kind.from_codebook(BOOK)
 
 
 def of_other_book(kind: Any) -> Step:
     """The step with its budgets off their defaults."""
     budgets = {"z": 3, "query_z": 2} if "z" in kind._parameters() else {}
-    made: Step = kind.from_codebook(BOOK, **budgets)
-    return made
+    return kind.from_codebook(BOOK, **budgets)
 
 
 def fresh_of(step: Step) -> Step:
@@ -60,7 +58,7 @@ def fit(step: Step, X: Any, y: Any = None) -> Any:
 def varied(step: type[Step]) -> Step:
     """The step with every parameter off its default."""
 
-    def other(name: str, value: Any) -> Any:
+    def other(name, value):
         if isinstance(value, str):
             return next(choice for choice in step.choices[name] if choice != value)
         return 1 if value is None else not value if isinstance(value, bool) else value + 1
@@ -70,11 +68,11 @@ def varied(step: type[Step]) -> Step:
     )
 
 
-def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
+def gaussian(seed: int, rows: int = ROWS) -> Floats:
     return default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
 
 
-def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:
+def embeddings(modality: Modality, X: Floats) -> Embeddings:
     """Vectors that are also sets of one concept each, for steps that read these."""
     return Embeddings(
         modality,
@@ -93,17 +91,18 @@ EXAMPLES = [
         else (("default", lambda kind: kind()), ("varied", varied))
     )
 ]
+each_step = pytest.mark.parametrize("step", EXAMPLES)
 LEARNING = {name: kind for name, kind in STEPS.items() if name not in WITH_BOOK}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", LEARNING.values(), ids=list(LEARNING))
-def test_scikit_learn_checks(step: type[Step]) -> None:
+def test_scikit_learn_checks(step: type[Step]):
     check_estimator(step(), on_skip=None)
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_row_alone_equals_batch(step: Step) -> None:
+@each_step
+def test_row_alone_equals_batch(step: Step):
     X = gaussian(0)
     labels = np.repeat(MODALITIES, ROWS // 2)
     for kind in (
@@ -127,16 +126,16 @@ def test_row_alone_equals_batch(step: Step) -> None:
                 )
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_encode_documents_is_transform(step: Step) -> None:
+@each_step
+def test_encode_documents_is_transform(step: Step):
     X = gaussian(1)
     fitted = fit(step, X)
     for modality in () if isinstance(step, WordTerms) else MODALITIES:  # it centres by modality
         assert same_matrix(fitted.encode_documents(X, modality), fitted.transform(X))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_results_are_finite(step: Step) -> None:
+@each_step
+def test_results_are_finite(step: Step):
     fitted = fit(step, gaussian(2))
     result = fitted.transform(gaussian(2))
     if np.issubdtype(result.dtype, np.integer):
@@ -147,16 +146,16 @@ def test_results_are_finite(step: Step) -> None:
     assert result.shape[1] == fitted._n_features_out
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_input_is_unchanged(step: Step) -> None:
+@each_step
+def test_input_is_unchanged(step: Step):
     X = gaussian(3)
     rows = sparse.csr_array(X) if step.__sklearn_tags__().input_tags.sparse else X
     fit(step, rows).encode_queries(rows, "image")
     assert np.array_equal(dense(rows), gaussian(3))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_parameters_round_trip(step: Step) -> None:
+@each_step
+def test_parameters_round_trip(step: Step):
     params = step.get_params(deep=False)
     assert json.loads(json.dumps(params)) == params
     assert clone(step).get_params(deep=False) == params
@@ -166,8 +165,8 @@ def test_parameters_round_trip(step: Step) -> None:
         assert same_matrix(clone(step).fit_transform(X), type(step)(**params).fit_transform(X))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
+@each_step
+def test_restored_step_is_equal(step: Step, tmp_path: Path):
     samples = [embeddings("image", gaussian(5)), embeddings("text", gaussian(6, 7) + 1)]
     codec = SurrogateCodec([fresh_of(step)]).fit(*samples)
     for name, array in codec.arrays().items():
@@ -185,15 +184,15 @@ def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
         assert same_matrix(restored.encode_queries(fresh), codec.encode_queries(fresh))
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_learned_arrays_are_saved(step: Step) -> None:
+@each_step
+def test_learned_arrays_are_saved(step: Step):
     fitted = fit(step, gaussian(8))
     arrays = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
     assert arrays - {"n_features_in_"} == set(step.learned)
 
 
-@pytest.mark.parametrize("step", EXAMPLES)
-def test_other_width(step: Step) -> None:
+@each_step
+def test_other_width(step: Step):
     codec = SurrogateCodec([fresh_of(step)]).fit(embeddings("image", gaussian(9)))
     with pytest.raises(BocError, match=rf"{WIDTH - 1}.*{WIDTH}"):
         codec.encode_queries(embeddings("text", gaussian(9)[:, 1:]))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.plugins import Encoder
 from boc.types import Embeddings, ImageRef, Regions, Runtime
+from boc.vectors import Floats
 from tests.encoders.test_clip import tiny_clip
 from tests.helpers import DEMO_MODEL, leave_to_torch, run
 from tests.once import once
@@ -38,10 +38,7 @@ def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         leave_to_torch(patch)
         run(
-            "train",
-            library / "regions.h5",
-            "-o",
-            folder,
+            f"train {library}/regions.h5 -o {folder}",
             *recipe,
             *sets,
         )
@@ -106,9 +103,9 @@ def place(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[str, Path]:
     """Kind and folder."""
-    name: str = request.param
+    name = request.param
 
-    def make(folder: Path) -> None:
+    def make(folder):
         ENCODERS[name](library, folder)
 
     return name.partition(" ")[0], once(tmp_path_factory, f"model-{name}", make)
@@ -126,7 +123,7 @@ def pictures(encoder: Encoder, library: Path) -> list[Any]:
     return [encoder.prepare(ImageRef(path.name, path)) for path in paths]
 
 
-def alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+def alike(one: Floats, other: Floats) -> bool:
     return one.shape == other.shape and float(np.abs(one - other).max(initial=0)) <= 1e-5
 
 
@@ -145,7 +142,7 @@ def assert_sound(found: Embeddings, count: int, dim: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
-def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: int) -> None:
+def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: int):
     images = encoder.encode_images([pictures[i % len(pictures)] for i in range(count)])
     texts = encoder.encode_texts([TEXTS[i % len(TEXTS)] for i in range(count)])
     assert (images.modality, texts.modality) == ("image", "text")
@@ -154,7 +151,7 @@ def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: i
 
 
 @pytest.mark.slow
-def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
+def test_batch_invariance(encoder: Encoder, pictures: list[Any]):
     for encode, inputs in ((encoder.encode_images, pictures), (encoder.encode_texts, TEXTS)):
         together = encode(inputs)
         backwards = encode(inputs[::-1])
@@ -169,7 +166,7 @@ def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
 def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
     encoder: Encoder,
     pictures: list[Any],
-) -> None:
+):
     """Also one without any region."""
     whole = pictures[0]
     if not isinstance(whole, Regions):
@@ -182,7 +179,7 @@ def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
         assert alike(encoder.encode_images([each]).vectors[0], together.vectors[i])
 
 
-def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]) -> None:
+def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]):
     images = encoder.encode_images(pictures)
     if images.concepts is None:
         pytest.skip("this encoder has no concepts")
@@ -198,7 +195,7 @@ def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]
     assert len(texts.concepts[TEXTS.index("")]) == 0
 
 
-def test_a_text_that_is_too_long_is_cut(encoder: Encoder) -> None:
+def test_a_text_that_is_too_long_is_cut(encoder: Encoder):
     embeddings = encoder.encode_texts(["red box " * 1000, "red box " * 3000, "red box"])
     assert_sound(embeddings, 3, encoder.identity.dim)
     if embeddings.concepts is not None:
@@ -207,13 +204,13 @@ def test_a_text_that_is_too_long_is_cut(encoder: Encoder) -> None:
     assert not alike(embeddings.vectors[0], embeddings.vectors[2])
 
 
-def test_capitals_do_not_matter_but_words_do(encoder: Encoder) -> None:
+def test_capitals_do_not_matter_but_words_do(encoder: Encoder):
     small, capital, other = encoder.encode_texts(["a red box", "A RED Box", "a blue box"]).vectors
     assert alike(small, capital)
     assert not alike(small, other)
 
 
-def test_unreadable_picture(encoder: Encoder, tmp_path: Path) -> None:
+def test_unreadable_picture(encoder: Encoder, tmp_path: Path):
     (tmp_path / "a.png").write_text("no picture")
     with pytest.raises(ImageError, match=r"a\.png"):
         encoder.prepare(ImageRef("a.png", tmp_path / "a.png"))
@@ -225,7 +222,7 @@ def test_a_folder_may_be_moved(
     pictures: list[Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     shutil.copytree(place[1], tmp_path / "else where" / "model")
     monkeypatch.chdir(tmp_path)
     moved = plugins.encoder(f"{place[0]}:else where/model", "cpu")
@@ -243,7 +240,7 @@ def test_other_weights_have_another_digest(
     place: tuple[str, Path],
     encoder: Encoder,
     tmp_path: Path,
-) -> None:
+):
     shutil.copytree(place[1], tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = load_file(weights)
@@ -260,7 +257,7 @@ def test_other_weights_have_another_digest(
     )
 
 
-def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
+def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]):
     for device in ("tpu", *(() if torch.cuda.is_available() else ("cuda",))):
         with pytest.raises(EncoderError, match="device"):
             plugins.encoder(f"{place[0]}:{place[1]}", device)
@@ -274,7 +271,7 @@ def test_a_gpu_gives_what_a_cpu_gives(
     place: tuple[str, Path],
     encoder: Encoder,
     pictures: list[Any],
-) -> None:
+):
     spec = f"{place[0]}:{place[1]}"
     exact = plugins.encoder(spec, runtime=Runtime("cuda"))
     rounded = plugins.encoder(spec, runtime=Runtime("cuda", "bfloat16"))

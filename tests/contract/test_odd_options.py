@@ -125,7 +125,7 @@ def outcome(searcher: Searcher, options: Options) -> object:
     return [hit.id for hit in hits]
 
 
-def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Path) -> None:
+def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Path):
     path = features(tmp_path)
     here = f"file:{tmp_path / 'here'}"
     searchers = []
@@ -149,7 +149,7 @@ def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("like", [["nobody.jpg"], ["\ud800"], [""], ["a\0b"]])
-def test_unknown_items_are_named(address: str, name: str, tmp_path: Path, like: list[str]) -> None:
+def test_unknown_items_are_named(address: str, name: str, tmp_path: Path, like: list[str]):
     build_index(
         name,
         features(tmp_path),

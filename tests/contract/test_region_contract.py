@@ -115,7 +115,7 @@ def ref(folder: Path, name: str) -> ImageRef:
 
 
 @pytest.mark.slow
-def test_regions_of_every_mode(given: Given) -> None:
+def test_regions_of_every_mode(given: Given):
     source, folder = given
     for name in PICTURES:
         regions = source(ref(folder, name))
@@ -128,7 +128,7 @@ def test_regions_of_every_mode(given: Given) -> None:
 
 
 @pytest.mark.slow
-def test_source_copies_agree(given: Given) -> None:
+def test_source_copies_agree(given: Given):
     source, folder = given
     fresh = plugins.region_source(source.identity.spec)
     copy = pickle.loads(pickle.dumps(source))  # noqa: S301
@@ -140,7 +140,7 @@ def test_source_copies_agree(given: Given) -> None:
             assert np.array_equal(found.boxes, expected.boxes)
 
 
-def test_missing_picture(given: Given) -> None:
+def test_missing_picture(given: Given):
     source, folder = given
     with pytest.raises(ImageError, match="nowhere"):
         source(ref(folder, "nowhere.png"))
@@ -151,7 +151,7 @@ def test_pixels_decide_not_how_they_are_stored(
     kind: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,
-) -> None:
+):
     source = plugins.region_source(SPECS[kind](tmp_path, request))
     folder = draw(tmp_path / "pictures")
     upright, rotated, grey = (
@@ -163,7 +163,7 @@ def test_pixels_decide_not_how_they_are_stored(
 
 
 @pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
-def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
+def test_region_files(tmp_path: Path, layout: str, suffix: str):
     source = plugins.region_source(
         make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix),
     )
@@ -179,7 +179,7 @@ def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
         assert np.allclose(found.boxes * np.array(SIZE * 2), corners, atol=1e-4)
 
 
-def test_region_files_in_folders(tmp_path: Path) -> None:
+def test_region_files_in_folders(tmp_path: Path):
     spec = make_files(tmp_path / "f", ("bu_att", "bu_box"), "npy")
     flat = plugins.region_source(spec)
     picture = draw(tmp_path / "pictures") / "grey.png"
@@ -194,7 +194,7 @@ def test_region_files_in_folders(tmp_path: Path) -> None:
     assert len(nested(ImageRef("train/grey.png", picture))) == 3
 
 
-def test_unknown_kind() -> None:
+def test_unknown_kind():
     from encoders import regions
 
     with pytest.raises(EncoderError) as caught:
@@ -205,7 +205,7 @@ def test_unknown_kind() -> None:
     assert {"grid", "files", "onnx", "bottomup"} <= set(regions.spec_forms())
 
 
-def test_other_files_have_another_digest(tmp_path: Path) -> None:
+def test_other_files_have_another_digest(tmp_path: Path):
     spec = make_files(tmp_path, ("bu_att", "bu_box"), "npy")
     before = plugins.region_source(spec).identity
     (tmp_path / "bu_att" / "grey.npy").unlink()
@@ -214,7 +214,7 @@ def test_other_files_have_another_digest(tmp_path: Path) -> None:
     assert after.digest != before.digest
 
 
-def test_damaged_files_cost_one_picture(tmp_path: Path) -> None:
+def test_damaged_files_cost_one_picture(tmp_path: Path):
     source = plugins.region_source(make_files(tmp_path / "f", ("bu_att", "bu_box"), "npz"))
     folder = draw(tmp_path / "pictures")
     (tmp_path / "f" / "bu_att" / "grey.npz").write_bytes(b"PK\x03\x04rubbish")

@@ -45,7 +45,7 @@ def name(backend: Backend) -> Iterator[str]:
             backend.remove(each)
 
 
-def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
+def test_interrupted_edit_warns(backend: Backend, name: str):
     terms = random_terms(
         0,
         (2, 3),
@@ -70,7 +70,7 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
     assert backend.open(name).manifest.items == {"image": 2, "text": 0}
 
 
-def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
+def test_two_writers_of_one_name(backend: Backend, name: str):
     """What is published stays whole, and the second writer is refused."""
     terms = random_terms(
         0,
@@ -80,10 +80,10 @@ def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
     )
     rows = [Rows([picture(id)], terms[i : i + 1], vectors_for(1)) for i, id in enumerate("abcd")]
 
-    def create(source: str) -> Any:
+    def create(source):
         return backend.create(name, replace(new_manifest(3, 3), source=source), {})
 
-    def load(source: str, *numbers: int) -> None:
+    def load(source, *numbers):
         with create(source) as writer:
             for number in numbers:
                 writer.add(rows[number])

@@ -9,6 +9,8 @@ import pytest
 
 from boc import plugins
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--set visual_width=16 --set joint_width=16 --set feedforward=16 --set epochs=1 --set "
@@ -33,8 +35,7 @@ def make(target: str, **settings: object) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-def test_the_demo_finds_what_sentences_say(tmp_path: Path) -> None:
+def test_the_demo_finds_what_sentences_say(tmp_path: Path):
     printed = make("demo", DEMO=tmp_path, SCENES=60, SHOW="true")
     right = re.search(r"first hit right: everything (\d+) %", printed)
     assert right, printed
@@ -42,8 +43,7 @@ def test_the_demo_finds_what_sentences_say(tmp_path: Path) -> None:
     assert "red rocket" in (tmp_path / "hits.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
+def test_the_model_of_the_demo_can_be_made_again(tmp_path: Path):
     settings = {"LESSONS": 4, "CAPTIONED": 30, "EYES_OPTIONS": "--epochs 1", "MODEL_OPTIONS": SMALL}
     make("demo-model", DEMO=tmp_path, MODEL=tmp_path / "made", **settings)
     (tmp_path / "made").rename(tmp_path / "moved")

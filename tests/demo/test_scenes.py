@@ -113,14 +113,14 @@ def _captions_of(folder: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path) -> None:
+def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path):
     again = _gallery(tmp_path / "again", 12)
     other = _gallery(tmp_path / "other", 12, seed=6)
     assert _files(again) == _files(gallery)
     assert _files(other)["images/00000.jpg"] != _files(gallery)["images/00000.jpg"]
 
 
-def test_table_has_five_captions_per_picture(gallery: Path) -> None:
+def test_table_has_five_captions_per_picture(gallery: Path):
     header, *rows = _captions_of(gallery)
     assert header == ["image", "caption"]
     assert [name for name, _ in rows] == [f"{k:05d}.jpg" for k in range(12) for _ in range(5)]
@@ -132,7 +132,7 @@ def test_table_has_five_captions_per_picture(gallery: Path) -> None:
 @pytest.mark.slow
 @given(scene=ANY, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
-def test_boxes_are_apart_and_related(scene: Scene, seed: int) -> None:
+def test_boxes_are_apart_and_related(scene: Scene, seed: int):
     places = boxes(scene, _generator(seed))
     assert all(
         0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in places
@@ -156,7 +156,7 @@ def _holds(relation: str, one: scenes.Box, two: scenes.Box) -> bool:
 @pytest.mark.slow
 @given(scene=SAMPLED | ANY, seed=SEEDS)
 @settings(max_examples=25, deadline=None)
-def test_things_are_visible_in_their_boxes(scene: Scene, seed: int) -> None:
+def test_things_are_visible_in_their_boxes(scene: Scene, seed: int):
     whole = np.asarray(draw(scene, _generator(seed), 96), int)
     for k, box in enumerate(boxes(scene, _generator(seed))):
         without = np.asarray(
@@ -178,7 +178,7 @@ def test_things_are_visible_in_their_boxes(scene: Scene, seed: int) -> None:
 @pytest.mark.slow
 @given(scene=ANY | SAMPLED, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
-def test_captions_are_true_and_distinct(scene: Scene, seed: int) -> None:
+def test_captions_are_true_and_distinct(scene: Scene, seed: int):
     said = captions(scene, _generator(seed))
     assert len(said) == len(set(said)) == 5
     for caption in said:
@@ -192,7 +192,7 @@ def test_captions_are_true_and_distinct(scene: Scene, seed: int) -> None:
 @pytest.mark.slow
 @given(scene=RELATED, seed=SEEDS)
 @settings(max_examples=150, deadline=None)
-def test_relations_match_positions(scene: Scene, seed: int) -> None:
+def test_relations_match_positions(scene: Scene, seed: int):
     places = dict(
         zip(
             (thing.kind for thing in scene.things),
@@ -211,7 +211,7 @@ def test_relations_match_positions(scene: Scene, seed: int) -> None:
             )
 
 
-def test_gallery_replaces_only_a_gallery(tmp_path: Path) -> None:
+def test_gallery_replaces_only_a_gallery(tmp_path: Path):
     paint = CliRunner().invoke
     assert paint(painter.main, [str(tmp_path / "new"), "--count", "3"]).exit_code == 0
     assert paint(painter.main, [str(tmp_path / "new"), "--count", "1"]).exit_code == 0

@@ -310,7 +310,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Folders of the tiny models, each made when first asked for."""
     home = tmp_path_factory.mktemp("models")
 
-    def folder(kind: str) -> Path:
+    def folder(kind):
         place = home / kind.replace(" ", "-")
         if not place.exists():
             KINDS[kind](place)
@@ -384,7 +384,7 @@ def test_vectors_are_those_of_the_library(
     folders: Folders,
     pictures: list[ImageRef],
     offline: None,
-) -> None:
+):
     """Whatever the batches."""
     encoder = open_encoder(folders(kind))
     model, images, texts = library_inputs(folders(kind), pictures)
@@ -412,7 +412,7 @@ def test_vectors_are_those_of_the_library(
 def test_siglip_tokenizer_settings(
     folders: Folders,
     tmp_path: Path,
-) -> None:
+):
     """Its successor is published with the tokenizer of another network, which does neither."""
     folder = tmp_path / "model"
     shutil.copytree(folders("siglip"), folder)
@@ -430,7 +430,7 @@ def test_siglip_tokenizer_settings(
 def test_a_preparer_goes_to_other_processes(
     folders: Folders,
     pictures: list[ImageRef],
-) -> None:
+):
     for kind in KINDS:
         preparer = open_encoder(folders(kind)).preparer
         packed = pickle.dumps(preparer)
@@ -447,7 +447,7 @@ def test_a_preparer_goes_to_other_processes(
 def test_thin_pictures_are_refused(
     folders: Folders,
     tmp_path: Path,
-) -> None:
+):
     Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
     with pytest.raises(ImageError, match=r"b\.png"):
         open_encoder(folders("clip")).prepare(ImageRef("b.png", tmp_path / "b.png"))
@@ -456,12 +456,12 @@ def test_thin_pictures_are_refused(
 def test_digest_of_a_model(
     folders: Folders,
     folder: Path,
-) -> None:
+):
     before = open_encoder(folders("clip")).identity
     (folder / "README.md").write_text("about it")
     same = open_encoder(folder).identity
     assert same == replace(before, spec=f"clip:{folder.resolve()}")
-    changes: list[Callable[[], object]] = [
+    changes = [
         lambda: change_json(
             folder / "preprocessor_config.json",
             "image_mean",
@@ -498,7 +498,7 @@ def change_weights(
 def test_sharded_weights(
     folders: Folders,
     folder: Path,
-) -> None:
+):
     transformers.AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     parts = sorted(folder.glob("model-*.safetensors"))
@@ -516,7 +516,7 @@ def test_a_name_is_looked_for_on_this_machine_only(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     offline: None,
-) -> None:
+):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
@@ -541,7 +541,7 @@ def test_torch_files_are_read_for_weights_only(
     folder: Path,
     tmp_path: Path,
     offline: None,
-) -> None:
+):
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
@@ -562,7 +562,7 @@ def test_torch_files_are_read_for_weights_only(
 def test_code_in_a_folder_is_not_run(
     folder: Path,
     tmp_path: Path,
-) -> None:
+):
     classes = {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}
     change_json(folder / "config.json", "model_type", "of_my_own")
     change_json(folder / "config.json", "auto_map", classes)
@@ -599,7 +599,7 @@ def test_a_damaged_folder_is_named_in_one_line(
     harm: Callable[[Path], object],
     message: str,
     folder: Path,
-) -> None:
+):
     harm(folder)
     with pytest.raises(EncoderError, match=message) as caught:
         open_encoder(folder)
@@ -607,7 +607,7 @@ def test_a_damaged_folder_is_named_in_one_line(
     assert str(folder) in str(caught.value)
 
 
-def test_other_model_type_is_refused(tmp_path: Path) -> None:
+def test_other_model_type_is_refused(tmp_path: Path):
     word_pieces(tmp_path)
     transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(
         tmp_path,
@@ -620,7 +620,7 @@ def test_other_model_type_is_refused(tmp_path: Path) -> None:
 def test_words_of_the_vocabulary_are_one_piece(
     kind: str,
     folders: Folders,
-) -> None:
+):
     encoder = open_encoder(folders(kind))
     # Other bytes stand for parts of letters.
     known = sorted(word for word in encoder.vocabulary if word.isascii())

@@ -36,8 +36,8 @@ TINY = {"clip": tiny_clip, "siglip": tiny_siglip}
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Folders of models by kind and layout, made when first asked for."""
 
-    def made(kind: str, layout: str) -> Path:
-        def make(folder: Path) -> None:
+    def made(kind, layout):
+        def make(folder):
             TINY[kind](folder / "model")
             arrange(folder / "model", layout, kind, folder / "repository")
 
@@ -91,7 +91,7 @@ def test_vectors_equal_those_of_transformers(
     tmp_path: Path,
     kind: str,
     layout: str,
-) -> None:
+):
     folder = repository(kind, layout)
     pictures = [draw(size, seed) for seed, size in enumerate(SIZES)]
     encoder = plugins.encoder(str(folder / "repository"))
@@ -130,7 +130,7 @@ PROCESSORS = {
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60)
-def test_pixels_equal_those_of_processors(name: str, size: tuple[int, int], seed: int) -> None:
+def test_pixels_equal_those_of_processors(name: str, size: tuple[int, int], seed: int):
     processor = PROCESSORS[name]
     picture = draw(size, seed)
     written = json.loads(processor.to_json_string())
@@ -140,7 +140,7 @@ def test_pixels_equal_those_of_processors(name: str, size: tuple[int, int], seed
     assert np.abs(ours - theirs).max() < 1e-6
 
 
-def test_settings_of_older_processors() -> None:
+def test_settings_of_older_processors():
     """One number stands for a side, and nothing for the factor."""
     old = json.loads(PROCESSORS["CLIP"].to_json_string())
     old |= {"feature_extractor_type": "CLIPFeatureExtractor", "size": 32, "crop_size": 32}
@@ -158,13 +158,13 @@ def test_settings_of_older_processors() -> None:
         {"interpolation": "bicubic", "size": 32, "resize_mode": "longest", "mean": [], "std": []},
     ],
 )
-def test_other_ways_to_prepare_pictures_are_refused(settings_of_others: dict[str, Any]) -> None:
+def test_other_ways_to_prepare_pictures_are_refused(settings_of_others: dict[str, Any]):
     with pytest.raises((ValueError, KeyError)):
         pixel_form(settings_of_others)
 
 
 @pytest.mark.slow
-def test_precisions_of_numbers(repository: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_precisions_of_numbers(repository: Callable[[str, str], Path], tmp_path: Path):
     """Half of the bits give the same vectors to three digits, 8 bits similar ones."""
     folder = repository("clip", "Xenova")
     shutil.copytree(folder / "repository", tmp_path / "all")
@@ -184,11 +184,11 @@ def test_precisions_of_numbers(repository: Callable[[str, str], Path], tmp_path:
 def test_networks_that_do_not_fit_are_refused(
     repository: Callable[[str, str], Path],
     tmp_path: Path,
-) -> None:
+):
     clip = repository("clip", "Xenova") / "repository"
     siglip = repository("siglip", "Xenova") / "repository"
 
-    def refuse(name: str, data: bytes, message: str) -> None:
+    def refuse(name, data, message):
         folder = shutil.copytree(clip, tmp_path / "changed", dirs_exist_ok=True)
         (folder / "onnx.json").unlink(missing_ok=True)
         (folder / name).write_bytes(data)

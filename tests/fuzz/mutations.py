@@ -67,7 +67,7 @@ def damages(sound: bytes) -> st.SearchStrategy[bytes]:
 def damaged(sound: bytes, chance: Random) -> bytes:
     """One of ``damages``, by a generator: thousands of times as fast."""
 
-    def place() -> int:
+    def place():
         return chance.randrange(min(len(sound), 400) if chance.random() < 0.5 else len(sound))
 
     news = [chance.randbytes(chance.randrange(5)) for _ in range(chance.randint(1, 4))]
@@ -142,7 +142,7 @@ TEXTS = (
 
 
 def arrays(file: h5py.File) -> list[str]:
-    found: list[str] = []
+    found = []
     file.visititems(
         lambda name, entry: found.append(name) if isinstance(entry, h5py.Dataset) else None,
     )
@@ -178,7 +178,7 @@ def forge_array(file: h5py.File, rng: Random) -> str:
     if what == "value" and data.size:
         at = tuple(rng.randrange(size) for size in data.shape)
         kind = data.dtype.kind
-        value: Any = rng.choice(TEXTS if kind == "O" else REALS if kind == "f" else NUMBERS)
+        value = rng.choice(TEXTS if kind == "O" else REALS if kind == "f" else NUMBERS)
         if kind in "iuf":
             with np.errstate(over="ignore"):
                 value = np.array(value).astype(data.dtype)

@@ -18,6 +18,8 @@ from boc.evaluate.verify import verify
 from boc.manage.copy import copy_index
 from tests.fuzz.mutations import FORGED, forge_array, forge_header, verdict
 
+pytestmark = pytest.mark.slow
+
 
 def forge(files: dict[str, bytes], rng: random.Random) -> str:
     """Change one of the files, or what they are called."""
@@ -66,11 +68,10 @@ def check(verdicts: dict[str, str]) -> None:
     assert set(verdicts.values()) == {"refused", "answered"}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) -> None:
+def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path):
     path = tmp_path / "forged.h5"
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for number in range(FORGED):
         rng = random.Random(number)
         shutil.copy(library / "photos.h5", path)
@@ -92,9 +93,8 @@ def test_forged_features_are_refused_or_answered(library: Path, tmp_path: Path) 
     check(verdicts)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> None:
+def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path):
     at = f"file:{tmp_path / 'at'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     build_index(
@@ -112,7 +112,7 @@ def test_forged_export_is_refused_or_answered(library: Path, tmp_path: Path) -> 
     )
     with zipfile.ZipFile(tmp_path / "plain.zip") as archive:
         sound = {name: archive.read(name) for name in archive.namelist()}
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for number in range(FORGED):
         files = dict(sound)
         told = forge(files, random.Random(number))

@@ -188,7 +188,7 @@ def forge(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str) -> None:
+def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str):
     write, use = KINDS[name]
     path = tmp_path / name
     write(path)
@@ -330,7 +330,7 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_small_file_takes_little_memory(tmp_path: Path, name: str) -> None:
+def test_a_small_file_takes_little_memory(tmp_path: Path, name: str):
     file, write, use = BOMBS[name]
     path = tmp_path / file
     for folder in ("bu_att", "bu_box"):
@@ -350,7 +350,7 @@ def test_a_model_or_index_of_pipes_and_devices_is_refused(
     library: Path,
     tmp_path: Path,
     other: str,
-) -> None:
+):
     """Nobody may ever write to a pipe, and a device may never end."""
     shutil.copytree(
         DEMO_MODEL,

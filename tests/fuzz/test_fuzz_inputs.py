@@ -73,7 +73,7 @@ def check(data: bytes, read: Callable[[Path], object], name: str) -> None:
 )
 @example(b"image,caption\n\x00.jpg,a\n")
 @example(b"image,caption\na.jpg," + b"x" * 140_000)
-def test_captions(data: bytes) -> None:
+def test_captions(data: bytes):
     check(data, open_source, "captions.csv")
 
 
@@ -86,7 +86,7 @@ def test_captions(data: bytes) -> None:
     ),
 )
 @example(b"id,year:integer\na,9223372036854775808\n")
-def test_metadata(data: bytes) -> None:
+def test_metadata(data: bytes):
     check(data, Metadata.read, "m.csv")
 
 
@@ -102,7 +102,7 @@ OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
     )
     | st.text(),
 )
-def test_filters(text: str) -> None:
+def test_filters(text: str):
     with suppress(BocError):
         parse_filter(text, TYPES)
 
@@ -114,7 +114,7 @@ def test_filters(text: str) -> None:
     ),
 )
 @example("scalar:" + "9" * 5000)
-def test_codes_and_sentences(text: str) -> None:
+def test_codes_and_sentences(text: str):
     with suppress(BocError):
         parse_code(text)
     with suppress(BocError):
@@ -128,7 +128,7 @@ def features(library: Path) -> bytes:
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_feature_files(features: bytes, data: st.DataObject) -> None:
+def test_feature_files(features: bytes, data: st.DataObject):
     check(
         data.draw(damages(features)),
         drain,
@@ -137,7 +137,7 @@ def test_feature_files(features: bytes, data: st.DataObject) -> None:
 
 
 @given(st.data(), JSON)
-def test_manifests(data: st.DataObject, value: object) -> None:
+def test_manifests(data: st.DataObject, value: object):
     sound = replace(
         new_manifest(5, 3),
         unreadable={"a.jpg": [1, 2, 3]},
@@ -158,7 +158,7 @@ def test_manifests(data: st.DataObject, value: object) -> None:
         JSON,
     ),
 )
-def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
+def test_stored_facts_of_files(facts: dict[str, Any]):
     stored = {
         name: Item(
             name,
@@ -183,7 +183,7 @@ def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
 @example("elastic+http://[")
 @example("elastic+http://h:99999999")
 @example("elastic+http://h?shards=\u0664")
-def test_addresses(address: str) -> None:
+def test_addresses(address: str):
     from indexing.server.address import parse
 
     for text in (
@@ -200,8 +200,8 @@ def test_addresses(address: str) -> None:
 @example(b"a." * 5000 + b"b = 1")
 @example(b"index = 1\nsearch = [1]")
 @example(b"[index]\ncode = 1979-05-27\nrecall = nan\n")
-def test_settings(data: bytes) -> None:
-    def search(path: Path) -> None:
+def test_settings(data: bytes):
+    def search(path):
         with patch.dict(
             os.environ,
             {"BOC_CONFIG": str(path)},

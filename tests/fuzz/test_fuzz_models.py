@@ -86,14 +86,14 @@ def use(spec: str) -> None:
     "kind",
     ["tern", "teran", "clip"],
 )
-def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kind: str) -> None:
+def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kind: str):
     sound = DEMO_MODEL if kind == "teran" else library / "model"
     if kind == "clip":
         sound = tmp_path / "sound"
         sound.mkdir()
         tiny_clip(sound)
     use(f"{kind}:{sound}")
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(FORGED // 2):

@@ -140,7 +140,7 @@ def outcome(path: Path) -> str:
 def test_a_damaged_picture_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
-) -> None:
+):
     path = tmp_path_factory.getbasetemp() / "damaged.jpg"
     path.write_bytes(data.draw(st.sampled_from(pictures()).flatmap(damages)))
     assert outcome(path) in ("read", "refused")
@@ -161,7 +161,7 @@ def judge(folder: str, first: str, last: str) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_pictures_in_a_process(tmp_path: Path) -> None:
+def test_damaged_pictures_in_a_process(tmp_path: Path):
     process = start(judge, tmp_path, 0, PICTURES)
     outcomes = [line.partition(" ")[2] for line in process.communicate()[0].splitlines()]
     assert process.returncode == 0, f"ended by {process.returncode} at picture {len(outcomes)}"

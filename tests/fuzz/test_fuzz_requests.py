@@ -155,7 +155,7 @@ def resources(pid: int | None) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_server_survives_any_request(library: Path, tmp_path: Path) -> None:
+def test_a_server_survives_any_request(library: Path, tmp_path: Path):
     log = tmp_path / "log"
     with serving(log, "photos", "--at", f"file:{library / 'index'}") as (process, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -164,7 +164,7 @@ def test_a_server_survives_any_request(library: Path, tmp_path: Path) -> None:
         connection.close()
         get(port, "/metrics")
         before = resources(process.pid)
-        statuses: dict[int, int] = {}
+        statuses = {}
         for number in range(REQUESTS):
             status, asked = ask(connection, random.Random(number))
             assert status < 500, asked

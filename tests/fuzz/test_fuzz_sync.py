@@ -152,7 +152,7 @@ def test_a_sync_of_forged_files_is_refused_or_done(
     encoder: Counting,
     tmp_path: Path,
     kind: str,
-) -> None:
+):
     place = tmp_path / "at"
     folder = tmp_path / "pictures"
     at = f"file:{place}"

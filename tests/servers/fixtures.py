@@ -155,8 +155,7 @@ def shared_server(item: pytest.Item) -> str | None:
     it asks none."""
     if "secure" in getattr(item, "fixturenames", ()):
         return "secure"
-    kind: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
-    return kind
+    return item.callspec.params.get("server") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture
@@ -165,7 +164,7 @@ def own() -> Iterator[Callable[[Node], Node]]:
     tmp_path))``."""
     with ExitStack() as stack:
 
-        def start(node: Node) -> Node:
+        def start(node):
             with _or_skip():
                 check_fetched(node.kind)
                 node.start()

@@ -49,7 +49,7 @@ def contents(cache: Path) -> list[str]:
     return [path.name for path in cache.iterdir() if path.name != ".lock"]
 
 
-def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path) -> None:
+def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path):
     with pytest.raises(UnavailableError, match=r"python -m tests\.servers fetch elasticsearch-9"):
         check_fetched(archive)
     home = fetching.fetch(archive)
@@ -58,7 +58,7 @@ def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path) -> None:
     assert contents(tmp_path / "cache") == [home.name]
 
 
-def test_fetch_checks_the_digest(archive: Kind, tmp_path: Path) -> None:
+def test_fetch_checks_the_digest(archive: Kind, tmp_path: Path):
     with pytest.raises(
         MismatchError,
         match=f"elasticsearch-9: SHA-256 is {archive.sha256}, the catalogue pins 00",
@@ -67,7 +67,7 @@ def test_fetch_checks_the_digest(archive: Kind, tmp_path: Path) -> None:
     assert contents(tmp_path / "cache") == []
 
 
-def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path) -> None:
+def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path):
     (tmp_path / "cache" / ".fetch-killed").mkdir(parents=True)
     with ThreadPoolExecutor(3) as pool:
         homes = set(pool.map(fetching.fetch, [archive] * 3))

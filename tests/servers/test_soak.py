@@ -25,13 +25,13 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Rows
+from boc.vectors import Floats
 from tests.servers import Server
 from tests.servers.fixtures import address
 
@@ -146,7 +146,7 @@ def repeat(
 ) -> threading.Thread:
     """Do ``action`` every so many seconds, until the event is set."""
 
-    def run() -> None:
+    def run():
         while not end.wait(seconds):
             try:
                 action()
@@ -171,7 +171,7 @@ class Ledger(threading.Thread):
         self._codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._shape = (6, index.manifest.identity.dim)
         self._others = {item.id for item in index.items()}
-        self._held: dict[str, NDArray[np.float32]] = {}
+        self._held: dict[str, Floats] = {}
         self.edits = 0
         self.errors: list[str] = []
 
@@ -192,7 +192,7 @@ class Ledger(threading.Thread):
             if self.edits % 10 == 0:
                 self.check()
 
-    def _edit(self, names: list[str], new: NDArray[np.float32], old: list[str]) -> bool:
+    def _edit(self, names: list[str], new: Floats, old: list[str]) -> bool:
         try:
             with self._backend.edit("ledger") as editor:
                 items = [Item(name, "image", f"{name}.png") for name in names]
@@ -248,7 +248,7 @@ def test_soak_has_no_errors(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     pytest.importorskip("fastapi")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     node = own(Server(kind, tmp_path, heap="512m")) if kind else None

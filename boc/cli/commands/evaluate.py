@@ -103,7 +103,7 @@ def command(
         protocols = measure_features(gallery, score or "dot", fold, known)
     else:
         protocols = measure_index(gallery, name, at, rm, score, known)
-    tables: dict[str, dict[str, dict[str, float]]] = {}
+    tables = {}
     heads = []
     for label, head, recalls, gains in protocols:
         heads.append(head)

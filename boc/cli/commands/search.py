@@ -230,10 +230,7 @@ def query_of(
     """Return the query of TEXT, pictures and items; a minus marks unwanted items."""
     from boc.search.queries import Query, parse_text
 
-    sentence: str | None = None
-    minus: list[str] = []
-    if text is not None:
-        sentence, minus = parse_text(text)
+    sentence, minus = parse_text(text)
     unlike = [id[1:] for id in like if id.startswith("-")]
     examples = [id.removeprefix("\\") for id in like if not id.startswith("-")]
     return Query.of(sentence, minus=minus, images=images, like=examples, unlike=unlike)

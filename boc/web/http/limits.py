@@ -122,7 +122,7 @@ class LoadLimit:
             text = "too many requests at once; ask again in a second"
             await refusal(429, text, {"Retry-After": "1"})(scope, receive, send)
             return
-        response: list[Message] = []
+        response = []
 
         async def buffer(message: Message) -> None:
             response.append(message)

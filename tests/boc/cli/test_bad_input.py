@@ -185,7 +185,7 @@ CASES = [
     CASES,
     ids=[line for line, _ in CASES],
 )
-def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> None:
+def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]):
     before = contents(home)
     arguments = [
         part.strip("'").format(home=home) for part in line.replace("' '", "'\u00a0'").split(" ")
@@ -201,7 +201,7 @@ def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> N
 
 
 @pytest.mark.slow
-def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None:
+def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path):
     result = run(
         "extract",
         home / "images",

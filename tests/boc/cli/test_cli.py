@@ -86,7 +86,7 @@ def test_search_output(
     options: list[str],
     queries: list[str],
     find: str,
-) -> None:
+):
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
     given = [
@@ -119,8 +119,7 @@ def test_search_output(
             assert ("fields" in hit) == (find == "image")  # those of its file
             assert hit["modality"] == find
     shown = run(
-        "search",
-        "photos",
+        "search photos",
         *given,
         "--find",
         find,
@@ -146,7 +145,7 @@ def test_search_output(
     assert not lines
 
 
-def test_search_by_feature_file(library: Path) -> None:
+def test_search_by_feature_file(library: Path):
     """An item of the index asks as its vector does, but is not its own hit."""
     records = answers(
         "photos",
@@ -177,7 +176,7 @@ def test_search_by_feature_file(library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
+def test_a_minus_makes_hits_less_like_an_item(library: Path):
     def hits(*options: str) -> list[str]:
         return [
             hit["id"]
@@ -202,7 +201,7 @@ def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
     assert hits("a red box", "--like", "003.png", "--like", "-007.png") == expected
 
 
-def test_queries_may_come_from_a_pipe(library: Path) -> None:
+def test_queries_may_come_from_a_pipe(library: Path):
     arguments = [
         "search",
         "photos",
@@ -237,7 +236,7 @@ def test_a_closed_standard_input_is_told(
     library: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-) -> None:
+):
     monkeypatch.setattr("boc.cli.options.sys.stdin", None)
     with pytest.raises(
         click.ClickException,
@@ -250,25 +249,13 @@ def test_a_closed_standard_input_is_told(
 
 
 @pytest.mark.slow
-def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
+def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path):
     plain = run(
-        "search",
-        "photos",
-        "a red box",
-        "-k",
-        5,
-        at(library),
+        f'search photos "a red box" -k 5 {at(library)}',
     )
     page = tmp_path / "new" / "hits.html"
     shown = run(
-        "search",
-        "photos",
-        "a red box",
-        "-k",
-        5,
-        "--html",
-        page,
-        at(library),
+        f'search photos "a red box" -k 5 --html {page} {at(library)}',
     )
     assert shown.stdout == plain.stdout
     text = page.read_text(encoding="utf-8")
@@ -276,17 +263,14 @@ def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -
     assert "a red box" in text
 
 
-def test_info_shows_the_facts_of_an_index(library: Path) -> None:
+def test_info_shows_the_facts_of_an_index(library: Path):
     facts = json.loads(
         run(
-            "info",
-            "photos",
-            at(library),
-            "--json",
+            f"info photos {at(library)} --json",
         ).stdout,
     )
     assert facts["items"] == {"image": 40, "text": 80}
-    shown = run("info", "photos", at(library)).stdout
+    shown = run(f"info photos {at(library)}").stdout
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert lines["items"] == "40 pictures, 80 captions"
     assert lines["code"] == "dictionary:2/64"
@@ -305,20 +289,17 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     )
 
 
-def test_a_repeated_index_command_changes_no_file(home: Path) -> None:
+def test_a_repeated_index_command_changes_no_file(home: Path):
     before = files(home / "index")
     result = run(
-        "index",
-        "photos",
-        home / "photos.h5",
-        at(home),
+        f"index photos {home}/photos.h5 {at(home)}",
     )
     assert result.stdout == "photos is up to date: 40 pictures and 80 captions\n"
     assert "Next: boc search photos " in result.stderr
     assert files(home / "index") == before
 
 
-def test_another_code_needs_replace(home: Path) -> None:
+def test_another_code_needs_replace(home: Path):
     before = files(home / "index")
     again = (
         "index",
@@ -333,7 +314,7 @@ def test_another_code_needs_replace(home: Path) -> None:
     assert "has an index 'photos' of something else; make it again with --replace" in refused.stderr
     assert files(home / "index") == before
     assert run(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
-    told = json.loads(run("info", "photos", at(home), "--json").stdout)
+    told = json.loads(run(f"info photos {at(home)} --json").stdout)
     assert 0 < told["postings"] <= 3 * 120
     assert run(*again).stdout.startswith("photos is up to date")
 
@@ -343,7 +324,7 @@ def test_another_code_needs_replace(home: Path) -> None:
     "source",
     ["captions.csv", "images", "regions.h5"],
 )
-def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str) -> None:
+def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str):
     place = f"--at=file:{tmp_path / 'index'}"
     run(
         "extract",
@@ -352,10 +333,9 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
         tmp_path / "f.h5",
         encoder(library),
     )
-    run("index", "two", tmp_path / "f.h5", place)
+    run(f"index two {tmp_path}/f.h5 {place}")
     result = run(
-        "index",
-        "one",
+        "index one",
         library / source,
         encoder(library),
         place,
@@ -377,8 +357,7 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
         )
         assert answers("one", *asked) == answers("two", *asked)
     again = boc(
-        "index",
-        "one",
+        "index one",
         library / source,
         encoder(library),
         place,
@@ -387,7 +366,7 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
     assert "boc sync" in again.stderr
 
 
-def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> None:
+def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path):
     np.save(
         tmp_path / "rows.npy",
         np.eye(16, dtype=np.float32),
@@ -397,9 +376,7 @@ def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> N
         ("two", tmp_path / "rows.npy", "--like ID"),
     ):
         said = run(
-            "index",
-            name,
-            source,
+            f"index {name} {source}",
             f"--at=file:{tmp_path / 'new place'}",
         ).stderr.splitlines()[-1]
         match = re.fullmatch(r"Next: (boc search .*), or (boc serve .*)", said)
@@ -415,14 +392,12 @@ def test_a_place_under_the_home_folder_is_found(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     run(
-        "index",
-        "photos",
-        library / "captions.csv",
+        f"index photos {library}/captions.csv",
         encoder(library),
         "--at",
         "file:~/data",
@@ -432,32 +407,25 @@ def test_a_place_under_the_home_folder_is_found(
 
 
 @pytest.mark.slow
-def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path) -> None:
+def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path):
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
     run(
-        "extract",
-        library / "captions.csv",
-        "-o",
+        f"extract {library}/captions.csv -o",
         whole,
         "--regions",
         "grid",
         "--set=dtype=float32",
     )
     run(
-        "extract",
-        library / "captions.csv",
-        "-o",
+        f"extract {library}/captions.csv -o",
         direct,
         encoder(library),
     )
     run("extract", whole, "-o", through, encoder(library))
     assert through.read_bytes() == direct.read_bytes()
     run(
-        "extract",
-        library / "regions.h5",
-        "-o",
-        tmp_path / "half.h5",
+        f"extract {library}/regions.h5 -o {tmp_path}/half.h5",
         encoder(library),
     )
     with FeatureFile(direct) as one, FeatureFile(tmp_path / "half.h5") as other:
@@ -468,13 +436,10 @@ def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path
         )
 
 
-def test_extract_settings(library: Path, tmp_path: Path) -> None:
+def test_extract_settings(library: Path, tmp_path: Path):
     path = tmp_path / "f.h5"
     run(
-        "extract",
-        library / "regions.h5",
-        "-o",
-        path,
+        f"extract {library}/regions.h5 -o {path}",
         encoder(library),
         "--set=dtype=float32",
         "--set=concepts=false",
@@ -491,13 +456,10 @@ def test_extract_settings(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("left_to_torch")
-def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
+def test_train_on_a_finished_folder_reports_recall(home: Path):
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = run(
-        "train",
-        home / "regions.h5",
-        "-o",
-        home / "model",
+        f"train {home}/regions.h5 -o {home}/model",
         *TRAIN,
     )
     assert result.stderr == ""
@@ -520,12 +482,9 @@ def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
-def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -> None:
+def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path):
     result = run(
-        "train",
-        library / "captions.csv",
-        "-o",
-        tmp_path / "model",
+        f"train {library}/captions.csv -o {tmp_path}/model",
         *TRAIN,
     )
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
@@ -541,25 +500,20 @@ def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_moved_model(library: Path, tmp_path: Path) -> None:
+def test_moved_model(library: Path, tmp_path: Path):
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
-    run("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'model'}", place)
+    run(f"index photos {library}/captions.csv --encoder=tern:{tmp_path}/model {place}")
     before = answers("photos", "a red box", place)
     (tmp_path / "model").rename(tmp_path / "moved")
-    lost = boc("search", "photos", "a red box", place)
+    lost = boc(f'search photos "a red box" {place}')
     assert lost.exit_code == 1
     assert str(tmp_path / "model") in lost.stderr
     assert (
         answers("photos", "a red box", place, "--encoder", f"tern:{tmp_path / 'moved'}") == before
     )
     again = run(
-        "index",
-        "photos",
-        library / "captions.csv",
-        f"--encoder=tern:{tmp_path / 'moved'}",
-        place,
-        "--replace",
+        f"index photos {library}/captions.csv --encoder=tern:{tmp_path}/moved {place} --replace",
     )
     assert again.stdout.startswith(
         "photos: 40 pictures",
@@ -577,19 +531,14 @@ def described(home: Path) -> Path:
     """The library with the index ``described``, whose first three pictures have metadata."""
     (home / "metadata.csv").write_text(METADATA)
     result = run(
-        "index",
-        "described",
-        home / "photos.h5",
-        "--metadata",
-        home / "metadata.csv",
-        at(home),
+        f"index described {home}/photos.h5 --metadata {home}/metadata.csv {at(home)}",
     )
     assert result.stdout == "described: 40 pictures and 80 captions\n"
     return home
 
 
 @pytest.mark.slow
-def test_filters_keep_what_the_table_says(described: Path) -> None:
+def test_filters_keep_what_the_table_says(described: Path):
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
         hits = answers(
@@ -640,19 +589,14 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
         at(described),
     )[0]["hits"]
     assert hits[2:] == [hit for hit in best if "year" not in hit.get("fields", {})]
-    told = run("info", "described", at(described)).stdout
+    told = run(f"info described {at(described)}").stdout
     assert "tag:keyword, taken:date, " in told
 
 
-def test_lines_of_no_item_are_noted(home: Path) -> None:
+def test_lines_of_no_item_are_noted(home: Path):
     (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
     result = run(
-        "index",
-        "other",
-        home / "photos.h5",
-        "--metadata",
-        home / "metadata.csv",
-        at(home),
+        f"index other {home}/photos.h5 --metadata {home}/metadata.csv {at(home)}",
     )
     assert (
         "note: 1 lines of the metadata are of no item here (such as 'lost.png')"
@@ -670,7 +614,7 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
         ["--concepts=int8"],
     ],
 )
-def test_add_equals_one_load(home: Path, code: list[str]) -> None:
+def test_add_equals_one_load(home: Path, code: list[str]):
     """Half the pictures are indexed, then the other half is put to them, and some of the first
     again."""
     ids = [f"{i:03d}.png" for i in range(40)]
@@ -681,9 +625,7 @@ def test_add_equals_one_load(home: Path, code: list[str]) -> None:
     ):
         (home / f"{part}.txt").write_text("\n".join(chosen))
         run(
-            "extract",
-            home / "regions.h5",
-            "--ids",
+            f"extract {home}/regions.h5 --ids",
             home / f"{part}.txt",
             "-o",
             home / f"{part}.h5",
@@ -691,27 +633,17 @@ def test_add_equals_one_load(home: Path, code: list[str]) -> None:
         )
     if code == ["--code=soft"]:
         run(
-            "build-codebook",
-            home / "photos.h5",
-            "-o",
-            home / "book.npz",
-            "--clusters",
-            9,
+            f"build-codebook {home}/photos.h5 -o {home}/book.npz --clusters 9",
         )
         code = [f"--code=soft(z=2, codebook='{home / 'book.npz'}')"]
     run(
-        "index",
-        "grown",
-        home / "first.h5",
+        f"index grown {home}/first.h5",
         *code,
         at(home),
     )
     before = Searcher.open("grown", f"file:{home / 'index'}")
     result = run(
-        "add",
-        "grown",
-        home / "second.h5",
-        at(home),
+        f"add grown {home}/second.h5 {at(home)}",
     )
     assert (
         result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
@@ -734,7 +666,7 @@ def test_add_equals_one_load(home: Path, code: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
+def test_add_pictures_with_metadata(described: Path, tmp_path: Path):
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
@@ -758,20 +690,15 @@ def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
         "new-000.png": 2030,
     }
     assert (
-        run("info", "described", at(described))
+        run(f"info described {at(described)}")
         .stdout.splitlines()[0]
         .endswith("43 pictures, 80 captions")
     )
 
 
-def test_deleting_takes_items_away(home: Path) -> None:
+def test_deleting_takes_items_away(home: Path):
     result = run(
-        "delete",
-        "photos",
-        "000.png",
-        "000.png#0",
-        "000.png",
-        at(home),
+        f'delete photos 000.png "000.png#0" 000.png {at(home)}',
     )
     assert result.stdout == "photos: 2 items deleted\n"
     gone = "001.png\n\nnope\n002.png\nnor this\n"
@@ -795,46 +722,42 @@ def test_deleting_takes_items_away(home: Path) -> None:
     }
     assert found == {f"{i:03d}.png" for i in range(3, 40)}
     assert (
-        run("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
+        run(f"info photos {at(home)}").stdout.splitlines()[0].endswith("37 pictures, 79 captions")
     )
     before = files(home / "index")
-    assert boc("delete", "photos", "nope", at(home)).stdout == "photos: 0 items deleted\n"
+    assert boc(f"delete photos nope {at(home)}").stdout == "photos: 0 items deleted\n"
     assert files(home / "index") == before
     assert run(
-        "index",
-        "photos",
-        home / "photos.h5",
-        "--replace",
-        at(home),
+        f"index photos {home}/photos.h5 --replace {at(home)}",
     ).stdout.startswith(
         "photos: 40",
     )
 
 
-def test_deleting_all_removes_the_index(home: Path) -> None:
-    run("index", "other", home / "photos.h5", at(home))
+def test_deleting_all_removes_the_index(home: Path):
+    run(f"index other {home}/photos.h5 {at(home)}")
     assert (
-        run("delete", "photos", "--all", at(home)).stdout
+        run(f"delete photos --all {at(home)}").stdout
         == "photos: 120 items deleted, the index is removed\n"
     )
-    assert run("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "other"]
+    assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "other"]
     next((home / "index" / "other").glob("segment-*/rows.npy")).unlink()
     assert (
-        run("delete", "other", "--all", at(home)).stdout
+        run(f"delete other --all {at(home)}").stdout
         == "other: everything deleted, the index is removed\n"
     )
-    assert run("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "none"]
+    assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "none"]
 
 
-def test_info_tells_what_a_place_is(library: Path) -> None:
-    told = json.loads(run("info", "--json", at(library)).stdout)
+def test_info_tells_what_a_place_is(library: Path):
+    told = json.loads(run(f"info --json {at(library)}").stdout)
     assert told["indexes"] == ["photos"]
     assert told["engine"].startswith("embedded")
-    lines = run("info", at(library)).stdout.splitlines()
+    lines = run(f"info {at(library)}").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(told)
 
 
-def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch):
     def warn() -> None:
         warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
         with pytest.warns(UserWarning, match="stranger"):
@@ -849,10 +772,10 @@ def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("warn").stderr == "note: cut short\n"
 
 
-def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch):
     for given, kept in ((None, "passive"), ("active", "active")):
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if given:
             monkeypatch.setenv("OMP_WAIT_POLICY", given)
-        assert boc("info", "--at", "file:nowhere").exit_code in (0, 1)
+        assert boc("info --at file:nowhere").exit_code in (0, 1)
         assert os.environ["OMP_WAIT_POLICY"] == kept

@@ -51,7 +51,7 @@ def dog(tmp_path: Path) -> Path:
     return tmp_path / "dog.png"
 
 
-def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
+def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path):
     hits = [
         Hit(
             Item("dog.png", "image", str(dog), "dog.png"),
@@ -94,7 +94,7 @@ def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
 def test_any_text_comes_back_from_the_page(
     tmp_path_factory: pytest.TempPathFactory,
     text: str,
-) -> None:
+):
     path = tmp_path_factory.getbasetemp() / "any.html"
     write_sheet(
         path,
@@ -109,7 +109,7 @@ def test_any_text_comes_back_from_the_page(
         assert f"{number}{text}{number}" in page(path).text
 
 
-def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:
+def test_missing_picture_is_named(tmp_path: Path, dog: Path):
     gone = str(tmp_path / "gone <1>.png")
     hits = [
         Hit(Item("gone", "image", gone, "gone"), 1.0),

@@ -20,6 +20,8 @@ import pytest
 from tests.helpers import boc, draw_pictures
 from tests.processes import start
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TINY = (
@@ -76,24 +78,18 @@ def calm(table: Path) -> Path:
     path = table.parent / "calm.h5"
     assert (
         boc(
-            "extract",
-            table,
-            "-o",
-            path,
-            "--regions",
-            "grid",
+            f"extract {table} -o {path} --regions grid",
         ).exit_code
         == 0
     )
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
+def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int):
     wild = tmp_path / "wild.h5"
 
-    def never_half() -> None:
+    def never_half():
         assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
 
     arguments = (
@@ -182,16 +178,14 @@ PROC = pytest.mark.skipif(
 
 
 @PROC
-@pytest.mark.slow
-def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path) -> None:
+def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path):
     run = run_busy(long_table, tmp_path / "wild.h5")
     run.process.kill()
     assert run.end()[0] == -signal.SIGKILL
 
 
 @PROC
-@pytest.mark.slow
-def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path):
     """A terminal sends it to the whole group."""
     run = run_busy(long_table, tmp_path / "wild.h5")
     os.killpg(run.process.pid, signal.SIGINT)
@@ -201,18 +195,12 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
-def test_training(table: Path, tmp_path: Path) -> None:
+def test_training(table: Path, tmp_path: Path):
     regions = tmp_path / "regions.h5"
     assert (
         boc(
-            "extract",
-            table,
-            "-o",
-            regions,
-            "--regions",
-            "grid",
+            f"extract {table} -o {regions} --regions grid",
         ).exit_code
         == 0
     )
@@ -236,8 +224,7 @@ def test_training(table: Path, tmp_path: Path) -> None:
     assert not (wild / "training").exists()
 
 
-@pytest.mark.slow
-def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
+def test_indexing(library: Path, table: Path, tmp_path: Path):
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
     arguments = [
@@ -254,8 +241,8 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     ]
     finish([*arguments, f"file:{tmp_path / 'calm'}"])
 
-    def never_half() -> None:
-        result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
+    def never_half():
+        result = boc(f"info many --at file:{tmp_path}/wild --json")
         assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {
             "image": 600,
             "text": 1200,
@@ -269,20 +256,13 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
-@pytest.mark.slow
-def test_building(library: Path, tmp_path: Path) -> None:
+def test_building(library: Path, tmp_path: Path):
     """From a feature file, killed while the arrays are written: an older index of the name stays
     whole."""
     at = f"file:{tmp_path}"
     assert (
         boc(
-            "index",
-            "photos",
-            library / "photos.h5",
-            "--code",
-            "scalar:3",
-            "--at",
-            at,
+            f"index photos {library}/photos.h5 --code scalar:3 --at {at}",
         ).exit_code
         == 0
     )
@@ -292,7 +272,7 @@ def test_building(library: Path, tmp_path: Path) -> None:
 
     loaded = contents(tmp_path / "calm" / "photos", chosen=False)
 
-    def never_half() -> None:
+    def never_half():
         assert contents(tmp_path / "photos", chosen=False) in (old, loaded)
 
     arguments = (

@@ -86,14 +86,14 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
-def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
+def test_odd_entries_stop_nothing(library: Path, tmp_path: Path):
     pytest.importorskip("fastapi", reason="the page needs the extra web")
     folder = tmp_path / "p"
     at = f"--at=file:{tmp_path / 'at'}"
     draw_pictures(folder, PICTURES)
     picture = folder / "images" / "000.png"
 
-    def put(name: bytes | str) -> Path:
+    def put(name):
         path = Path(os.fsdecode(os.fsencode(folder) + b"/" + os.fsencode(name) + b".png"))
         path.parent.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(picture, path))
@@ -130,7 +130,7 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
     )
     assert f"left out {len(UNWANTED)} hidden or unwanted names" in told.stderr
 
-    def pictures(name: str) -> dict[str, Path]:
+    def pictures(name):
         hits = Searcher.open(
             name,
             at.removeprefix("--at="),

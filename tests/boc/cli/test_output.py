@@ -14,14 +14,14 @@ ODD = "a\x1b[2J\x1b]0;title\x07\nb\r\x9b31m\u202egpj\u2028c"
 
 
 @given(text=st.text())
-def test_plain_text_is_printable(text: str) -> None:
+def test_plain_text_is_printable(text: str):
     shown = plain(text)
     assert all(char.isprintable() or char in "\u200c\u200d" for char in shown)
     if text.isprintable():
         assert shown == text
 
 
-def test_output_is_printable(tmp_path: Path) -> None:
+def test_output_is_printable(tmp_path: Path):
     batches = []
     for seed, modality in enumerate(MODALITIES):
         items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
@@ -59,7 +59,7 @@ def test_output_is_printable(tmp_path: Path) -> None:
         )
 
 
-def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> None:
+def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path):
     at = f"--at=file:{tmp_path / 'at'}"
     (tmp_path / "years.csv").write_text(
         "id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)),
@@ -88,7 +88,7 @@ def test_too_few_pictures_to_train_on_are_refused(
     library: Path,
     tmp_path: Path,
     count: int,
-) -> None:
+):
     (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(count)))
     result = boc(
         "train",
@@ -104,7 +104,7 @@ def test_too_few_pictures_to_train_on_are_refused(
     assert not (tmp_path / "model" / "training").exists()
 
 
-def test_too_long_cell_is_refused(library: Path, tmp_path: Path) -> None:
+def test_too_long_cell_is_refused(library: Path, tmp_path: Path):
     (tmp_path / "t.csv").write_text(f"image,caption\n000.png,{'long ' * 30_000}\n")
     told = boc(
         "extract",

@@ -75,7 +75,7 @@ def printed(odd: Path, *options: str) -> tuple[bytes, str]:
     return result.stdout_bytes, result.stderr
 
 
-def test_a_line_is_a_path_or_named_as_none(odd: Path) -> None:
+def test_a_line_is_a_path_or_named_as_none(odd: Path):
     lines, said = printed(odd, "--paths")
     order = map(int, re.findall(r"p(\d)", printed(odd)[0].decode()))
     paths = [paths_in(odd)[number] for number in order]
@@ -85,7 +85,7 @@ def test_a_line_is_a_path_or_named_as_none(odd: Path) -> None:
     assert "--json" in said
 
 
-def test_what_has_no_path_is_named(odd: Path) -> None:
+def test_what_has_no_path_is_named(odd: Path):
     output, said = printed(odd, "--paths", "--find", "text")
     assert output == b""
     assert "t1 has no path" in said
@@ -95,7 +95,7 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
     "options",
     [("--json", "--paths"), ("--paths", "--request")],
 )
-def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
+def test_one_way_to_print(odd: Path, options: tuple[str, ...]):
     result = boc(
         "search",
         "odd",
@@ -108,19 +108,19 @@ def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
     assert "give one of --json, --paths and --request" in result.stderr
 
 
-def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch):
     (odd / "json.toml").write_text("[search]\njson = true\n")
     monkeypatch.setenv("BOC_CONFIG", str(odd / "json.toml"))
     assert printed(odd)[0].startswith(b'{"query"')
     assert not printed(odd, "--paths")[0].startswith(b"{")
 
 
-def test_no_setting_gives_another_program_other_lines() -> None:
+def test_no_setting_gives_another_program_other_lines():
     assert "paths" not in settings.settable(search.command)
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_nothing_to_obey(odd: Path) -> None:
+def test_a_terminal_gets_nothing_to_obey(odd: Path):
     master, slave = pty.openpty()
     code = "from boc.cli import main; main()"
     words = [

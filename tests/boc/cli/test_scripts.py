@@ -46,8 +46,8 @@ def found(*arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_forms_of_text_are_one(at: str, form: str) -> None:
-    def typed(text: str) -> str:
+def test_forms_of_text_are_one(at: str, form: str):
+    def typed(text):
         return normalize(form, text)
 
     assert set(
@@ -91,14 +91,14 @@ def test_forms_of_text_are_one(at: str, form: str) -> None:
 
 
 @given(st.text())
-def test_forms_of_a_path(path: str) -> None:
+def test_forms_of_a_path(path: str):
     there = list(forms(path))
     assert there[0] == path
     assert {nfc(each) for each in there} == {nfc(path)}
     assert nfc(path) in there
 
 
-def test_words_keep_their_marks() -> None:
+def test_words_keep_their_marks():
     assert words_of("हिन्दी_IMG-12 (ไทย).x") == "हिन्दी IMG 12 ไทย x"
 
 
@@ -115,7 +115,7 @@ NAMES = {
 def test_a_name_as_it_stands_finds_its_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     Counting.installed(monkeypatch)
     (tmp_path / "pictures").mkdir()
     for name in NAMES:
@@ -132,7 +132,7 @@ def test_a_name_as_it_stands_finds_its_file(
     "charset",
     ["latin-1", "cp437", "utf-8"],
 )
-def test_no_code_page_loses_a_hit(at: str, charset: str) -> None:
+def test_no_code_page_loses_a_hit(at: str, charset: str):
     for more in ([], ["--json"]):
         result = CliRunner(charset=charset).invoke(
             main,
@@ -144,7 +144,7 @@ def test_no_code_page_loses_a_hit(at: str, charset: str) -> None:
     assert {nfc(hit["id"]) for hit in hits} == {"plain.png", NAME, ODD}
 
 
-def test_a_query_may_begin_with_a_minus(at: str) -> None:
+def test_a_query_may_begin_with_a_minus(at: str):
     wanted = found("a red kite -snow", at)
     assert found("-snow a red kite", at) == found(at, "--", "-snow a red kite") == wanted
     assert found("-5 degrees", "-k2", at) == found(at, "--", "-5 degrees")[:2]

@@ -26,7 +26,7 @@ anywhere = hypothesis_settings(suppress_health_check=[HealthCheck.function_scope
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:
     """The parameters that a command would be called with."""
-    seen: dict[str, Any] = {}
+    seen = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             main.commands[command],
@@ -56,7 +56,7 @@ SOURCES = ("shared key", "own key", "variable", "flag")  # weakest first
 @given(
     given=st.sets(st.sampled_from(SOURCES)),
 )
-def test_the_strongest_source_counts(given: set[str]) -> None:
+def test_the_strongest_source_counts(given: set[str]):
     with pytest.MonkeyPatch.context() as patch:
         lines = ['at = "file:shared key"'] if "shared key" in given else []
         lines += ["[info]", 'at = "file:own key"'] if "own key" in given else []
@@ -74,7 +74,7 @@ def sample(parameter: click.Option) -> Any:
     """A value that an option takes, and that is not its default."""
     kind = parameter.type
     if isinstance(kind, click.Choice):
-        value: Any = next(each for each in kind.choices if each != parameter.default)
+        value = next(each for each in kind.choices if each != parameter.default)
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
         value = 7 if kind.max is None or kind.max > 7 else kind.max
     else:
@@ -93,8 +93,8 @@ def sample(parameter: click.Option) -> Any:
     OPTIONS,
     ids=[f"{name}-{key}" for name, key, _ in OPTIONS],
 )
-def test_the_file_equals_the_flag(command: str, key: str, option: click.Option) -> None:
-    def effective(arguments: list[str]) -> Any:
+def test_the_file_equals_the_flag(command: str, key: str, option: click.Option):
+    def effective(arguments):
         parent = click.Context(
             main,
             info_name="boc",
@@ -116,7 +116,7 @@ def test_the_file_equals_the_flag(command: str, key: str, option: click.Option) 
     assert effective([]) == flag
 
 
-def test_what_is_done_once_is_no_setting() -> None:
+def test_what_is_done_once_is_no_setting():
     for command, option in (("delete", "all"), ("index", "replace")):
         write(f"[{command}]\n{option} = true")
         assert f"unknown '{option}' in [{command}]" in boc("info").stderr
@@ -124,7 +124,7 @@ def test_what_is_done_once_is_no_setting() -> None:
     assert parameters("delete", "photos", "1.jpg")["everything"] is False
 
 
-def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch):
     write('encoder = "tern:shared"')
     monkeypatch.setenv("BOC_ENCODER", "tern:variable")
     assert parameters("search", "photos", "a dog")["encoder"] is None
@@ -133,30 +133,23 @@ def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> N
     assert parameters("search", "photos", "a dog")["encoder"] == "tern:own"
 
 
-def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BOC_ENCODER", "tern:set")
-    alone = boc("extract", "none", "-o", "x.h5", "--regions", "grid")
+    alone = boc("extract none -o x.h5 --regions grid")
     assert "no such file or folder" in alone.stderr
     both = boc(
-        "extract",
-        "none",
-        "-o",
-        "x.h5",
-        "--regions",
-        "grid",
-        "--encoder",
-        "tern:typed",
+        "extract none -o x.h5 --regions grid --encoder tern:typed",
     )
     assert "give either --encoder" in both.stderr
 
 
-def test_variables_that_are_empty_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_empty_say_nothing(monkeypatch: pytest.MonkeyPatch):
     for name in ("BOC_AT", "BOC_CONFIG"):
         monkeypatch.setenv(name, "")
     assert parameters("search", "photos", "a dog")["at"] == "file:boc-data"
 
 
-def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert settings.read() == (None, {})
     for path, name in (
         (tmp_path / "user" / "boc" / "boc.toml", "user"),
@@ -194,7 +187,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
+def test_a_wrong_file_is_answered_with_one_line(text: str):
     write(text)
     commands = {
         "[index]": ("index", "photos", "photos.h5"),
@@ -216,7 +209,7 @@ def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
 def test_files_that_cannot_be_read_are_named(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:
+):
     (tmp_path / "latin.toml").write_bytes('at = "file:caf\xe9"'.encode("latin-1"))
     for name, word in (
         ("latin.toml", "UTF-8"),
@@ -230,7 +223,7 @@ def test_files_that_cannot_be_read_are_named(
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_wrong_file_does_not_stop_help() -> None:
+def test_a_wrong_file_does_not_stop_help():
     write("wrong")
     for arguments in (
         ["--help"],
@@ -253,7 +246,7 @@ def test_a_wrong_file_does_not_stop_help() -> None:
     ),
     user=st.sampled_from(["", "me"]),
 )
-def test_password_in_an_address_is_recognised(password: str, user: str) -> None:
+def test_password_in_an_address_is_recognised(password: str, user: str):
     assert settings.PASSWORD.search(f"elastic+https://{user}:{password}@host:9200?shards=2")
     for address in (
         "file:a:b@c",
@@ -263,7 +256,7 @@ def test_password_in_an_address_is_recognised(password: str, user: str) -> None:
         assert not settings.PASSWORD.search(address)
 
 
-def test_documented_settings_exist() -> None:
+def test_documented_settings_exist():
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(
         encoding="utf-8",
     )

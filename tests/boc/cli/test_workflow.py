@@ -17,7 +17,7 @@ from tests.helpers import draw_pictures, run
 
 
 @pytest.mark.slow
-def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None:
+def test_a_picture_finds_itself_first(searcher: Searcher, library: Path):
     for path in sorted((library / "images").iterdir()):
         first = searcher.search(image=path, k=1)[0]
         assert first.item.id == path.name
@@ -29,20 +29,12 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     """An index that is re-ranked by mrsw."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--rerank",
-        "mrsw",
-        "--rm",
-        20,
+        f"index photos {library}/photos.h5 --at {at} --rerank mrsw --rm 20",
     )
     return Searcher.open("photos", at, device="cpu")
 
 
-def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> None:
+def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path):
     assert (
         aligned.index.manifest.rerank,
         aligned.index.manifest.concept_dtype,
@@ -63,7 +55,7 @@ def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> Non
 
 
 @pytest.mark.slow
-def test_workflow_from_region_files(tmp_path: Path) -> None:
+def test_workflow_from_region_files(tmp_path: Path):
     table = draw_pictures(tmp_path / "made", 12)
     rng = np.random.default_rng(0)
     for name in ("bu_att", "bu_box"):

@@ -19,7 +19,7 @@ from boc.clustering.cell_index import (
     rounded,
     spherical_kmeans,
 )
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
 
@@ -39,7 +39,7 @@ def clustered(
     rows: int,
     width: int,
     noise: float = 0.3,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Unit vectors around random directions."""
     rng = default_rng(seed)
     centres = rng.standard_normal((clusters, width))
@@ -48,7 +48,7 @@ def clustered(
     )
 
 
-def learned(X: NDArray[np.float32], k: int, seed: int) -> Centroids:
+def learned(X: Floats, k: int, seed: int) -> Centroids:
     return spherical_kmeans(Directions(*rounded(X)), k, seed)
 
 
@@ -63,7 +63,7 @@ def slow_rounded(row: list[float]) -> tuple[list[int], np.float32]:
 def slow_scores(
     query: list[int],
     rows: NDArray[np.int8],
-    scales: NDArray[np.float32],
+    scales: Floats,
 ) -> list[np.float32]:
     return [
         np.float32(sum(a * b for a, b in zip(query, row, strict=True))) * scale
@@ -105,7 +105,7 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     cells: int,
     n: int,
     seed: int,
-) -> None:
+):
     """To the last bit, by number, and of equal ones those of lower number; whatever is beside a
     row."""
     X = default_rng(seed).standard_normal((n, centroids.vectors.rows.shape[1])).astype(np.float32)
@@ -139,7 +139,7 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
         | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
     ),
 )
-def test_rounding_keeps_directions_whatever_their_size(rows: NDArray[np.float32]) -> None:
+def test_rounding_keeps_directions_whatever_their_size(rows: Floats):
     whole, scales = rounded(rows)
     again = rounded(whole.astype(np.float32) * scales[:, None])[0]
     assert [slow_rounded(row) for row in rows.tolist()] == list(
@@ -153,7 +153,7 @@ def test_rounding_keeps_directions_whatever_their_size(rows: NDArray[np.float32]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_with_what_is_no_number_has_no_direction(value: float) -> None:
+def test_a_row_with_what_is_no_number_has_no_direction(value: float):
     rows = np.ones((2, 70), np.float32)
     rows[0, 69] = value
     whole, scales = rounded(rows)
@@ -162,7 +162,7 @@ def test_a_row_with_what_is_no_number_has_no_direction(value: float) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str) -> None:
+def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str):
     centroids = learned(
         clustered(
             0,
@@ -208,7 +208,7 @@ def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str)
         ({"queries": np.ones((1, 65537), np.float32)}, "of 65537 numbers; at most .* of 65536"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str):
     given = {
         "queries": np.ones((1, 3), np.float32),
         "heads": np.ones((2, 3), np.int8),
@@ -236,7 +236,7 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(
     m: int,
     d: int,
     seed: int,
-) -> None:
+):
     rng = default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
     centroids = Centroids.of_arrays(
@@ -279,7 +279,7 @@ def test_means_are_those_of_a_loop_over_the_groups(
     d: int,
     seed: int,
     batch: int,
-) -> None:
+):
     """And a group without a direction keeps the one before; whatever the batches."""
     rng = default_rng(seed)
     points = Directions(*rounded(rng.standard_normal((n, d)).astype(np.float32)))
@@ -302,7 +302,7 @@ def test_means_are_those_of_a_loop_over_the_groups(
 
 
 @pytest.fixture(scope="module")
-def points() -> NDArray[np.float32]:
+def points() -> Floats:
     return clustered(
         0,
         300,
@@ -312,13 +312,13 @@ def points() -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def many(points: NDArray[np.float32]) -> Centroids:
+def many(points: Floats) -> Centroids:
     """More centroids than lie in one cell."""
     return learned(points, 2 * ONE_CELL_CENTROIDS, 0)
 
 
 @pytest.mark.slow
-def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
+def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids):
     assert len(np.unique(many.vectors.rows, axis=0)) == len(many) <= 2 * ONE_CELL_CENTROIDS
     assert len(many) > 1.9 * ONE_CELL_CENTROIDS
     np.testing.assert_allclose(np.linalg.norm(many.vectors.units, axis=1), 1, rtol=1e-5)
@@ -328,7 +328,7 @@ def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(many.heads) == len(many.starts) - 1 > 1
 
 
-def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
+def test_rows_too_many_to_be_held_together_are_all_answered():
     rows = np.eye(2, dtype=np.float32)[
         np.arange(40_000) % 2
     ]  # some fifty searches of so many are held at a time
@@ -342,7 +342,7 @@ def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
     assert cosines.ravel().tolist() == pytest.approx([1] * 60)
 
 
-def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
+def test_a_seed_gives_one_result_and_another_seed_another(points: Floats):
     first, again, other = (learned(points[:2000], 200, seed).vectors.rows for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -355,7 +355,7 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
     copies=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
+def test_number_of_centroids(n: int, k: int, copies: int, seed: int):
     """Never more than wanted, nor than distinct rows; in one cell, as there are few."""
     X = np.repeat(unit_rows(default_rng(n).standard_normal((n, 3))), copies, axis=0)
     centroids = learned(X, k, seed)
@@ -368,7 +368,7 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
         )
 
 
-def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
+def test_training_gains_on_random_members(points: Floats):
     found = learned(points, 500, 0)
     drawn = points[default_rng(0).choice(len(points), 500, replace=False)]
     similarity = [
@@ -377,7 +377,7 @@ def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
     assert similarity[0] > similarity[1] + 0.02
 
 
-def test_no_centroid_is_left_with_a_crowd() -> None:
+def test_no_centroid_is_left_with_a_crowd():
     """Half of all points lie in one narrow cone, and get about half of the centroids."""
     rng = default_rng(0)
     narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))

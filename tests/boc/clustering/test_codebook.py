@@ -26,7 +26,7 @@ from boc.codecs import concept_code
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.oracles import write_features
 
 DIM = 2
@@ -47,7 +47,7 @@ def write(
     words: bool = True,
 ) -> Path:
     """An embeddings file of the given concept vectors; captions come with their word-pieces."""
-    sets: dict[Modality, list[Any]] = {
+    sets = {
         "image": pictures,
         "text": [vectors for _, vectors in captions],
     }
@@ -142,7 +142,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield [stack.enter_context(FeatureFile(path)) for path in (one, other)]
 
 
-def names(sample: NDArray[np.float32]) -> list[tuple[int, int]]:
+def names(sample: Floats) -> list[tuple[int, int]]:
     """(0 or 1, number) of sampled concepts."""
     return [(int(a), int(b)) for a, b in sample]
 
@@ -161,7 +161,7 @@ def test_sample_is_of_union_without_repetition(
     size: int,
     seed: int,
     balanced: bool,
-) -> None:
+):
     sample = names(
         sample_concepts(
             two,
@@ -186,7 +186,7 @@ def test_sample_is_of_union_without_repetition(
         assert sum(kind for kind, _ in sample) == min(size // 2, 6)
 
 
-def test_sample_is_uniform(two: Any) -> None:
+def test_sample_is_uniform(two: Any):
     times = 200
     counts = Counter(
         name
@@ -205,7 +205,7 @@ def test_sample_is_uniform(two: Any) -> None:
     assert max(abs(count - expected) for count in counts.values()) < 4 * deviation
 
 
-def test_centered_codebook(two: Any) -> None:
+def test_centered_codebook(two: Any):
     made = cluster(
         two,
         15,
@@ -230,7 +230,7 @@ def test_centered_codebook(two: Any) -> None:
     }
 
 
-def test_rescaled_codebook(two: Any) -> None:
+def test_rescaled_codebook(two: Any):
     rng = default_rng(0)
     turned = np.linalg.qr(rng.standard_normal((5, 5)))[0]
     points = (
@@ -288,12 +288,12 @@ def test_rescaled_codebook(two: Any) -> None:
     )
 
 
-def test_bench_codebook_without_stop_words(two: Any) -> None:
+def test_bench_codebook_without_stop_words(two: Any):
     made = without_stopwords(two[0], 99)
     assert sorted(names(made.centroids)) == [*ALL[:6], (1, 1), (1, 3)]
 
 
-def test_unknown_space(two: Any) -> None:
+def test_unknown_space(two: Any):
     with pytest.raises(
         BocError,
         match="no space 'round' of concepts; known: plain, centered, rescaled",
@@ -301,7 +301,7 @@ def test_unknown_space(two: Any) -> None:
         cluster(two, space="round")
 
 
-def test_empty_sample(tmp_path: Path, two: Any) -> None:
+def test_empty_sample(tmp_path: Path, two: Any):
     with pytest.raises(BocError, match="at least 1 concept, got 0"):
         sample_concepts(two, 0)
     with (
@@ -368,7 +368,7 @@ CAPTIONS = [
 
 
 @pytest.mark.slow
-def test_dictionary_of_frequent_english_words(tmp_path: Path) -> None:
+def test_dictionary_of_frequent_english_words(tmp_path: Path):
     pytest.importorskip("spellchecker")
     captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]
     with FeatureFile(
@@ -397,7 +397,7 @@ def test_dictionary_of_frequent_english_words(tmp_path: Path) -> None:
         dictionary(file)
 
 
-def test_captions_without_words(tmp_path: Path) -> None:
+def test_captions_without_words(tmp_path: Path):
     odd = write(
         tmp_path / "b.h5",
         [],
@@ -408,7 +408,7 @@ def test_captions_without_words(tmp_path: Path) -> None:
         list(sentences(file))
 
 
-def test_check_files(tmp_path: Path, library: Path) -> None:
+def test_check_files(tmp_path: Path, library: Path):
     bare = write(
         tmp_path / "bare.h5",
         [[]],
@@ -470,7 +470,7 @@ def made(words: tuple[str, ...] | None = None) -> Codebook:
         {"thresholds": np.ones((2, 2, 3), np.float32)},
     ],
 )
-def test_file_round_trip(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_file_round_trip(tmp_path: Path, fields: dict[str, Any]):
     book = replace(made(), **fields)
     path = tmp_path / "deep" / "book.npz"
     book.save(path)
@@ -556,13 +556,13 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_load_invalid_entries(tmp_path: Path, name: str) -> None:
+def test_load_invalid_entries(tmp_path: Path, name: str):
     path = archive(tmp_path / "book.npz", **HOSTILE[name])
     with pytest.raises(BocError, match=r"book\.npz: .*boc build-codebook"):
         Codebook.load(path)
 
 
-def test_load_damaged_file(tmp_path: Path) -> None:
+def test_load_damaged_file(tmp_path: Path):
     whole = tmp_path / "whole.npz"
     made().save(whole)
     data = whole.read_bytes()
@@ -594,7 +594,7 @@ def test_load_damaged_file(tmp_path: Path) -> None:
         Codebook.load(tmp_path / "none.npz")
 
 
-def test_load_other_formats(tmp_path: Path) -> None:
+def test_load_other_formats(tmp_path: Path):
     older = Codebook.load(archive(tmp_path / "book.npz", about=about(format=1, spread=0.5)))
     assert np.array_equal(older.centroids, made().centroids)
     path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
@@ -602,7 +602,7 @@ def test_load_other_formats(tmp_path: Path) -> None:
         Codebook.load(path)
 
 
-def test_check_accepts_variants_of_encoder() -> None:
+def test_check_accepts_variants_of_encoder():
     plain = made()
     alone = replace(
         plain,
@@ -633,7 +633,7 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("kind", ["plain", "centered", "rescaled"])
-def test_build_codebook_command(library: Path, tmp_path: Path, kind: str) -> None:
+def test_build_codebook_command(library: Path, tmp_path: Path, kind: str):
     features = library / "photos.h5"
     output = tmp_path / "book.npz"
     result = run(

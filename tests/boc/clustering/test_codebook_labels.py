@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc import labels
 from boc.clustering.codebook import Codebook
@@ -17,10 +16,11 @@ from boc.clustering.codebook_labels import codebook_labels
 from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, Label, content_words, distinctive, pack_labels, whole_words
 from boc.types import Batch, Embeddings, Identity, Item, Ragged
+from boc.vectors import Floats
 from tests.oracles import write_features
 
 
-def book(centroids: NDArray[np.float32], spherical: bool = False) -> Codebook:
+def book(centroids: Floats, spherical: bool = False) -> Codebook:
     return Codebook(
         centroids,
         Identity(
@@ -116,15 +116,15 @@ def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool 
 
 
 def slow_labels(
-    centroids: NDArray[np.float32],
+    centroids: Floats,
     paths: Sequence[Path],
     spherical: bool,
 ) -> list[Label]:
     """The same one concept at a time."""
-    inside: list[Counter[str]] = [Counter() for _ in centroids]
-    near: list[dict[str, tuple[float, Example]]] = [{} for _ in centroids]
+    inside = [Counter() for _ in centroids]
+    near = [{} for _ in centroids]
 
-    def assign(x: NDArray[np.float32]) -> tuple[int, float]:
+    def assign(x):
         x = x / np.linalg.norm(x) if spherical else x
         distances = [float(((x.astype(np.float64) - c) ** 2).sum()) for c in centroids]
         return int(np.argmin(distances)), min(distances)
@@ -194,7 +194,7 @@ def test_labels_equal_loop(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     spherical: bool,
-) -> None:
+):
     monkeypatch.setattr(
         labels,
         "SIGNIFICANT",
@@ -237,7 +237,7 @@ def test_labels_equal_loop(
             )
 
 
-def test_names_come_first(tmp_path: Path) -> None:
+def test_names_come_first(tmp_path: Path):
     write(
         tmp_path / "a.h5",
         0,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from bench.paper import variants
 from boc.clustering import kmeans
@@ -20,6 +19,7 @@ from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.errors import BocError
 from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.vectors import Floats
 from tests.oracles import assert_canonical, same_matrix
 
 WIDTH = 4
@@ -52,7 +52,7 @@ def book(p: int, seed: int = 0) -> Codebook:
     )
 
 
-def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
+def distance(v: Floats, c: Floats) -> float:
     return math.sqrt(
         math.fsum(
             (float(a) - float(b)) ** 2
@@ -65,7 +65,7 @@ def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
     )
 
 
-def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
+def slow_hard(sets: Ragged, C: Floats) -> list[list[int]]:
     rows = [[0] * len(C) for _ in range(len(sets))]
     for i, row in enumerate(rows):
         for v in sets[i]:
@@ -75,7 +75,7 @@ def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
 
 def slow_soft(
     sets: Ragged,
-    C: NDArray[np.float32],
+    C: Floats,
     kind: str,
     aggregate: str,
     z: int | None,
@@ -113,7 +113,7 @@ def test_hard_assignment_counts_nearest_centroids(
     p: int,
     seed: int,
     labels: Any,
-) -> None:
+):
     sets = random_sets(sizes, seed)
     codebook = book(p, seed + 1)
     step = HardAssignment.from_codebook(replace(codebook, labels=labels))
@@ -141,7 +141,7 @@ def test_soft_assignment_aggregates_similarities(
     kind: str,
     aggregate: str,
     z: int | None,
-) -> None:
+):
     sets = random_sets(
         sizes,
         seed,
@@ -183,7 +183,7 @@ def test_means_and_axes_move_concepts(
     seed: int,
     modality: Modality,
     side: str,
-) -> None:
+):
     sets = random_sets(sizes, seed)
     codebook = book(5, seed + 1)
     means = default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
@@ -206,7 +206,7 @@ def test_means_and_axes_move_concepts(
             )
 
 
-def test_soft_query_budget() -> None:
+def test_soft_query_budget():
     sets = random_sets([3, 2], 0)
     codebook = book(8)
     step = SoftAssignment.from_codebook(
@@ -226,7 +226,7 @@ def test_soft_query_budget() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"z": 3}, {"z": 3, "aggregate": "max"}])
-def test_blocks_equal_whole(options: dict[str, Any]) -> None:
+def test_blocks_equal_whole(options: dict[str, Any]):
     sets = random_sets(
         [
             0,
@@ -261,7 +261,7 @@ def test_blocks_equal_whole(options: dict[str, Any]) -> None:
 
 @given(seed=SEEDS, z=st.integers(1, 5))
 @settings(max_examples=5)
-def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
+def test_nearest_of_many_rows_equals_few(seed: int, z: int):
     """faiss is asked for many, numpy for few."""
     rng = default_rng(seed)
     X, C = (
@@ -288,7 +288,7 @@ def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
         )
 
 
-def test_spherical_ignores_length() -> None:
+def test_spherical_ignores_length():
     sets = random_sets([2, 3], 0)
     longer = Ragged(sets.values * 7, sets.offsets)
     for kind in (SoftAssignment, HardAssignment):
@@ -301,7 +301,7 @@ def test_spherical_ignores_length() -> None:
         )
 
 
-def test_kmeans_finds_clusters() -> None:
+def test_kmeans_finds_clusters():
     rng = default_rng(0)
     centres = 10 * np.eye(WIDTH, dtype=np.float32)
     X = (
@@ -352,13 +352,13 @@ def test_kmeans_finds_clusters() -> None:
         ({"aggregate": "mean"}, "sum, max; got 'mean'"),
     ],
 )
-def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> None:
+def test_soft_parameters_out_of_range(options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         SoftAssignment.from_codebook(book(3), **options)
 
 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
-def test_chain_fit_keeps_codebook(assignment: str) -> None:
+def test_chain_fit_keeps_codebook(assignment: str):
     codebook = book(6)
     items = embedded(
         "image",
@@ -378,7 +378,7 @@ def embedded(modality: Any, sizes: list[int], seed: int) -> Embeddings:
     )
 
 
-def test_unknown_assignment_or_option() -> None:
+def test_unknown_assignment_or_option():
     with pytest.raises(BocError, match="'fuzzy'; known: hard, soft"):
         concept_code(book(3), "fuzzy")
     with pytest.raises(BocError, match="leave out z and query_z"):
@@ -389,7 +389,7 @@ def test_unknown_assignment_or_option() -> None:
         )
 
 
-def test_items_without_concepts() -> None:
+def test_items_without_concepts():
     codec = concept_code(book(3)).fit(
         embedded(
             "image",
@@ -404,7 +404,7 @@ def test_items_without_concepts() -> None:
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
 
-def test_bench_drops_stopwords() -> None:
+def test_bench_drops_stopwords():
     words = [
         [
             "a",
@@ -440,7 +440,7 @@ def test_bench_drops_stopwords() -> None:
     assert step.read(pictures) is pictures.concepts
 
 
-def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -> None:
+def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign():
     codebook = Codebook(
         3 * np.eye(3, dtype=np.float32),
         Identity(

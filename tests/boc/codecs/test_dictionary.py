@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.clustering.cell_index import rounded
 from boc.codecs import SurrogateCodec, global_code
@@ -21,30 +20,29 @@ from boc.codecs.dictionary import (
     vocabulary_size,
 )
 from boc.types import Embeddings
-from boc.vectors import unit_rows
+from boc.vectors import Doubles, Floats, Ints, unit_rows
 from tests.oracles import assert_canonical, same_matrix
 
 
-def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
+def gaussian(seed: int, n: int, width: int = 5) -> Floats:
     return default_rng(seed).standard_normal((n, width)).astype(np.float32)
 
 
-def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
+def as_held(X: Floats) -> Doubles:
     """The directions of rows as they are in 8 bits."""
     rows, scales = rounded(X)
-    held: NDArray[np.float64] = rows * scales[:, None].astype(np.float64)
-    return held
+    return rows * scales[:, None].astype(np.float64)
 
 
 def slow_document(
-    x: NDArray[np.float64],
-    centroids: NDArray[np.float64],
+    x: Doubles,
+    centroids: Doubles,
     z: int,
 ) -> tuple[dict[int, float], float]:
     """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``, and the least
     lead of a choice."""
     near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
-    chosen: list[int] = []
+    chosen = []
     remainder = x
     weights = np.empty(0)
     lead = math.inf
@@ -202,10 +200,10 @@ def test_terms_of_a_query_are_its_nearest_centroids(
 
 
 def pursued(
-    X: NDArray[np.float32],
-    candidates: NDArray[np.float32],
+    X: Floats,
+    candidates: Floats,
     z: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> tuple[Ints, Floats]:
     gram = candidates @ candidates.transpose(
         0,
         2,

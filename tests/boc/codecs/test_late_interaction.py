@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.codecs.late_interaction import TOP, LateInteraction
@@ -17,7 +16,7 @@ from boc.manage.copy import copy_index
 from boc.rerank.alignment import alignments
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Ragged, SearchRequest
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 
 WIDTH = 5
 
@@ -32,7 +31,7 @@ def fitted(words: Ragged, pictures: Ragged, **parameters: int) -> LateInteractio
     return LateInteraction(**parameters).fit(Ragged.concatenate([words, pictures]), labels)
 
 
-def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def cosine(a: Floats, b: Floats) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
@@ -49,7 +48,7 @@ COUNTS = st.lists(
     density=st.integers(1, 100),
     seed=st.integers(0, 99),
 )
-def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
+def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int):
     step = fitted(
         sets([2, 3, 4], seed),
         sets(
@@ -90,7 +89,7 @@ def test_scores_are_mrsw_without_thresholds(
     words: list[int],
     pictures: list[int],
     seed: int,
-) -> None:
+):
     """Where every word is a centroid and all pictures have all terms, up to a constant of the
     sentence and rounding."""
     sentences = sets([count + 1 for count in words], seed)
@@ -114,7 +113,7 @@ def test_scores_are_mrsw_without_thresholds(
     assert (np.abs(scores + constants[:, None] - exact) <= error + 1e-5).all()
 
 
-def test_fit_without_sentences() -> None:
+def test_fit_without_sentences():
     codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
         Embeddings(
             "image",
@@ -130,7 +129,7 @@ def test_fit_without_sentences() -> None:
     assert codec.encode_queries(query).sum() == 6
 
 
-def test_invalid_parameters_and_inputs() -> None:
+def test_invalid_parameters_and_inputs():
     some = sets([1, 2], 0)
     with pytest.raises(ValueError, match="terms must be at least 1, got 0"):
         LateInteraction(terms=0).fit(some)
@@ -145,7 +144,7 @@ def test_invalid_parameters_and_inputs() -> None:
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
 
 
-def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
+def test_index_scores_and_explanation(library: Path, tmp_path: Path):
     """Learned from the feature file, by the concepts of both modalities; scores are those of the
     code."""
     build_index(

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
 from boc.codecs.learned import LEAST, LearnedTerms
@@ -15,13 +14,13 @@ from boc.explain.score import explain
 from boc.manage.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import run
 
 WIDTH = 5
 
 
-def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
+def gaussian(*shape: int, seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -101,7 +100,7 @@ def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
     st.sampled_from(MODALITIES),
     st.integers(0, 999),
 )
-def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int) -> None:
+def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int):
     codebook = book(7, seed)
     some = items(
         counts,
@@ -122,7 +121,7 @@ def test_activations_follow_definition(counts: list[int], modality: Modality, se
 
 
 @given(st.integers(0, 999), st.sampled_from(["documents", "queries"]))
-def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
+def test_code_keeps_largest_of_unit_length(seed: int, side: str):
     codebook = book(7, seed)
     some = items(
         [3, 0, 2],
@@ -146,17 +145,10 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* of its items have no terms")
-def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
+def test_index_scores_and_explanation(library: Path, tmp_path: Path):
     made = tmp_path / "terms.npz"
     result = run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        made,
-        "--kind",
-        "learned",
-        "--clusters",
-        16,
+        f"build-codebook {library}/photos.h5 -o {made} --kind learned --clusters 16",
     )
     assert f"16 terms in {made}" in result.output
     assert "epoch 1 of " in result.output

@@ -72,7 +72,7 @@ def codes(draw: st.DrawFn) -> Code:
 
 
 @given(code=codes())
-def test_text_round_trip(code: Code) -> None:
+def test_text_round_trip(code: Code):
     assert parse_code(str(code)) == code
     assert parse_code(repr(code)) == code
     assert hash(parse_code(str(code))) == hash(code)
@@ -80,7 +80,7 @@ def test_text_round_trip(code: Code) -> None:
 
 
 @given(text=st.one_of(TEXTS, st.text(st.sampled_from("softbi:/(),= '\"z8"), max_size=20)))
-def test_any_text_parses_or_names_next_step(text: str) -> None:
+def test_any_text_parses_or_names_next_step(text: str):
     try:
         code = parse_code(text)
     except BocError as error:
@@ -125,7 +125,7 @@ def test_any_text_parses_or_names_next_step(text: str) -> None:
         ("permutation()", Code("permutation")),
     ],
 )
-def test_parse_forms(text: str, code: Code) -> None:
+def test_parse_forms(text: str, code: Code):
     assert parse_code(text) == code
 
 
@@ -153,7 +153,7 @@ def test_parse_forms(text: str, code: Code) -> None:
         (Code("hard", codebook="a b"), "hard(codebook='a b')"),
     ],
 )
-def test_str_is_shortest_form(code: Code, text: str) -> None:
+def test_str_is_shortest_form(code: Code, text: str):
     assert str(code) == repr(code) == text
 
 
@@ -197,14 +197,14 @@ def test_str_is_shortest_form(code: Code, text: str) -> None:
         ("soft:8(z=9)", ["z is given twice"]),
     ],
 )
-def test_parse_errors(text: str, words: list[str]) -> None:
+def test_parse_errors(text: str, words: list[str]):
     with pytest.raises(BocError) as caught:
         parse_code(text)
     for word in words:
         assert word in str(caught.value)
 
 
-def test_code_checks_values() -> None:
+def test_code_checks_values():
     for arguments in ({"z": True}, {"z": 0}, {"plain": 1}):
         with pytest.raises(BocError, match=r"code scalar: .* must be"):
             Code("scalar", **arguments)
@@ -212,12 +212,12 @@ def test_code_checks_values() -> None:
         replace(Code("hard", codebook="b"), name="scalar")
 
 
-def test_arguments_are_fields() -> None:
+def test_arguments_are_fields():
     taken = {argument for kind in CODES.values() for argument in kind.rules}
     assert taken == set(ARGUMENTS) == {field.name for field in fields(Code)} - {"name"}
 
 
-def test_reference_page_lists_arguments() -> None:
+def test_reference_page_lists_arguments():
     page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "codes.md"
     text = page.read_text(encoding="utf-8")
     rows = re.findall(
@@ -240,7 +240,7 @@ def test_reference_page_lists_arguments() -> None:
         parse_code(line)
 
 
-def test_limits_match_steps() -> None:
+def test_limits_match_steps():
     assert set(CODES) == {
         *GLOBAL_CODES,
         *WORD_CODES,
@@ -262,7 +262,7 @@ def test_limits_match_steps() -> None:
 
 
 @given(code=codes())
-def test_code_of_codec(code: Code) -> None:
+def test_code_of_codec(code: Code):
     config = code.codec(10**6, BOOK).config()
     stored = code_of(config)
     assert stored is not None
@@ -273,7 +273,7 @@ def test_code_of_codec(code: Code) -> None:
     assert stored.codebook is None
 
 
-def test_code_of_other_steps() -> None:
+def test_code_of_other_steps():
     assert code_of(SurrogateCodec([Dictionary(bits=3)]).config()) is None
     assert code_of(SurrogateCodec([SoftAssignment(4, z=3)]).config()) is None
     assert (
@@ -289,7 +289,7 @@ def test_code_of_other_steps() -> None:
         assert code_of({"steps": [{**step, "params": {**step["params"], "clusters": odd}}]}) is None
 
 
-def test_code_of_older_configuration() -> None:
+def test_code_of_older_configuration():
     """Parameters that were added since, and one that went."""
     code = Code(
         "permutation",
@@ -309,7 +309,7 @@ def test_code_of_older_configuration() -> None:
     assert code_of(config) == soft
 
 
-def test_default_budgets() -> None:
+def test_default_budgets():
     assert code_of(Code("scalar").codec(8).config()) == Code(
         "scalar",
         z=16,
@@ -329,7 +329,7 @@ def test_default_budgets() -> None:
         Code("scalar", z=17).codec(8)
 
 
-def test_parse_without_numpy() -> None:
+def test_parse_without_numpy():
     script = (
         "import sys; from boc.codecs import parse_code; parse_code('bits:3'); print('numpy' "
         "in sys.modules)"
@@ -361,7 +361,7 @@ def books(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CODES.items() if "codebook" in kind.rules])
-def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str) -> None:
+def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str):
     own = {"words": "words", "learned": "learned"}.get(name, "concepts")
     option = "" if own == "concepts" else f" --kind {own}"
     with pytest.raises(

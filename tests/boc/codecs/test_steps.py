@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
@@ -32,12 +31,13 @@ from boc.codecs.base import Step
 from boc.codecs.frequencies import BLOCK
 from boc.errors import BocError
 from boc.types import Embeddings, Identity, Ragged
+from boc.vectors import Floats
 from tests.oracles import assert_canonical, same_matrix, term_matrices, tied_vectors
 
 VECTORS = tied_vectors((1, 6))
 
 
-def rectified(x: NDArray[np.float32]) -> list[float]:
+def rectified(x: Floats) -> list[float]:
     return [max(float(c), 0.0) for c in [*x, *-x]]
 
 
@@ -50,9 +50,9 @@ def largest(x: list[float], z: int) -> list[int]:
 @settings(max_examples=50)
 @given(images=tied_vectors((1, 6), 4), texts=tied_vectors((1, 6), 4))
 def test_center_subtracts_mean_of_modality(
-    images: NDArray[np.float32],
-    texts: NDArray[np.float32],
-) -> None:
+    images: Floats,
+    texts: Floats,
+):
     labels = ["image"] * len(images) + ["text"] * len(texts)
     step = Center().fit(np.concatenate([images, texts]), labels)
     means = {"image": slow_mean(images), "text": slow_mean(texts)}
@@ -86,7 +86,7 @@ def test_center_subtracts_mean_of_modality(
             )
 
 
-def slow_mean(X: NDArray[np.float32]) -> list[float]:
+def slow_mean(X: Floats) -> list[float]:
     """The mean; zero for equal rows, of which centring would leave nothing."""
     if all(np.array_equal(row, X[0]) for row in X):
         return [0.0] * X.shape[1]
@@ -94,7 +94,7 @@ def slow_mean(X: NDArray[np.float32]) -> list[float]:
 
 
 @given(width=st.integers(1, 12), seed=st.integers(0, 2**32))
-def test_rotation_is_orthogonal(width: int, seed: int) -> None:
+def test_rotation_is_orthogonal(width: int, seed: int):
     X = default_rng(seed).standard_normal((3, width)).astype(np.float32)
     step = RandomRotation(seed).fit(X)
     R = step.rotation_
@@ -115,7 +115,7 @@ def test_rotation_is_orthogonal(width: int, seed: int) -> None:
 
 @pytest.mark.slow
 @given(X=VECTORS)
-def test_crelu_clips_both_halves(X: NDArray[np.float32]) -> None:
+def test_crelu_clips_both_halves(X: Floats):
     halves = CReLU().fit_transform(X)
     assert halves.dtype == np.float32
     assert halves.tolist() == [rectified(x) for x in X]
@@ -124,7 +124,7 @@ def test_crelu_clips_both_halves(X: NDArray[np.float32]) -> None:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(X=VECTORS, data=st.data())
-def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None:
+def test_topz_keeps_largest(X: Floats, data: st.DataObject):
     z, query_z = (data.draw(st.none() | st.integers(1, X.shape[1])) for _ in "dq")
     for rows in (X, sparse.csr_array(X)):
         step = TopZ(z, query_z).fit(rows)
@@ -147,7 +147,7 @@ def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None
         assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
 
 
-def test_topz_across_blocks() -> None:
+def test_topz_across_blocks():
     X = (
         default_rng(0)
         .integers(
@@ -185,14 +185,14 @@ def test_topz_across_blocks() -> None:
         ),
     ],
 )
-def test_parameters_out_of_range(step: Step, message: str) -> None:
+def test_parameters_out_of_range(step: Step, message: str):
     with pytest.raises(ValueError, match=f"^{message}$"):
         step.fit(np.ones((2, 6)))
 
 
 @pytest.mark.slow
 @given(X=VECTORS)
-def test_unit_norm_divides_by_length(X: NDArray[np.float32]) -> None:
+def test_unit_norm_divides_by_length(X: Floats):
     for rows in (X, sparse.csr_array(X)):
         for row, x in zip(
             UnitNorm().fit_transform(rows).toarray(),
@@ -223,7 +223,7 @@ def test_unit_norm_divides_by_length(X: NDArray[np.float32]) -> None:
     ),
     scale=100,
 )
-def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> None:
+def test_scalar_frequencies_are_floors(X: Floats, scale: float):
     for rows in (X, sparse.csr_array(X)):
         terms = ScalarQuantizer(scale).fit_transform(rows)
         assert_canonical(terms, X.shape)
@@ -232,7 +232,7 @@ def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> 
         ]
 
 
-def test_frequency_beyond_int32() -> None:
+def test_frequency_beyond_int32():
     step = ScalarQuantizer(2.0**31).fit(np.ones((1, 1)))
     with pytest.raises(ValueError, match=r"2\.15e\+09 exceeds 2\*\*31 - 1"):
         step.transform(np.ones((1, 1)))
@@ -247,10 +247,10 @@ def test_frequency_beyond_int32() -> None:
     bits=st.integers(1, 15),
 )
 def test_bit_frequencies_are_shares_of_peak(
-    X: NDArray[np.float32],
-    later: NDArray[np.float32],
+    X: Floats,
+    later: Floats,
     bits: int,
-) -> None:
+):
     for rows in (X, sparse.csr_array(X)):
         step = BitQuantizer(bits).fit(rows)
         top = 2**bits - 1
@@ -277,7 +277,7 @@ def test_bit_frequencies_are_shares_of_peak(
 
 @pytest.mark.slow
 @given(X=VECTORS)
-def test_permutation_frequencies_are_ranks(X: NDArray[np.float32]) -> None:
+def test_permutation_frequencies_are_ranks(X: Floats):
     m = X.shape[1]
     terms = DeepPermutation().fit_transform(X)
     assert_canonical(terms, X.shape)
@@ -293,7 +293,7 @@ def test_permutation_frequencies_are_ranks(X: NDArray[np.float32]) -> None:
 
 @settings(max_examples=50)
 @given(X=tied_vectors((1, 6)), data=st.data())
-def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataObject) -> None:
+def test_permutation_variants_count_ranks(X: Floats, data: st.DataObject):
     """Kept: z ... 1; offset: 2z ... z + 1; printed: 2d ... 2d - z + 1 of all components, zeros by
     index."""
     width = 2 * X.shape[1]
@@ -333,7 +333,7 @@ def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataO
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> None:
+def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject):
     X = unit(seed, 5)
     width = 2 * X.shape[1]
     z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
@@ -347,7 +347,7 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
         @ codec.encode_documents(Embeddings("image", X)).T
     ).toarray()
 
-    def printed(x: NDArray[np.float32], budget: int) -> list[int]:
+    def printed(x, budget):
         floors = [math.floor(1000 * float(value)) for value in rectified(x)]
         top = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
         return [floors[j] if j in top else 0 for j in range(width)]
@@ -382,7 +382,7 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
 SIGNED = ("scalar", "bits", "permutation")  # codes whose terms are signed components
 
 
-def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
+def unit(seed: int, rows: int, width: int = 8) -> Floats:
     X = default_rng(seed).standard_normal((rows, width)).astype(np.float32)
     return X / np.linalg.norm(
         X,
@@ -400,8 +400,8 @@ def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
         ("permutation", [DeepPermutation()]),
     ],
 )
-def test_code_is_its_chain(code: str, last: list[Step], plain: bool) -> None:
-    chain: list[Step] = [] if plain else [Center(), RandomRotation()]
+def test_code_is_its_chain(code: str, last: list[Step], plain: bool):
+    chain = [] if plain else [Center(), RandomRotation()]
     chain += [CReLU(), TopZ(5, 9), *last]
     codec = global_code(
         code,
@@ -415,7 +415,7 @@ def test_code_is_its_chain(code: str, last: list[Step], plain: bool) -> None:
 
 @pytest.mark.slow
 @given(X=tied_vectors((1, 6), 5), Q=tied_vectors((1, 4), 5))
-def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float32]) -> None:
+def test_shifted_crelu_adds_constant(X: Floats, Q: Floats):
     step = variants.ShiftedCReLU().fit(X)
     scores = step.encode_queries(Q, "text") @ step.encode_documents(X, "image").T
     shift = max(abs(float(x)) for x in X.ravel())
@@ -432,7 +432,7 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
             assert scores[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_restore_of_older_index() -> None:
+def test_restore_of_older_index():
     book = Codebook(
         unit(4, 3),
         Identity(
@@ -478,7 +478,7 @@ def test_restore_of_older_index() -> None:
 
 
 @pytest.mark.parametrize("code", SIGNED)
-def test_no_rows(code: str) -> None:
+def test_no_rows(code: str):
     nothing = Embeddings("text", np.empty((0, 8), np.float32))
     images = Embeddings("image", unit(3, 9))
     codec = global_code(
@@ -501,7 +501,7 @@ def test_no_rows(code: str) -> None:
 def test_postings_read_counts_shared_terms(
     documents: sparse.csr_array,
     queries: sparse.csr_array,
-) -> None:
+):
     D = documents.toarray()
     Q = queries.toarray()
     frequencies = document_frequencies(documents)
@@ -531,7 +531,7 @@ def test_postings_read_counts_shared_terms(
         ),
     ],
 )
-def test_restore_errors(config: dict[str, Any], message: str) -> None:
+def test_restore_errors(config: dict[str, Any], message: str):
     steps = [{"name": name, "params": params} for name, params in config["steps"]]
     with pytest.raises(BocError, match=message):
         SurrogateCodec.restore({**config, "steps": steps, "n_terms": 4}, {"widths": np.array([4])})
@@ -576,6 +576,6 @@ def test_errors_name_the_rule(
     call: Callable[[], object],
     error: type[Exception],
     message: str,
-) -> None:
+):
     with pytest.raises(error, match=message):
         call()

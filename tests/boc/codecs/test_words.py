@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
@@ -24,17 +23,17 @@ from boc.manage.build import add_items, build_index, delete_items
 from boc.manage.copy import copy_index
 from boc.search.searcher import Searcher
 from boc.types import Identity
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import boc
 
 WIDTH = 5
 
 
-def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
+def gaussian(rows: int, seed: int) -> Floats:
     return unit_rows(np.random.default_rng(seed).standard_normal((rows, WIDTH)))
 
 
-def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
+def book_of(words: Floats, origin: Floats) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
     labels = pack_labels([Label((name,)) for name in names])
     return Codebook(
@@ -54,7 +53,7 @@ def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook
 
 
 @given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
-def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
+def test_terms_are_nearest_words(seed: int, query_z: int):
     words = gaussian(9, seed)
     origin = gaussian(1, seed + 1)[0]
     pictures = gaussian(7, seed + 2)
@@ -106,7 +105,7 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
         max_size=4,
     ),
 )
-def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
+def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]):
     words = {1: "rocket", 2: "red", 4: "desert"}
     terms = sparse.csr_array(
         np.array([[row.get(j, 0) for j in range(6)] for row in rows] or np.zeros((0, 6)), np.int32),
@@ -124,20 +123,13 @@ def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
 def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
     made = boc(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        path,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {path} --kind words --clusters 7",
     )
     assert made.stdout == f"7 words in {path}\n"
     return path
 
 
-def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
+def test_vocabulary_follows_definition(library: Path, book: Path):
     made = Codebook.load(book)
     with FeatureFile(library / "photos.h5") as file:
         captions = [item.content for item in file.items("text")]
@@ -169,7 +161,7 @@ def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
         )
 
 
-def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path) -> None:
+def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Path):
     at = f"file:{tmp_path}"
     code = f"words(z=5, codebook='{book}')"
     build_index(
@@ -207,8 +199,7 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     }
     assert {hit.item.id for hit in searcher.search_words([rarest], k=40)[0]} == holders
     printed = boc(
-        "search",
-        "words",
+        "search words",
         rarest,
         "--hybrid",
         "words",
@@ -220,7 +211,7 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     assert {line.split()[2] for line in printed.splitlines()} == holders
 
 
-def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path) -> None:
+def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Path):
     at = f"file:{tmp_path}"
     code = f"words(codebook='{book}')"
     build_index(
@@ -268,7 +259,7 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
         } == {id: item.fields.get("words") for id, item in before.items()}
 
 
-def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
+def test_invalid_requests(library: Path, book: Path, tmp_path: Path):
     table = tmp_path / "table.csv"
     table.write_text("id,words:text\n007.png,mine\n")
     with pytest.raises(BocError, match="the metadata field 'words' holds the words of pictures"):
@@ -292,14 +283,6 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(3, z=0).fit(gaussian(4, 0))
     result = boc(
-        "search",
-        "photos",
-        "box",
-        "--hybrid",
-        "words",
-        "--image",
-        "a.jpg",
-        "--at",
-        at,
+        f"search photos box --hybrid words --image a.jpg --at {at}",
     )
     assert "leave pictures, items out" in result.output

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.evaluate import metrics
@@ -26,9 +25,10 @@ from boc.evaluate.metrics import (
 )
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
+from boc.vectors import Floats, Ints
 from tests.helpers import boc
 
-Gallery = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
+Gallery = tuple[Floats, Floats, Ints]
 
 
 @st.composite
@@ -55,7 +55,7 @@ def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
     return images, texts, owners
 
 
-def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: set[int]) -> int:
+def slow_rank(query: Floats, gallery: Floats, right: set[int]) -> int:
     """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by
     position."""
     scores = [sum(float(a) * float(b) for a, b in zip(query, row, strict=True)) for row in gallery]
@@ -66,13 +66,13 @@ def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: s
     return next(place for place, i in enumerate(order) if i in right)
 
 
-def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
+def own_texts(owners: Ints, picture: int) -> set[int]:
     return {j for j, owner in enumerate(owners.tolist()) if owner == picture}
 
 
 @pytest.mark.slow
 @given(gallery=galleries(), data=st.data())
-def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> None:
+def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject):
     images, _, owners = gallery
     n = len(images)
     scores = data.draw(
@@ -110,7 +110,7 @@ def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> Non
     assert evaluate_recall(np.exp(scores), owners) == found
 
 
-def test_ranks_are_right_across_blocks() -> None:
+def test_ranks_are_right_across_blocks():
     rng = default_rng(0)
     n = BLOCK + 20
     images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
@@ -154,7 +154,7 @@ def test_recalls_worked_by_hand(
     r5: float,
     r10: float,
     median: float,
-) -> None:
+):
     found = Recall.of(np.array(ranks, dtype=np.int64))
     assert found == Recall(
         pytest.approx(r1),
@@ -165,7 +165,7 @@ def test_recalls_worked_by_hand(
     assert found.total == pytest.approx(r1 + r5 + r10)
 
 
-def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]:
+def relevances(shape: tuple[int, int]) -> st.SearchStrategy[Floats]:
     return arrays(
         np.float32,
         shape,
@@ -179,7 +179,7 @@ def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]
     fold=st.integers(1, 6),
     data=st.data(),
 )
-def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) -> None:
+def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject):
     """Recalls and NDCG, each with the ideals of its fold; a rest that is shorter than a fold does
     not count."""
     images, texts, owners = gallery
@@ -223,12 +223,12 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
         max_size=4,
     ),
 )
-def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
+def test_owners_are_positions(order: list[str], spare: list[str]):
     groups = [*spare, "c", "a", "b"]
     assert [order[i] for i in owners_of(order, groups)] == groups
 
 
-def test_items_without_an_answer_are_refused() -> None:
+def test_items_without_an_answer_are_refused():
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
     with pytest.raises(BocError, match=r"2 pictures have no caption \(as 'b'\)"):
@@ -238,7 +238,7 @@ def test_items_without_an_answer_are_refused() -> None:
 def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
     """The definition, rank by rank."""
 
-    def dcg(order: list[int]) -> float:
+    def dcg(order):
         gains = [2 ** relevance[i] - 1 for i in order[:p]]
         return sum(g / math.log2(rank + 1) for rank, g in enumerate(gains, start=1))
 
@@ -261,7 +261,7 @@ def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
     )
 
 
-def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[float]]:
+def dots(queries: Floats, items: Floats) -> list[list[float]]:
     return [
         [sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items]
         for q in queries
@@ -274,7 +274,7 @@ def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[
     p=st.integers(1, 8),
     data=st.data(),
 )
-def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -> None:
+def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject):
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
     to_image = [
@@ -303,7 +303,7 @@ def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -
     assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
 
 
-def test_metrics_equal_trec_eval() -> None:
+def test_metrics_equal_trec_eval():
     ir_measures = pytest.importorskip(
         "ir_measures",
         reason="ir-measures, trec_eval in Python, is not installed",
@@ -350,7 +350,7 @@ def test_metrics_equal_trec_eval() -> None:
         )
 
 
-def test_nan_relevance_counts_as_0() -> None:
+def test_nan_relevance_counts_as_0():
     rows = np.eye(3, dtype=np.float32)
     R = np.array(
         [[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]],
@@ -393,13 +393,13 @@ ROWS = np.eye(3, dtype=np.float32)
         ),
     ],
 )
-def test_values_out_of_range_are_refused(call: Callable[[], object], message: str) -> None:
+def test_values_out_of_range_are_refused(call: Callable[[], object], message: str):
     with pytest.raises(BocError, match=message):
         call()
 
 
 @pytest.fixture(scope="module")
-def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
+def gallery_file(library: Path) -> tuple[Path, Gallery, Floats]:
     """A feature file, what is in it, and the ROUGE-L of its captions."""
     with FeatureFile(library / "photos.h5") as file:
         captions = file.items("text")
@@ -415,20 +415,16 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     )
 
 
-def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.float32]]) -> None:
+def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]):
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
-    tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    tables = json.loads(boc(f"evaluate {path}", *options, "--json").stdout)
     plain = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--fold",
-            10,
-            "--json",
+            f"evaluate {path} --fold 10 --json",
         ).stdout,
     )
-    lines = boc("evaluate", path, *options).stdout.splitlines()
+    lines = boc(f"evaluate {path}", *options).stdout.splitlines()
     for number, (label, fold) in enumerate(
         {"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items(),
     ):
@@ -455,7 +451,7 @@ def test_options_that_need_others_say_which(
     library: Path,
     options: tuple[str, ...],
     message: str,
-) -> None:
-    refused = boc("evaluate", library / "photos.h5", *options)
+):
+    refused = boc(f"evaluate {library}/photos.h5", *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())

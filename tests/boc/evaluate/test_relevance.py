@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
+from boc.vectors import Floats
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
 SENTENCE = st.text("ab AB", max_size=9) | st.lists(
@@ -55,7 +55,7 @@ def slow_rouge_l(candidate: str, references: list[str]) -> float:
         ("", [""], 1),
     ],
 )
-def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected: float) -> None:
+def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected: float):
     texts = [*references, candidate]
     owners = np.array([*[0] * len(references), 1])
     assert rouge_l_matrix(texts, owners)[-1, 0] == pytest.approx(expected)
@@ -67,7 +67,7 @@ def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected:
     block=st.integers(1, 3),
     n=st.integers(1, 4),
 )
-def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: int) -> None:
+def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: int):
     owners = np.array(
         [
             *range(n),
@@ -82,7 +82,7 @@ def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: 
             max_size=len(owners),
         ),
     )
-    cells: list[int] = []
+    cells = []
     found = rouge_l_matrix(
         texts,
         owners,
@@ -100,7 +100,7 @@ def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: 
 
 
 @pytest.mark.slow
-def test_captions_of_mixed_lengths() -> None:
+def test_captions_of_mixed_lengths():
     rng = np.random.default_rng(0)
     texts = [
         " ".join(rng.choice(list("abc"), size)) for size in (1, 63, 64, 65, 127, 128, 129, 300)
@@ -114,7 +114,7 @@ def test_captions_of_mixed_lengths() -> None:
     np.testing.assert_array_equal(found, np.float32(expected))
 
 
-def test_owners_that_do_not_fit_are_refused() -> None:
+def test_owners_that_do_not_fit_are_refused():
     with pytest.raises(BocError, match="got 2 captions, 1 owners"):
         rouge_l_matrix(["a", "b"], np.array([0]))
     with pytest.raises(BocError, match="picture 1 has no caption"):
@@ -124,14 +124,14 @@ def test_owners_that_do_not_fit_are_refused() -> None:
         )
 
 
-def some_relevance() -> NDArray[np.float32]:
+def some_relevance() -> Floats:
     return np.array(
         [[1, 0.5, 0], [0.25, 1, np.nan]],
         dtype=np.float32,
     )
 
 
-def test_read_relevance(tmp_path: Path) -> None:
+def test_read_relevance(tmp_path: Path):
     path = tmp_path / "spice.npy"
     some_relevance().tofile(path)
     assert path.read_bytes() == b"".join(
@@ -144,7 +144,7 @@ def test_read_relevance(tmp_path: Path) -> None:
     assert read_relevance(path, 3).shape == (3, 2)
 
 
-def test_invalid_relevance_files_are_refused(tmp_path: Path) -> None:
+def test_invalid_relevance_files_are_refused(tmp_path: Path):
     path = tmp_path / "r.f32"
     with pytest.raises(BocError, match="cannot be read"):
         read_relevance(path, 2)
@@ -170,7 +170,7 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path) -> None:
     "row",
     [0, 1023, 1024, 2047],
 )
-def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int) -> None:
+def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int):
     relevance = np.zeros((2048, 2), dtype=np.float32)
     relevance[row, 1] = -1
     relevance.tofile(tmp_path / "r.f32")

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
@@ -23,7 +22,7 @@ from boc.names import METRICS, Metric
 from boc.plugins import Engine
 from boc.rerank.alignment import align
 from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.helpers import boc
 
 ALIGNMENTS = METRICS[1:]
@@ -58,7 +57,7 @@ def write(
     """An embeddings file of random vectors, and of random sets of ``least`` to 4 of them."""
     rng = default_rng(seed)
 
-    def batch(some: Sequence[Item]) -> Batch:
+    def batch(some):
         vectors = unit_rows(
             rng.standard_normal(
                 (len(some), dim),
@@ -103,7 +102,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
+def slow_scores(path: Path, metric: str) -> Floats:
     """Pair by pair."""
     with FeatureFile(path) as file:
         texts, images = (file.batch(modality, 0, 1000) for modality in ("text", "image"))
@@ -131,7 +130,7 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
-    done: list[int] = []
+    done = []
     scores = Gallery.of(models[0]).scores(
         metric,
         block=4,
@@ -177,21 +176,14 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     options = ("--ndcg", tmp_path / "r.f32", "--json")
     dense = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--score",
+            f"evaluate {path} --score",
             metric,
             *options,
         ).stdout,
     )
     found = json.loads(
         boc(
-            "evaluate",
-            path,
-            "--name",
-            "all",
-            "--at",
-            at,
+            f"evaluate {path} --name all --at {at}",
             *options,
         ).stdout,
     )
@@ -205,14 +197,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
                 abs=near,
             ), (side, measure)
     refused = boc(
-        "evaluate",
-        path,
-        "--name",
-        "all",
-        "--at",
-        at,
-        "--fold",
-        5,
+        f"evaluate {path} --name all --at {at} --fold 5",
     )
     assert "--fold does not fit an index" in refused.stderr
     refused = boc(
@@ -268,8 +253,8 @@ def test_a_code_is_measured_beside_what_a_user_gets(tmp_path: Path, code: str) -
     at = f"file:{tmp_path / 'index'}"
     build_index("all", path, at=at, code=code)
     options = ("--name", "all", "--at", at)
-    dense = json.loads(boc("evaluate", path, "--json").stdout)["all 30 pictures"]
-    found = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    dense = json.loads(boc(f"evaluate {path} --json").stdout)["all 30 pictures"]
+    found = json.loads(boc(f"evaluate {path}", *options, "--json").stdout)
     assert list(found) == ["index", "code", "code alone"]
     assert found["index"] == dense
     index = plugins.backend(at).open("all")
@@ -280,10 +265,10 @@ def test_a_code_is_measured_beside_what_a_user_gets(tmp_path: Path, code: str) -
         assert code_side["r10"] >= alone.r10
         for k, bound in ((1, "r1"), (5, "r5"), (10, "r10")):
             assert (code_side[bound] < 50) <= (code_side["median_rank"] > k)
-    shown = boc("evaluate", path, *options).stdout.splitlines()
+    shown = boc(f"evaluate {path}", *options).stdout.splitlines()
     assert shown[0] == "index, as a search; all compared: the code took no part"
     assert shown[6] == "code alone, ranked by its terms"
-    by_hand = boc("evaluate", path, *options, "--rm", 1, "--json")
+    by_hand = boc(f"evaluate {path}", *options, "--rm", 1, "--json")
     assert json.loads(by_hand.stdout) == {"index": found["code alone"]}
 
 

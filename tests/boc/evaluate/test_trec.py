@@ -48,7 +48,7 @@ def test_a_run_keeps_the_order_of_hits(
     tmp_path_factory: pytest.TempPathFactory,
     scores: list[float],
     ids: list[str],
-) -> None:
+):
     path = tmp_path_factory.mktemp("run")
     scores.sort(reverse=True)
     keys = ids[: len(scores)]
@@ -62,13 +62,9 @@ def test_a_run_keeps_the_order_of_hits(
         assert measured == pytest.approx([1 / (rank + 1)])
 
 
-def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path: Path) -> None:
+def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path: Path):
     result = boc(
-        "evaluate",
-        library / "photos.h5",
-        "--run",
-        tmp_path / "runs",
-        "--json",
+        f"evaluate {library}/photos.h5 --run {tmp_path}/runs --json",
     )
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)["all 40 pictures"]
@@ -92,7 +88,7 @@ def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path
 
 def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
     """Recall and nDCG at 10 by a slow loop over the text of the files."""
-    right: dict[str, set[str]] = {}
+    right = {}
     for line in qrels.read_text().splitlines():
         query, _, key, _ = line.split()
         right.setdefault(query, set()).add(key)
@@ -112,18 +108,11 @@ def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
     )
 
 
-def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path) -> None:
+def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path):
     at = f"file:{library / 'index'}"
     runs = tmp_path / "runs"
     result = boc(
-        "evaluate",
-        library / "photos.h5",
-        "--name",
-        "photos",
-        "--at",
-        at,
-        "--run",
-        runs,
+        f"evaluate {library}/photos.h5 --name photos --at {at} --run {runs}",
     )
     assert result.exit_code == 0, result.output
     searcher = Searcher.open("photos", at)
@@ -140,7 +129,7 @@ def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path:
     assert [line[2] for line in lines if line[0] == query] == hits
 
 
-def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None:
+def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path):
     topics = tmp_path / "topics.tsv"
     run = tmp_path / "photos.run"
     topics.write_text("q 1\ta red square\nq2\ta red square\nq3\ta blue circle -red\n")
@@ -173,15 +162,11 @@ def test_topics_without_ids_of_their_own_are_refused(
     tmp_path: Path,
     text: str,
     message: str,
-) -> None:
+):
     topics = tmp_path / "topics.tsv"
     topics.write_text(text)
     result = boc(
-        "search",
-        "photos",
-        "--at",
-        f"file:{library / 'index'}",
-        "--queries",
+        f"search photos --at file:{library}/index --queries",
         topics,
         "--run",
         tmp_path / "r",
@@ -191,7 +176,7 @@ def test_topics_without_ids_of_their_own_are_refused(
     assert not (tmp_path / "r").exists()
 
 
-def test_files_of_other_kinds_are_not_overwritten(tmp_path: Path) -> None:
+def test_files_of_other_kinds_are_not_overwritten(tmp_path: Path):
     (tmp_path / "notes").write_text("dear diary\n")
     with pytest.raises(BocError, match="another kind of file"):
         write_run(

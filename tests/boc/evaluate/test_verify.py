@@ -11,7 +11,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
@@ -24,7 +23,8 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Engine
-from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows, TermMatrix
+from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows
+from boc.vectors import Floats
 from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
@@ -36,7 +36,7 @@ N = 60
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
 
 
-def unit(n: int = N, seed: int = 0) -> NDArray[np.float32]:
+def unit(n: int = N, seed: int = 0) -> Floats:
     """Vectors of two kinds, so that some pairs share no term."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((n, 16)) + 4 * np.eye(16)[rng.integers(0, 16, n)]
@@ -55,7 +55,7 @@ def fitted(code: str = "scalar", **options: Any) -> SurrogateCodec:
     return global_code(code, **options).fit(*embedded(ITEMS, unit()))
 
 
-def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embeddings]:
+def embedded(items: Sequence[Item], vectors: Floats) -> list[Embeddings]:
     kinds = [
         [i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")
     ]
@@ -68,7 +68,7 @@ def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embedd
 def coded(
     codec: SurrogateCodec,
     items: Sequence[Item],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
 ) -> sparse.csr_array:
     rows = [
         i for kind in ("image", "text") for i, item in enumerate(items) if item.modality == kind
@@ -82,7 +82,7 @@ def build(
     name: str,
     codec: SurrogateCodec,
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
-    vectors: NDArray[np.float32] | None = None,
+    vectors: Floats | None = None,
     dtype: str = "float32",
 ) -> Engine:
     vectors = unit() if vectors is None else vectors
@@ -157,7 +157,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
 
 
 def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[NDArray[Any]] = []
+    asked = []
     search = index.search
     monkeypatch.setattr(
         index,
@@ -178,7 +178,7 @@ def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]:
-    def change(terms: sparse.csr_array) -> sparse.csr_array:
+    def change(terms):
         changed = terms.copy()
         changed.data[changed.indptr[item]] += by
         return changed
@@ -186,7 +186,7 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
     return change
 
 
-def on_edges(codec: SurrogateCodec, seed: int) -> NDArray[np.float32]:
+def on_edges(codec: SurrogateCodec, seed: int) -> Floats:
     """Vectors between two that have other terms, as near as float32 allows to where the terms
     change."""
     low = unit(seed=seed)
@@ -216,7 +216,7 @@ def test_terms_that_rounding_changes_are_right(
     assert report.right
     assert len(report.rounded) > 5
 
-    def change(terms: sparse.csr_array) -> sparse.csr_array:
+    def change(terms):
         return terms[[3, *range(1, N)]]
 
     report = verify(build(backend, "wrong", codec, change, vectors, dtype), pairs=N * N)
@@ -242,7 +242,7 @@ def test_wrong_scores(
     )
     wrong = {"004.jpg", "006#0", "007.jpg"}
 
-    def add(hits: list[Hit]) -> list[Hit]:
+    def add(hits):
         return [Hit(hit.item, hit.score + 5) if hit.item.id in wrong else hit for hit in hits]
 
     report = verify(
@@ -280,7 +280,7 @@ def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, 
     claimed=st.integers(0, 5),
 )
 def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> None:
-    def ranked(scores: list[int]) -> list[Hit]:
+    def ranked(scores):
         order = sorted(
             (i for i, score in enumerate(scores) if score),
             key=lambda i: (-scores[i], i),
@@ -394,7 +394,7 @@ def test_features_are_an_outside_witness(
 def write(
     path: Path,
     items: Sequence[Item],
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     digest: str = IDENTITY.digest,
 ) -> Path:
     rows = [
@@ -451,23 +451,14 @@ def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert (
         boc(
-            "build-codebook",
-            library / "photos.h5",
-            "-o",
-            tmp_path / "book.npz",
-            "--clusters",
-            9,
+            f"build-codebook {library}/photos.h5 -o {tmp_path}/book.npz --clusters 9",
         ).exit_code
         == 0
     )
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
     assert (
         boc(
-            "index",
-            "photos",
-            library / "photos.h5",
-            "--at",
-            at,
+            f"index photos {library}/photos.h5 --at {at}",
             *code,
         ).exit_code
         == 0
@@ -491,19 +482,19 @@ def test_verify_command(place: str, library: Path) -> None:
         fitted(),
         raised(7, 3),
     )
-    result = boc("verify", "right", "--at", place)
+    result = boc(f"verify right --at {place}")
     assert result.exit_code == 0
     assert result.stdout.startswith(
         "right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong",
     )
     assert result.stdout.endswith(" postings, as the manifest says\n")
-    result = boc("verify", "wrong", "--at", place)
+    result = boc(f"verify wrong --at {place}")
     assert result.exit_code == 1
     *lines, summary = result.stdout.splitlines()
     assert lines
     assert all("  item 007.jpg  found " in line and "  expected " in line for line in lines)
     assert f", {len(lines)} wrong; 40 pictures, 20 captions, " in summary
-    result = boc("verify", "wrong", "--at", place, "--json")
+    result = boc(f"verify wrong --at {place} --json")
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert told["right"] is False
@@ -512,13 +503,7 @@ def test_verify_command(place: str, library: Path) -> None:
     assert told["counts"]["image"] == {"found": 40, "manifest": 40}
     file = library / "photos.h5"
     result = boc(
-        "verify",
-        "photos",
-        "--at",
-        f"file:{library / 'index'}",
-        "--features",
-        file,
-        "--json",
+        f"verify photos --at file:{library}/index --features {file} --json",
     )
     assert result.exit_code == 0
     assert json.loads(result.stdout)["against"] == "features"
@@ -538,7 +523,7 @@ def name(backend: Backend) -> Iterator[str]:
 
 
 def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
-    index: Any = build(backend, name, fitted())
+    index = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
     path = index.generation.physical
     request = backend.transport.request
@@ -550,7 +535,7 @@ def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     other = before.copy()
     other.data += 3
 
-    def put(key: str, terms: TermMatrix, id: str = "007.jpg") -> None:
+    def put(key, terms, id="007.jpg"):
         item = replace(shown, id=id)
         (document,) = documents(
             strategy,

@@ -61,7 +61,7 @@ def test_products_sum_to_the_score(
     kind: str,
     modality: Modality,
     request: pytest.FixtureRequest,
-) -> None:
+):
     searcher = request.getfixturevalue(kind)
     hits = searcher.index.search(
         SearchRequest(
@@ -87,7 +87,7 @@ def test_products_sum_to_the_score(
         assert found.item == hit.item
 
 
-def test_matches_are_shared_terms(searcher: Searcher) -> None:
+def test_matches_are_shared_terms(searcher: Searcher):
     query = dict(
         zip(
             *(a.tolist() for a in _row(queries_of(searcher, SENTENCE))),
@@ -111,7 +111,7 @@ def _row(terms: TermMatrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return terms.indices, terms.data
 
 
-def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPatch):
     query = queries_of(searcher, SENTENCE).indices.tolist()
     whole = explain(searcher, "003.png", SENTENCE, labelled=0)
     terms = searcher.index.terms
@@ -134,7 +134,7 @@ def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPa
     assert asked == [(["003.png"], query)]
 
 
-def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
+def test_a_picture_can_ask(searcher: Searcher, library: Path):
     path = library / "images" / "004.png"
     asked = searcher.encoder.encode_images([searcher.encoder.prepare(ImageRef(path.name, path))])
     hits = {
@@ -155,7 +155,7 @@ def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
     assert found.query_parts.boxes is not None
 
 
-def test_alignment_is_the_largest_cosine(searcher: Searcher) -> None:
+def test_alignment_is_the_largest_cosine(searcher: Searcher):
     sentence = "a greenish box on reds"
     found = explain(searcher, "001.png#0", sentence)
     assert found.query_parts is not None
@@ -172,7 +172,7 @@ def test_alignment_is_the_largest_cosine(searcher: Searcher) -> None:
         assert found.alignment[i, j] == pytest.approx(max(cosines), abs=1e-5)
 
 
-def test_weights_without_concept_terms(searcher: Searcher) -> None:
+def test_weights_without_concept_terms(searcher: Searcher):
     found = explain(searcher, "003.png", SENTENCE)
     assert found.weighed_by == "alignment"
     assert found.alignment is not None
@@ -194,7 +194,7 @@ def test_weights_without_concept_terms(searcher: Searcher) -> None:
 
 
 @pytest.mark.parametrize("id", ["003.png", "003.png#0"])
-def test_part_shares_equal_counts_of_codewords(by_concepts: Searcher, id: str) -> None:
+def test_part_shares_equal_counts_of_codewords(by_concepts: Searcher, id: str):
     """A term is carried evenly by the parts whose nearest centroid it is."""
     step = by_concepts.codec.steps[0]
     codewords = set(by_concepts.index.terms([id]).indices.tolist())
@@ -247,7 +247,7 @@ def test_part_shares_equal_counts_of_codewords(by_concepts: Searcher, id: str) -
     assert found.weights.sum() == pytest.approx(1)
 
 
-def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
+def test_stored_labels_override_index_labels(by_concepts: Searcher):
     """Codewords with even numbers have words and an example stored, odd ones words only."""
     step = by_concepts.codec.steps[0]
     example = Example("x", "/x", Box(0, 0, 1, 1))
@@ -294,12 +294,12 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
         (("003.png", None, "gone.png"), r"gone.png: cannot be read"),
     ],
 )
-def test_invalid_query_is_refused(searcher: Searcher, query: tuple[str, ...], message: str) -> None:
+def test_invalid_query_is_refused(searcher: Searcher, query: tuple[str, ...], message: str):
     with pytest.raises(BocError, match=message):
         explain(searcher, *query)
 
 
-def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch):
     terms = searcher.index.terms(["003.png"])
     monkeypatch.setattr(
         searcher.index,
@@ -314,19 +314,19 @@ def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyP
     assert found.weights is not None
 
 
-def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
+def test_explain_without_the_picture(library: Path, tmp_path: Path):
     table = draw_pictures(tmp_path, 40)
     features = tmp_path / "photos.h5"
     at = f"file:{tmp_path / 'index'}"
-    run("extract", table, "-o", features, "--encoder", f"tern:{library / 'model'}")
-    run("index", "photos", features, "--at", at)
+    run(f"extract {table} -o {features} --encoder tern:{library}/model")
+    run(f"index photos {features} --at {at}")
     (tmp_path / "images" / "007.png").unlink()
     found = explain(
         Searcher.open("photos", at, device="cpu"),
         "007.png",
         SENTENCE,
     )
-    result = boc("explain", "photos", SENTENCE, "007.png", "--at", at)
+    result = boc(f'explain photos "{SENTENCE}" 007.png --at {at}')
     assert found.matches
     assert "007.png: cannot be read" in found.missing
     assert found.alignment is None
@@ -336,9 +336,9 @@ def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
     assert f"score    {found.score}" in result.stdout
 
 
-def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None:
+def test_explain_command_prints_terms(searcher: Searcher, library: Path):
     found = explain(searcher, "003.png", SENTENCE)
-    result = run("explain", "photos", SENTENCE, "003.png", "--at", f"file:{library / 'index'}")
+    result = run(f'explain photos "{SENTENCE}" 003.png --at file:{library}/index')
     lines = result.stdout.splitlines()
     assert len(lines) == len(found.matches) + 2 <= 12
     for line, match in zip(lines, found.matches, strict=False):
@@ -358,13 +358,10 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
     assert lines[-2] == f"score    {found.score}"
 
 
-def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
+def test_the_command_writes_json(searcher: Searcher, library: Path):
     image = library / "images" / "005.png"
     result = boc(
-        "explain",
-        "photos",
-        "003.png",
-        "--image",
+        "explain photos 003.png --image",
         image,
         "--json",
         "--at",
@@ -397,8 +394,8 @@ def test_the_command_says_what_is_wrong(
     library: Path,
     arguments: tuple[str, ...],
     message: str,
-) -> None:
-    result = boc("explain", "photos", *arguments, "--at", f"file:{library / 'index'}")
+):
+    result = boc("explain photos", *arguments, "--at", f"file:{library / 'index'}")
     assert result.exit_code != 0
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
@@ -407,7 +404,7 @@ def test_the_command_says_what_is_wrong(
 def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
     library: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path}"
     build_index("few", library / "photos.h5", at=at, code="dictionary:1/1")
     searcher = Searcher.open("few", at, device="cpu")
@@ -415,7 +412,7 @@ def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
     bare = next(hit for hit in hits if not explain(searcher, hit.id, SENTENCE).matches)
     by_vectors = explain(searcher, bare.id, SENTENCE).by_vectors
     assert by_vectors == pytest.approx(bare.score, abs=1e-5)
-    told = run("explain", "few", SENTENCE, bare.id, "--at", at)
+    told = run(f'explain few "{SENTENCE}" {bare.id} --at {at}')
     assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score by vectors"
     assert f"{bare.id} shares no term with this query: only its vector is near" in told.stderr
     assert "all compared: the code took no part" in told.stderr

@@ -58,7 +58,7 @@ def facts(data: bytes) -> dict[str, Any]:
     file = io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG", exif=data)
     with open_image(file, "picture") as image:
-        found: dict[str, Any] = {}
+        found = {}
         with suppress(ImageError), decoding("EXIF"):
             found = exif_facts(image.getexif())
         return found
@@ -95,7 +95,7 @@ def test_exif_of_pillow(
     order: str,
     latitude: float,
     longitude: float,
-) -> None:
+):
     exif = Image.Exif()
     exif.endian = order
     exif[MAKE] = make
@@ -135,7 +135,7 @@ def test_exif_of_pillow(
     "orientation",
     range(1, 9),
 )
-def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: int) -> None:
+def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: int):
     path = tmp_path / f"a.{suffix}"
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -155,7 +155,7 @@ def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: i
     assert list(fields) == [name for name in FIELDS if name in fields]
 
 
-def test_heic_orientation(tmp_path: Path) -> None:
+def test_heic_orientation(tmp_path: Path):
     pytest.importorskip("pillow_heif").register_heif_opener()
     exif = Image.Exif()
     exif[MODEL] = "iPhone 12"
@@ -176,7 +176,7 @@ def test_heic_orientation(tmp_path: Path) -> None:
     assert read_image(tmp_path / "a.heic").size == (32, 64)
 
 
-def test_facts_without_exif(tmp_path: Path) -> None:
+def test_facts_without_exif(tmp_path: Path):
     Image.new("RGB", (5, 4)).save(tmp_path / "a.jpg")
     assert camera_facts(
         ref(
@@ -207,7 +207,7 @@ def test_facts_without_exif(tmp_path: Path) -> None:
         ("٢٠٢٤:06:01 12:30:00", None),
     ],
 )
-def test_time_taken(text: str, expected: str | None) -> None:
+def test_time_taken(text: str, expected: str | None):
     assert facts(block(camera={TAKEN: text})).get("taken") == expected
 
 
@@ -230,7 +230,7 @@ def test_time_taken(text: str, expected: str | None) -> None:
         ("20990101_000000", None),
     ],
 )
-def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None) -> None:
+def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None):
     found = camera_facts(
         ref(
             tmp_path / "gone.jpg",
@@ -257,11 +257,11 @@ def xmp_of(attributes: str, inside: str = "") -> bytes:
     return f"<rdf:RDF {declared}>{body}</rdf:RDF>".encode()
 
 
-def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
+def test_sources_of_the_time_in_their_order(tmp_path: Path):
     xmp = xmp_of('xmp:CreateDate="2019-01-01T10:20:30+02:00"')
     exif = Image.Exif()
     exif[0x0132] = "2020:01:01 00:00:00"
-    kinds: dict[str, dict[str, Any]] = {
+    kinds = {
         "exif": {"exif": exif, "xmp": xmp},
         "xmp": {"xmp": xmp},
         "name": {},
@@ -306,7 +306,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("where", ["inside", "a.jpg.xmp", "a.xmp"])
-def test_xmp_tells_what_people_wrote(tmp_path: Path, where: str) -> None:
+def test_xmp_tells_what_people_wrote(tmp_path: Path, where: str):
     xmp = xmp_of(ATTRIBUTES, f"<!-- by hand --> {INSIDE}")
     options = {"xmp": xmp} if where == "inside" else {}
     Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg", **options)
@@ -316,8 +316,8 @@ def test_xmp_tells_what_people_wrote(tmp_path: Path, where: str) -> None:
     assert {name: found.get(name) for name in WRITTEN} == WRITTEN
 
 
-def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
-    def entry(number: int, text: bytes) -> bytes:
+def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path):
+    def entry(number, text):
         return b"\x1c\x02" + bytes([number]) + len(text).to_bytes(2, "big") + text
 
     data = entry(25, b"lake") + entry(25, "Müller".encode()) + entry(120, b"At the lake")
@@ -333,7 +333,7 @@ def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
         ("xmp", {"iptc": part, "xmp": xmp}, ("At the lake; sea", "sea")),
     ):
         path = tmp_path / f"{name}.jpg"
-        saved: dict[str, Any] = {key: value for key, value in options.items() if key == "xmp"}
+        saved = {key: value for key, value in options.items() if key == "xmp"}
         Image.new("RGB", (2, 2)).save(path, exif=exif, **saved)
         if "iptc" in options:
             jpeg = path.read_bytes()
@@ -345,7 +345,7 @@ def test_the_first_of_xmp_iptc_and_exif_counts(tmp_path: Path) -> None:
 
 
 @given(damages(xmp_of(ATTRIBUTES, INSIDE)))
-def test_damaged_xmp(data: bytes) -> None:
+def test_damaged_xmp(data: bytes):
     file = io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "JPEG", xmp=data)
     with TemporaryDirectory() as folder:
@@ -354,7 +354,7 @@ def test_damaged_xmp(data: bytes) -> None:
         check(camera_facts(ref(path)))
 
 
-def test_entities_and_huge_xmp_are_left_alone(tmp_path: Path) -> None:
+def test_entities_and_huge_xmp_are_left_alone(tmp_path: Path):
     bomb = b'<!DOCTYPE a [<!ENTITY b "bb">]>' + xmp_of(ATTRIBUTES, INSIDE)
     wide = b"\xfe\xff" + bomb.decode().encode("utf-16-be")
     for xmp in (bomb, wide, xmp_of(ATTRIBUTES, INSIDE + " " * 300_000)):
@@ -375,11 +375,11 @@ def test_entities_and_huge_xmp_are_left_alone(tmp_path: Path) -> None:
         ("", "", None),
     ],
 )
-def test_a_camera_names_its_maker_once(make: str, model: str, expected: str | None) -> None:
+def test_a_camera_names_its_maker_once(make: str, model: str, expected: str | None):
     assert facts(block({MAKE: make, MODEL: model})).get("camera") == expected
 
 
-def test_text_is_utf_8_or_latin_1() -> None:
+def test_text_is_utf_8_or_latin_1():
     for text in ("Müller", "Müller".encode().decode("latin-1"), "Müller\0junk"):
         exif = Image.Exif()
         exif[MODEL] = text
@@ -420,7 +420,7 @@ GOOD = {
         *[({tag: None}, None) for tag in GOOD],
     ],
 )
-def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | None) -> None:
+def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | None):
     fields = facts(
         block(
             gps={tag: value for tag, value in (GOOD | change).items() if value is not None},
@@ -465,10 +465,10 @@ WHOLE = block(
     | st.binary(max_size=200)
     | st.binary(max_size=200).map(lambda data: WHOLE[:8] + data),
 )
-def test_damaged_exif(data: bytes) -> None:
+def test_damaged_exif(data: bytes):
     check(facts(data))
 
 
-def test_field_names_and_types() -> None:
+def test_field_names_and_types():
     assert set(FIELDS.values()) <= set(TYPES)
     assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in FIELDS)

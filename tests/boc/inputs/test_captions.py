@@ -53,7 +53,7 @@ def opened(
         source = open()
     pictures = [item for item in source.items if item.modality == "image"]
     assert source.items[: len(pictures)] == pictures
-    captions: dict[str, list[str]] = {item.id: [] for item in pictures}
+    captions = {item.id: [] for item in pictures}
     for item in source.items[len(pictures) :]:
         captions[item.group].append(item.content)
     reasons = [
@@ -86,7 +86,7 @@ IMG2DATASET = [
 ]
 
 
-def test_shards_of_img2dataset(tmp_path: Path) -> None:
+def test_shards_of_img2dataset(tmp_path: Path):
     captions, fields, reasons = opened(
         lambda: open_source(shard(tmp_path / "00000.tar", IMG2DATASET)),
     )
@@ -103,7 +103,7 @@ def test_shards_of_img2dataset(tmp_path: Path) -> None:
     assert "00000.tar/000000002.json: cannot be read" in reasons[1]
 
 
-def test_several_shards_of_webdataset(tmp_path: Path) -> None:
+def test_several_shards_of_webdataset(tmp_path: Path):
     one = [
         ("./a/0.input.png", png()),
         ("./a/0.seg.png", png("red")),
@@ -135,7 +135,7 @@ def test_several_shards_of_webdataset(tmp_path: Path) -> None:
     assert "1.tar/a/0.txt: cannot be read" in reasons[0]
 
 
-def test_a_member_is_read_as_a_file(tmp_path: Path) -> None:
+def test_a_member_is_read_as_a_file(tmp_path: Path):
     path = shard(
         tmp_path / "x.tar",
         [
@@ -164,7 +164,7 @@ def test_a_member_is_read_as_a_file(tmp_path: Path) -> None:
 def test_damage_of_an_archive_costs_what_is_damaged(
     tmp_path_factory: pytest.TempPathFactory,
     data: Any,
-) -> None:
+):
     """Whatever block is overwritten, or wherever the file ends, all other members are read with
     their bytes."""
     contents = {f"{number}.png": bytes([number]) * 600 for number in range(6)}
@@ -197,7 +197,7 @@ def test_damage_of_an_archive_costs_what_is_damaged(
             assert file.read() == contents[name]
 
 
-def test_odd_members_are_left_out(tmp_path: Path) -> None:
+def test_odd_members_are_left_out(tmp_path: Path):
     path = shard(
         tmp_path / "x.tar",
         [
@@ -274,7 +274,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_json_lines(pictures: Path) -> None:
+def test_json_lines(pictures: Path):
     # The fact ``taken`` of cameras is their own.
     fields = {name: {k: v for k, v in row.items() if k != "taken"} for name, row in FIELDS.items()}
     lines = [json.dumps(row) for row in ROWS]
@@ -292,7 +292,7 @@ def test_json_lines(pictures: Path) -> None:
     ]
 
 
-def test_parquet(pictures: Path) -> None:
+def test_parquet(pictures: Path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -331,7 +331,7 @@ def test_parquet(pictures: Path) -> None:
 def test_a_sync_follows_the_metadata_of_its_source(
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     Counting.installed(monkeypatch)
     path = pictures / "x.jsonl"
     at = f"file:{pictures / 'at'}"
@@ -345,13 +345,13 @@ def test_a_sync_follows_the_metadata_of_its_source(
         {"path": "b.png", "year": 2},
     ]
 
-    def own() -> dict[str, dict[str, Any]]:
+    def own():
         names = ("year", "tag", "mine")
         return {
             id: {n: row[3][n] for n in names if n in row[3]} for id, row in held("x", at).items()
         }
 
-    def write() -> None:
+    def write():
         path.write_text("\n".join(map(json.dumps, rows)))
 
     write()

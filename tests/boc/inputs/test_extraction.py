@@ -183,7 +183,7 @@ def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
-def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
+def test_damaged_pictures_are_named_once(tmp_path: Path, count: int):
     photos = tmp_path / "photos"
     output = tmp_path / "f.h5"
     good, bad = damaged_folder(
@@ -193,14 +193,7 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     )
     assert len(bad) == DAMAGED
     result = boc(
-        "extract",
-        photos,
-        "-o",
-        output,
-        "--regions",
-        "grid",
-        f"--set=workers={count}",
-        "--verbose",
+        f"extract {photos} -o {output} --regions grid --set=workers={count} --verbose",
     )
     assert result.exit_code == 0
     assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
@@ -220,7 +213,7 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_picture_without_its_end_is_read_and_noted(tmp_path: Path, count: int) -> None:
+def test_a_picture_without_its_end_is_read_and_noted(tmp_path: Path, count: int):
     photos = tmp_path / "photos"
     photos.mkdir()
     for i in range(6):
@@ -313,7 +306,7 @@ def workers() -> Iterator[Callable[[], int]]:
     """The number of processes that the test has started and that are alive: none after it."""
     before = set(active_children())
 
-    def alive() -> int:
+    def alive():
         return len(set(active_children()) - before)
 
     yield alive
@@ -337,7 +330,7 @@ def workers() -> Iterator[Callable[[], int]]:
     "images",
     [0, 2, 50],
 )
-def test_prepared_order(count: int, images: int) -> None:
+def test_prepared_order(count: int, images: int):
     with preparing(
         Prepare(0.002),
         refs(images, bad=1),
@@ -357,7 +350,7 @@ def test_prepared_order(count: int, images: int) -> None:
 
 
 @pytest.mark.slow
-def test_prepared_ahead(tmp_path: Path) -> None:
+def test_prepared_ahead(tmp_path: Path):
     with preparing(
         Prepare(marks=tmp_path),
         refs(60),
@@ -391,7 +384,7 @@ def test_errors_of_no_single_picture_end_the_run(
     count: int,
     error: type[Exception],
     message: str | None,
-) -> None:
+):
     with preparing(
         Prepare(),
         refs(30, **{trouble: 7}),
@@ -403,7 +396,7 @@ def test_errors_of_no_single_picture_end_the_run(
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_begin_says_why() -> None:
+def test_a_worker_that_cannot_begin_says_why():
     with (
         preparing(Broken(), refs(3), 2) as prepared,
         pytest.raises(
@@ -415,7 +408,7 @@ def test_a_worker_that_cannot_begin_says_why() -> None:
 
 
 @pytest.mark.slow
-def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch):
     for name in prepare_pool.THREADS:
         monkeypatch.setenv(name, "2")
     with preparing(Threads(), refs(2), 1) as prepared:
@@ -430,13 +423,13 @@ def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_abandoned_run(workers: Callable[[], int]) -> None:
+def test_abandoned_run(workers: Callable[[], int]):
     with preparing(Prepare(0.01), refs(1000), 2) as prepared:
         next(prepared)
         assert workers() == 2
 
 
-def test_few_pictures_need_no_workers() -> None:
+def test_few_pictures_need_no_workers():
     assert worker_count(0) == worker_count(prepare_pool.FEW - 1) == 0
     assert worker_count(prepare_pool.FEW) == len(os.sched_getaffinity(0))
 
@@ -454,15 +447,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
+def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path):
     for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
         for count in (0, 2):
             assert (
                 boc(
-                    "extract",
-                    table,
-                    "-o",
-                    tmp_path / f"{count}.h5",
+                    f"extract {table} -o {tmp_path}/{count}.h5",
                     what,
                     f"--set=workers={count}",
                 ).exit_code
@@ -477,11 +467,7 @@ def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[P
     for i, path in enumerate(paths, 1):
         assert (
             boc(
-                "extract",
-                source,
-                "-o",
-                path,
-                "--shard",
+                f"extract {source} -o {path} --shard",
                 f"{i}/{parts}",
                 *arguments,
             ).exit_code
@@ -492,7 +478,7 @@ def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [3, 45])
-def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
+def test_index_of_shards(library: Path, tmp_path: Path, parts: int):
     """Of forty-five parts of forty pictures some hold nothing at all."""
     paths = shards(
         library / "captions.csv",
@@ -512,19 +498,17 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
         ("--rerank", "mrsw", "--code", "scalar"),
     ):
         name = code[1]
-        result = boc("index", name, *paths[::-1], *code, at)
+        result = boc(f"index {name}", *paths[::-1], *code, at)
         assert result.stdout == f"{name}: 40 pictures and 80 captions\n", result.output
         assert (
             boc(
-                "index",
-                f"{name}-whole",
-                library / "photos.h5",
+                f"index {name}-whole {library}/photos.h5",
                 *code,
                 at,
             ).exit_code
             == 0
         )
-        assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
+        assert boc(f"index {name}", *paths, *code, at).stdout.startswith(f"{name} is up to date")
         home = tmp_path / "index"
         one, whole = (
             plugins.backend(f"file:{home}").open(each) for each in (name, f"{name}-whole")
@@ -538,7 +522,7 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
 
 
 @pytest.mark.slow
-def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
+def test_index_refuses_mixed_files(library: Path, tmp_path: Path):
     one = library / "photos.h5"
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
@@ -556,8 +540,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
         ),
     ):
         result = boc(
-            "index",
-            "photos",
+            "index photos",
             *files,
             f"--at=file:{tmp_path / 'index'}",
         )
@@ -570,14 +553,9 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     "shard",
     ["0/16", "17/16", "a/b", "3", "1/0", "-1/4", "1/2/3", "1.0/2", "", "²/3"],
 )
-def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
+def test_wrong_shard(library: Path, tmp_path: Path, shard: str):
     result = boc(
-        "extract",
-        library / "captions.csv",
-        "-o",
-        tmp_path / "f.h5",
-        "--regions=grid",
-        "--shard",
+        f"extract {library}/captions.csv -o {tmp_path}/f.h5 --regions=grid --shard",
         shard,
     )
     assert result.exit_code == 1
@@ -588,7 +566,7 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
 
 
 @pytest.mark.slow
-def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
+def test_facts_become_metadata(library: Path, tmp_path: Path):
 
     from boc.inputs.file_facts import FACTS, content_hash, facts_of, state_of
     from boc.types import ImageRef

@@ -517,7 +517,7 @@ def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: 
         HEADER,
         [[make_rows([1, 2])]],
     )
-    rows: Batch | RegionBatch = make_rows(
+    rows = make_rows(
         [3],
         concepts="no concept" not in words,
     )

@@ -28,7 +28,7 @@ def look(path: Path) -> dict[str, Any]:
     )
 
 
-def test_file_facts(tmp_path: Path) -> None:
+def test_file_facts(tmp_path: Path):
     (tmp_path / "a.jpg").write_bytes(b"abc")
     os.utime(
         tmp_path / "a.jpg",
@@ -50,7 +50,7 @@ def test_file_facts(tmp_path: Path) -> None:
     assert set(STATE) <= set(FIELDS)
 
 
-def test_a_state_sees_every_change(tmp_path: Path) -> None:
+def test_a_state_sees_every_change(tmp_path: Path):
     path = tmp_path / "a"
     for number in range(20):  # as quickly as can be, of equal size and modification time
         path.write_text(f"{number:02d}")
@@ -62,7 +62,7 @@ def test_a_state_sees_every_change(tmp_path: Path) -> None:
         assert not is_unchanged(state_of(str(path)), facts)
 
 
-def test_a_settled_state_is_older_than_a_tick_of_any_clock(tmp_path: Path) -> None:
+def test_a_settled_state_is_older_than_a_tick_of_any_clock(tmp_path: Path):
     (tmp_path / "a").touch()
     changed = settled_state(tmp_path / "a")[2]
     assert time.time_ns() - changed >= 2 * 10**9 / 100  # two ticks at the coarsest, of 100 Hz
@@ -72,7 +72,7 @@ def test_a_settled_state_is_older_than_a_tick_of_any_clock(tmp_path: Path) -> No
     "seconds",
     [-1, 2**33, 2**34, 10**12],
 )
-def test_odd_times_are_facts_too(tmp_path: Path, seconds: int) -> None:
+def test_odd_times_are_facts_too(tmp_path: Path, seconds: int):
     (tmp_path / "a").touch()
     state = (0, min(seconds * 10**9, 2**63 - 1), 1, 1, 1)
     with suppress(OSError):
@@ -92,7 +92,7 @@ def test_odd_times_are_facts_too(tmp_path: Path, seconds: int) -> None:
     )
 
 
-def test_a_file_that_is_not_there_has_no_state(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_has_no_state(tmp_path: Path):
     (tmp_path / "link.jpg").symlink_to(tmp_path / "gone.jpg")
     (tmp_path / "loop.jpg").symlink_to("loop.jpg")
     for name in (

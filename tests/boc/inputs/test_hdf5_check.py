@@ -84,7 +84,7 @@ def drain(path: Path) -> None:
 def put(name: str, value: object, **options: object) -> Callable[[h5py.File], None]:
     """An edit that replaces an array."""
 
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
         file.create_dataset(
             name,
@@ -96,7 +96,7 @@ def put(name: str, value: object, **options: object) -> Callable[[h5py.File], No
 
 
 def linked(name: str, link: object) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
         file[name] = link
 
@@ -125,21 +125,21 @@ def virtual(file: h5py.File) -> None:
 
 
 def spoil(name: str, value: float) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         file[name][3, 2] = value
 
     return edit
 
 
 def attribute(name: str, value: object) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         file.attrs[name] = value
 
     return edit
 
 
 def drop(name: str) -> Callable[[h5py.File], None]:
-    def edit(file: h5py.File) -> None:
+    def edit(file):
         del file[name]
 
     return edit
@@ -227,7 +227,7 @@ EDITS: dict[str, Callable[[h5py.File], None]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_odd_files_are_refused(sound: Path, tmp_path: Path, edit: str) -> None:
+def test_odd_files_are_refused(sound: Path, tmp_path: Path, edit: str):
     path = tmp_path / "f.h5"
     shutil.copy(sound, path)
     with h5py.File(tmp_path / "other.h5", "w") as other:
@@ -246,7 +246,7 @@ def test_odd_files_are_refused(sound: Path, tmp_path: Path, edit: str) -> None:
         drain(path)
 
 
-def test_a_sound_file_is_taken(sound: Path) -> None:
+def test_a_sound_file_is_taken(sound: Path):
     drain(sound)
 
 
@@ -287,7 +287,7 @@ def test_damaged_bytes_terminate(
     first: int,
     length: int,
     value: int,
-) -> None:
+):
     step = 331 if length < 100 else 200
     command = [
         sys.executable,
@@ -310,7 +310,7 @@ def test_damaged_bytes_terminate(
     assert done.stdout.split()[-1] != "0" or length < 3
 
 
-def test_a_small_file_stays_small_in_memory(sound: Path, tmp_path: Path) -> None:
+def test_a_small_file_stays_small_in_memory(sound: Path, tmp_path: Path):
     """Strings and arrays are not found in several places."""
     strings = tmp_path / "strings.h5"
     arrays = tmp_path / "arrays.h5"

@@ -62,7 +62,7 @@ STORED = {
     "orientation",
     STORED,
 )
-def test_the_orientation_of_the_camera_is_applied(tmp_path: Path, orientation: int) -> None:
+def test_the_orientation_of_the_camera_is_applied(tmp_path: Path, orientation: int):
     upright = np.asarray(corners())
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -130,7 +130,7 @@ def test_every_mode_becomes_colours(
     image: Image.Image,
     options: dict[str, Any],
     expected: list[tuple[int, ...]],
-) -> None:
+):
     path = tmp_path / ("a.tif" if image.mode == "F" else "a.png")
     image.save(path, **options)
     assert pixels(path).tolist() == [[list(colour) for colour in expected]]
@@ -140,7 +140,7 @@ def test_every_mode_becomes_colours(
     ("low", "high"),
     [(0, 1), (0.2, 0.6), (-3, 0.5)],
 )
-def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
+def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float):
     parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(
         3,
         4,
@@ -150,7 +150,7 @@ def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, hi
     assert np.abs(values - parts * 255).max() <= 1
 
 
-def test_printing_colours_are_converted(tmp_path: Path) -> None:
+def test_printing_colours_are_converted(tmp_path: Path):
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(
         tmp_path / "a.jpg",
         quality=95,
@@ -162,7 +162,7 @@ def test_printing_colours_are_converted(tmp_path: Path) -> None:
     "suffix",
     [".gif", ".png", ".webp"],
 )
-def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, suffix: str) -> None:
+def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, suffix: str):
     blank = Image.new("RGBA", (6, 4), BLACK)
     clear = Image.new("RGBA", (6, 4), (0, 0, 0, 0))
     shown = corners().quantize(32).convert("RGBA")
@@ -210,7 +210,7 @@ def noise(side: int = 48) -> Image.Image:
     "suffix",
     ["jpg", "png", "bmp", "tif"],
 )
-def test_a_picture_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, suffix: str) -> None:
+def test_a_picture_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, suffix: str):
     path = tmp_path / f"a.{suffix}"
     noise(160).save(path)
     whole = np.asarray(read_image(path))
@@ -223,7 +223,7 @@ def test_a_picture_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, s
     assert np.array_equal(part[rows], whole[rows])
 
 
-def test_a_jpeg_without_its_last_bytes_is_whole(tmp_path: Path) -> None:
+def test_a_jpeg_without_its_last_bytes_is_whole(tmp_path: Path):
     path = tmp_path / "a.jpg"
     noise().save(path)
     whole = np.asarray(read_image(path))
@@ -232,21 +232,21 @@ def test_a_jpeg_without_its_last_bytes_is_whole(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(read_image(path)), whole)
 
 
-def test_a_picture_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+def test_a_picture_of_which_nothing_is_left_is_refused(tmp_path: Path):
     path = tmp_path / "a.jpg"
     noise(160).save(path)
     path.write_bytes(path.read_bytes()[:200])
     assert "fetch it again or delete it" in refusal(path)
 
 
-def test_a_jpeg_beyond_the_limit_is_decoded_at_a_smaller_scale(tmp_path: Path) -> None:
+def test_a_jpeg_beyond_the_limit_is_decoded_at_a_smaller_scale(tmp_path: Path):
     path = tmp_path / "a.jpg"
     Image.new("RGB", (800, 640), "red").save(path)
     assert read_image(path, max_pixels=10_000).size == (100, 80)
     refusal(path, max_pixels=7999)
 
 
-def test_orientation_of_xmp_is_ignored_as_by_browsers(tmp_path: Path) -> None:
+def test_orientation_of_xmp_is_ignored_as_by_browsers(tmp_path: Path):
     xmp = (
         b'<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description '
         b'xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/></rdf:RDF>'
@@ -255,7 +255,7 @@ def test_orientation_of_xmp_is_ignored_as_by_browsers(tmp_path: Path) -> None:
     assert read_image(tmp_path / "a.jpg").size == image_size(tmp_path / "a.jpg") == (22, 15)
 
 
-def test_no_picture(tmp_path: Path) -> None:
+def test_no_picture(tmp_path: Path):
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("this is no picture")
     assert "empty file (0 bytes); delete it or fetch it again" in refusal(tmp_path / "empty.jpg")
@@ -267,7 +267,7 @@ def test_no_picture(tmp_path: Path) -> None:
 def png(width: int, height: int, packed: bytes = b"") -> bytes:
     """A PNG whose header names that size, whatever its ``packed`` pixels are."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
+    def chunk(kind, data):
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
@@ -287,7 +287,7 @@ def png(width: int, height: int, packed: bytes = b"") -> bytes:
     )
 
 
-def test_pixel_limit(tmp_path: Path) -> None:
+def test_pixel_limit(tmp_path: Path):
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 50))
     assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(
@@ -317,7 +317,7 @@ def test_a_thumbnail_is_a_jpeg_that_fits(
     tmp_path: Path,
     size: tuple[int, int],
     expected: tuple[int, int],
-) -> None:
+):
     Image.new("RGBA", size, (255, 0, 0, 255)).save(tmp_path / "a.png")
     start, _, data = thumbnail_uri(tmp_path / "a.png", 100).partition(",")
     assert start == "data:image/jpeg;base64"
@@ -357,7 +357,7 @@ def test_decoder_errors(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     at: str,
-) -> None:
+):
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(
         Image.Image if at == "convert" else ImageFile.ImageFile,
@@ -373,7 +373,7 @@ def test_decoder_errors(
     FAILURES,
     ids=lambda error: type(error).__name__,
 )
-def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception):
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(
         Image.Image,
@@ -391,7 +391,7 @@ def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error:
     "number",
     [errno.EMFILE, errno.ENFILE, errno.ENOMEM],
 )
-def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(
         Image,
@@ -410,7 +410,7 @@ def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: 
     "format",
     ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"],
 )
-def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
+def test_other_formats_are_refused(tmp_path: Path, format: str):
     corners().save(tmp_path / "a.jpg", format)
     for read in (read_image, image_size):
         with pytest.raises(
@@ -426,7 +426,7 @@ def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
     height=st.integers(1, 700),
     mode=st.sampled_from(["RGBA", "LA", "P"]),
 )
-def test_transparency(width: int, height: int, mode: str) -> None:
+def test_transparency(width: int, height: int, mode: str):
     values = default_rng(width * height).integers(
         0,
         256,
@@ -569,7 +569,7 @@ def in_srgb(name: str, values: np.ndarray) -> np.ndarray:
     "suffix",
     [".png", ".jpg", ".tif", ".webp", "-alpha.png"],
 )
-def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suffix: str) -> None:
+def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suffix: str):
     values = np.repeat(
         np.repeat(
             default_rng(0).integers(
@@ -611,7 +611,7 @@ def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suf
     )
 
 
-def test_inks_are_shown_as_they_are_meant(tmp_path: Path) -> None:
+def test_inks_are_shown_as_they_are_meant(tmp_path: Path):
     """A profile whose black ink is red."""
     grid = [(255 - k // 2, 128 + k // 2, 128 + k // 2) for _ in range(8) for k in (0, 255)]
     line = bytes(range(256))
@@ -653,7 +653,7 @@ def test_inks_are_shown_as_they_are_meant(tmp_path: Path) -> None:
         icc(b"RGB ", {}),
     ],
 )
-def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes) -> None:
+def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes):
     corners().save(
         tmp_path / "a.png",
         icc_profile=profile,
@@ -672,7 +672,7 @@ def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes
     "bits",
     [8, 10, 12, 14, 16],
 )
-def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int, gamma: float | None) -> None:
+def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int, gamma: float | None):
     values = np.linspace(0.2, 1, 64).reshape(8, 8)
     curve = (
         b"curv"

@@ -59,9 +59,9 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """In place of the networks a reader that tells the name of a picture; the list of those
     read."""
-    seen: list[str] = []
+    seen = []
 
-    def words(image: ImageRef) -> dict[str, str]:
+    def words(image):
         seen.append(image.id)
         return {"ocr": "" if "empty" in image.id else f"sign of {Path(image.id).stem}"}
 
@@ -97,7 +97,7 @@ def held(at: str) -> dict[str, Any]:
 
 @installed
 @pytest.mark.slow
-def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
@@ -111,7 +111,7 @@ def test_ocr_of_an_unreadable_picture(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     left: int,
-) -> None:
+):
     class Engine:
         def __call__(self, pixels: Any) -> NoReturn:
             raise RuntimeError("a tensor of no size")
@@ -127,7 +127,7 @@ def test_ocr_of_an_unreadable_picture(
         assert read(path) == ""
 
 
-def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         ocr,
         "find_spec",
@@ -135,13 +135,7 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     noise(tmp_path / "pictures" / "a.png", 0)
     result = boc(
-        "extract",
-        tmp_path / "pictures",
-        "-o",
-        tmp_path / "f.h5",
-        "--regions",
-        "grid",
-        "--set=ocr=true",
+        f"extract {tmp_path}/pictures -o {tmp_path}/f.h5 --regions grid --set=ocr=true",
     )
     assert result.exit_code == 1
     assert (
@@ -151,7 +145,7 @@ def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
@@ -216,7 +210,7 @@ def test_kill_while_reading_words(
     pretended: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     for i in range(7):
@@ -229,7 +223,7 @@ def test_kill_while_reading_words(
     )
     whole = ocr.words_inside
 
-    def killed(image: ImageRef) -> dict[str, str]:
+    def killed(image):
         if len(pretended) == 5:
             raise KeyboardInterrupt
         return whole(image)
@@ -258,7 +252,7 @@ def test_kill_while_reading_words(
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
 
-def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
@@ -282,14 +276,9 @@ def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path:
     assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
 
 
-def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
+def test_ocr_without_pictures(library: Path, tmp_path: Path):
     result = boc(
-        "index",
-        "x",
-        library / "photos.h5",
-        "--ocr",
-        "--at",
-        f"file:{tmp_path}",
+        f"index x {library}/photos.h5 --ocr --at file:{tmp_path}",
     )
     assert result.exit_code == 1
     assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in result.stderr

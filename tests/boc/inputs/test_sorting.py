@@ -26,7 +26,7 @@ VALUES = st.one_of(
 def test_hits_sorted_by_field_equal_a_slow_sort(
     values: list[int | list[int] | None],
     falls: bool,
-) -> None:
+):
     hits = []
     for i, value in enumerate(values):
         item = replace(

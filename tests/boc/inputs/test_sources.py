@@ -33,7 +33,7 @@ def refusal(path: Path, **options: Path) -> str:
     return str(caught.value)
 
 
-def test_folder_source(tmp_path: Path) -> None:
+def test_folder_source(tmp_path: Path):
     touch(
         tmp_path,
         "b.JPG",
@@ -80,7 +80,7 @@ def test_folder_source(tmp_path: Path) -> None:
         rb"\x41",
     ],
 )
-def test_any_name_is_an_id(names: list[bytes]) -> None:
+def test_any_name_is_an_id(names: list[bytes]):
     with TemporaryDirectory() as place:
         for name in names:
             Path(os.fsdecode(os.fsencode(place) + b"/x" + name + b".jpg")).write_bytes(name)
@@ -103,7 +103,7 @@ ROWS = (
 )
 
 
-def test_table_source(tmp_path: Path) -> None:
+def test_table_source(tmp_path: Path):
     touch(tmp_path, "b.png")
     items = open_source(table(tmp_path, ROWS)).items
     root = tmp_path.resolve()
@@ -156,7 +156,7 @@ def test_table_source(tmp_path: Path) -> None:
     "end",
     ["\n", "\r\n"],
 )
-def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str) -> None:
+def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str):
     touch(tmp_path, "a.png")
     text = start + end.join(["image,caption", "a.png,é one", "a.png,two"])
     assert [item.content for item in open_source(table(tmp_path, text)).items[1:]] == [
@@ -186,14 +186,14 @@ def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str
         ('image,caption\na.png,"a" b\n', "not a CSV file"),
     ],
 )
-def test_a_bad_table_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
+def test_a_bad_table_is_refused_with_the_place(tmp_path: Path, text: str, words: str):
     touch(tmp_path, "a.png")
     message = refusal(table(tmp_path, text))
     assert str(tmp_path / "captions.csv") in message
     assert words in message
 
 
-def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
+def test_a_table_in_another_encoding_is_refused(tmp_path: Path):
     touch(tmp_path, "a.png")
     message = refusal(
         table(
@@ -206,7 +206,7 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
     assert ADVICE in message
 
 
-def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
+def test_bad_lines_cost_themselves(tmp_path: Path):
     touch(tmp_path, "b.png")
     path = table(
         tmp_path,
@@ -226,7 +226,7 @@ def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
     "place",
     ["", "images", "elsewhere/deep"],
 )
-def test_picture_folder_of_a_table(tmp_path: Path, place: str) -> None:
+def test_picture_folder_of_a_table(tmp_path: Path, place: str):
     touch(
         tmp_path,
         f"{place}/sub/a.png" if place else "sub/a.png",
@@ -240,7 +240,7 @@ def test_picture_folder_of_a_table(tmp_path: Path, place: str) -> None:
     assert picture.id == "sub/a.png"
 
 
-def test_missing_pictures_of_a_table(tmp_path: Path) -> None:
+def test_missing_pictures_of_a_table(tmp_path: Path):
     path = table(tmp_path, "image,caption\nx.png,hello\n")
     message = refusal(path)
     assert (
@@ -259,7 +259,7 @@ def ids_file(folder: Path, text: str) -> Path:
     "text",
     ["b.png\na.png", "\ufeffa.png\r\n\r\nb.png\r\n", "a.png\nb.png\na.png\n"],
 )
-def test_ids_narrow_a_source(tmp_path: Path, text: str) -> None:
+def test_ids_narrow_a_source(tmp_path: Path, text: str):
     touch(tmp_path, "c.png")
     path = table(tmp_path, "image,caption\nc.png,x\nb.png,y\na.png,z\nb.png,w\n")
     whole = open_source(path).items
@@ -268,7 +268,7 @@ def test_ids_narrow_a_source(tmp_path: Path, text: str) -> None:
     assert [item.id for item in kept] == ["b.png", "a.png", "b.png#0", "b.png#1", "a.png#0"]
 
 
-def test_feature_file_source(tmp_path: Path) -> None:
+def test_feature_file_source(tmp_path: Path):
     pictures = [Item(key, "image", f"/x/{key}", key) for key in ("b", "a")]
     captions = [
         Item("b#0", "text", "hello", "b"),
@@ -308,7 +308,7 @@ def test_feature_file_source(tmp_path: Path) -> None:
     )
 
 
-def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_feature_file_of_nothing_is_refused(tmp_path: Path):
     with FeatureWriter(
         tmp_path / "f.h5",
         Header(
@@ -325,7 +325,7 @@ def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
     assert f"f.h5: holds no items; {ADVICE}" in refusal(tmp_path / "f.h5")
 
 
-def test_unknown_source(tmp_path: Path) -> None:
+def test_unknown_source(tmp_path: Path):
     touch(tmp_path, "notes.txt")
     assert (
         refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; {ADVICE}"
@@ -346,12 +346,12 @@ ITEMS = st.lists(
 
 
 @given(one=ITEMS, other=ITEMS)
-def test_source_digest(one: list[Item], other: list[Item]) -> None:
+def test_source_digest(one: list[Item], other: list[Item]):
     assert Source(one).digest == Source(list(one), file=Path("x")).digest
     assert (Source(one).digest == Source(other).digest) == (one == other)
 
 
-def test_dangling_links_are_listed(tmp_path: Path) -> None:
+def test_dangling_links_are_listed(tmp_path: Path):
     (tmp_path / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
     (tmp_path / "round.jpg").symlink_to(tmp_path / "round.jpg")
     touch(tmp_path, "a.jpg", "there/b.png")
@@ -373,7 +373,7 @@ def test_dangling_links_are_listed(tmp_path: Path) -> None:
 
 
 @given(items=ITEMS, parts=st.integers(1, 5))
-def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int) -> None:
+def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int):
     source = Source(items)
     pieces = [source.part(f"{i}/{parts}") for i in range(1, parts + 1)]
     places = [
@@ -395,7 +395,7 @@ def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int) 
     parts=st.integers(2, 5),
     data=st.data(),
 )
-def test_shard_of_a_picture(items: list[Item], parts: int, data: st.DataObject) -> None:
+def test_shard_of_a_picture(items: list[Item], parts: int, data: st.DataObject):
     """Not on the other items nor their order; and captions go with their picture."""
     item = data.draw(st.sampled_from(items))
     shard = next(
@@ -414,7 +414,7 @@ def test_shard_of_a_picture(items: list[Item], parts: int, data: st.DataObject) 
         assert set(alone) <= set(Source(alone + others).part(shard).items)
 
 
-def test_left_out_files_are_named(tmp_path: Path) -> None:
+def test_left_out_files_are_named(tmp_path: Path):
     folder = tmp_path / "phone"
     other = tmp_path / "other"
     folder.mkdir()
@@ -436,7 +436,7 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     assert len(told) == 2
 
 
-def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path) -> None:
+def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path):
     hidden = [
         "@eaDir/a.jpg/T.jpg",
         ".thumbnails/1.jpg",
@@ -474,7 +474,7 @@ def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("a.jpg", "b.HEIC", "c.heif"):
         (tmp_path / name).touch()
     monkeypatch.setattr(
@@ -517,7 +517,7 @@ TREE = st.lists(
 def test_files_are_those_of_pathlib_in_its_order(
     tmp_path_factory: pytest.TempPathFactory,
     tree: list[list[str]],
-) -> None:
+):
     root = tmp_path_factory.mktemp("tree")
     for parts in tree:
         path = root.joinpath(*parts)
@@ -544,7 +544,7 @@ def test_files_are_those_of_pathlib_in_its_order(
     os.geteuid() == 0,
     reason="root may list every folder",
 )
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path):
     touch(tmp_path, "a.png", "closed/b.png")
     (tmp_path / "closed").chmod(0)
     try:
@@ -559,7 +559,7 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     assert source.closed == ("closed/",)
 
 
-def test_ids_of_several_folders(tmp_path: Path) -> None:
+def test_ids_of_several_folders(tmp_path: Path):
     touch(
         tmp_path,
         "2023/1.png",
@@ -588,7 +588,7 @@ def test_ids_of_several_folders(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_folders_that_overlap(tmp_path: Path, names: tuple[str, str], told: str) -> None:
+def test_folders_that_overlap(tmp_path: Path, names: tuple[str, str], told: str):
     touch(
         tmp_path,
         "a/x/1.png",

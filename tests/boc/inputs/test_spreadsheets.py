@@ -41,7 +41,7 @@ CAPTIONS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
-def test_captions_of_a_spreadsheet(tmp_path: Path, name: str) -> None:
+def test_captions_of_a_spreadsheet(tmp_path: Path, name: str):
     (tmp_path / "a.png").touch()
     (tmp_path / "t.csv").write_bytes(CAPTIONS[name])
     with warnings.catch_warnings(record=True) as told:
@@ -178,7 +178,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_metadata_of_a_spreadsheet(tmp_path: Path, name: str) -> None:
+def test_metadata_of_a_spreadsheet(tmp_path: Path, name: str):
     text, row, words = TABLES[name]
     (tmp_path / "t.csv").write_text(
         text,
@@ -202,7 +202,7 @@ MOMENTS = st.datetimes(
 
 
 @given(MOMENTS)
-def test_dates_of_either_order_by_their_column(moment: datetime) -> None:
+def test_dates_of_either_order_by_their_column(moment: datetime):
     for form, order in (
         ("%d/%m/%Y", "day"),
         ("%m/%d/%Y", "month"),
@@ -220,7 +220,7 @@ def test_dates_of_either_order_by_their_column(moment: datetime) -> None:
     st.integers(-(10**9), 10**9),
     st.sampled_from([0.25, 0.5, 0.75]),
 )
-def test_numbers_of_either_comma(whole: int, part: float) -> None:
+def test_numbers_of_either_comma(whole: int, part: float):
     value = whole + part
     american = f"{value:,}"
     german = american.translate(str.maketrans(",.", ".,"))
@@ -231,7 +231,7 @@ def test_numbers_of_either_comma(whole: int, part: float) -> None:
 
 
 @given(st.integers(1000, 999_999))
-def test_a_mark_before_three_digits_is_read_as_the_column_tells(whole: int) -> None:
+def test_a_mark_before_three_digits_is_read_as_the_column_tells(whole: int):
     american = f"{whole:,}"
     german = american.replace(",", ".")
     for text, mark in ((american, "."), (german, ",")):
@@ -241,7 +241,7 @@ def test_a_mark_before_three_digits_is_read_as_the_column_tells(whole: int) -> N
     assert plain_number(american, ",") == plain_number(german, ".") == german
 
 
-def test_half_a_character_of_utf_16_costs_its_sentence(tmp_path: Path) -> None:
+def test_half_a_character_of_utf_16_costs_its_sentence(tmp_path: Path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
     data = "image,caption\na.png,one\nb.png,two".encode("utf-16")
@@ -253,13 +253,13 @@ def test_half_a_character_of_utf_16_costs_its_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['sep="', "sep=a", "sep= "])
-def test_what_cannot_part_cells_is_no_separator(tmp_path: Path, line: str) -> None:
+def test_what_cannot_part_cells_is_no_separator(tmp_path: Path, line: str):
     (tmp_path / "t.csv").write_text(f"{line}\nid,n\na,x\n")
     with pytest.raises(SourceError, match="the first column must be id"):
         Metadata.read(tmp_path / "t.csv")
 
 
-def test_bad_sentences_cost_themselves(tmp_path: Path) -> None:
+def test_bad_sentences_cost_themselves(tmp_path: Path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
     (tmp_path / "t.csv").write_bytes(

@@ -28,7 +28,7 @@ def _whole(key: str) -> bool:
     end="\n",
     mark=False,
 )
-def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: bool) -> None:
+def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: bool):
     data = ("\ufeff" if mark or ids[0].startswith("\ufeff") else "") + end.join(ids) + end
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ids.txt"
@@ -39,13 +39,13 @@ def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: b
 @given(text=st.text(st.sampled_from("aé猫\0\ud83d\ude00\U0001f600"), max_size=6))
 @example("a\ud83d")
 @example("a\0é")
-def test_text_is_stored_if_it_is_utf8_without_nul(text: str) -> None:
+def test_text_is_stored_if_it_is_utf8_without_nul(text: str):
     fault = check_text(text) or ""
     assert ("NUL" in fault) == ("\0" in text)
     assert bool(fault) == ("\0" in text or not _whole(text))
 
 
-def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path):
     data = "tea\ncaf\xe9\n".encode("latin-1")
     with pytest.raises(
         SourceError,
@@ -71,7 +71,7 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     "data",
     [b"", b"\n\r\n", b"\xef\xbb\xbf", None],
 )
-def test_empty_or_missing_lists_are_refused(tmp_path: Path, data: bytes | None) -> None:
+def test_empty_or_missing_lists_are_refused(tmp_path: Path, data: bytes | None):
     if data is not None:
         (tmp_path / "ids.txt").write_bytes(data)
     with pytest.raises(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
@@ -157,7 +156,7 @@ STEPS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(steps=STEPS)
-def test_only_what_is_gone_file_by_file_is_removed(steps: list[tuple[str, str, str]]) -> None:
+def test_only_what_is_gone_file_by_file_is_removed(steps: list[tuple[str, str, str]]):
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         encoder = Counting.installed(patch)
         model = Model(Path(place))
@@ -178,7 +177,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
     at: str,
     tmp_path: Path,
     leaves_folder: bool,
-) -> None:
+):
     files.index()
     before = files.held()
     disk = files.folder / "disk"
@@ -188,7 +187,7 @@ def test_a_disk_below_the_library_is_kept_and_named(
     report = files.sync()
     assert (report.up_to_date, report.missing, report.away) == (True, 4, {"disk/": 4})
     assert files.held() == before
-    told = boc("sync", "x", files.folder, "--at", at)
+    told = boc("sync x", files.folder, "--at", at)
     assert (told.exit_code, told.stdout) == (
         0,
         "x is up to date: 4 missing and kept, 6 as they were\n",
@@ -206,14 +205,14 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     at: str,
     tmp_path: Path,
     way: str,
-) -> None:
+):
     files.index()
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
-        told = boc("sync", "x", files.folder, "--at", at, "--missing", "remove")
+        told = boc("sync x", files.folder, "--at", at, "--missing", "remove")
         assert told.output == "x: 4 removed, 6 as they were\n"
     else:
-        said: Any = {way: way == "remove_many"}
+        said = {way: way == "remove_many"}
         assert files.sync(**said).removed == 4
     assert len(files.held()) == 6
 
@@ -221,7 +220,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
 def test_single_files_are_removed_below_and_beside_a_disk(
     files: Files,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     files.do(("delete", "disk/3.png"))
     assert files.sync().removed == 1
@@ -240,7 +239,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     """As indexes of earlier versions are."""
     files.index()
     index = plugins.backend(at).open("x")
@@ -265,7 +264,7 @@ def test_an_index_that_knows_no_device_goes_by_folders(
     assert (report.added, report.removed, report.away) == (1, 3, {})
 
 
-def test_an_excluded_folder_is_not_away(files: Files) -> None:
+def test_an_excluded_folder_is_not_away(files: Files):
     files.index()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BocWarning)  # of the folder that is left out
@@ -278,7 +277,7 @@ def test_another_library_is_refused_as_a_whole(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     other = Files(tmp_path / "other")
     for i in range(5):
@@ -303,7 +302,7 @@ def test_captions_do_not_count_beside_pictures(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     captions = table(files, "2023")
     new("x", captions, at)
     before = files.held()
@@ -325,7 +324,7 @@ def test_pictures_of_a_table_lie_on_two_disks(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     captions = table(files, "disk", "2023")
     new("x", captions, at)
     before = files.held()
@@ -345,7 +344,7 @@ def test_pictures_of_a_table_lie_on_two_disks(
 def test_one_of_several_folders_does_not_count_beside_another(
     files: Files,
     at: str,
-) -> None:
+):
     folders = [files.folder / "2023", files.folder / "disk"]
     new("x", folders, at)
     for name in ("2023/0", "disk/1", "disk/2", "disk/3"):
@@ -360,13 +359,13 @@ def test_a_disk_goes_between_the_listing_and_the_look(
     files: Files,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     files.index()
     files.write(files.folder / "disk" / "new.png", "new on the disk")
     before = files.held()
     store = tmp_path / "store"
 
-    def listing(*given: Any, **options: Any) -> sources.Source:
+    def listing(*given, **options):
         listed = sources.open_sources(*given, **options)
         (files.folder / "disk").rename(store)
         return listed
@@ -385,7 +384,7 @@ def test_a_disk_goes_while_its_pictures_are_encoded(
     encoder: Counting,
     files: Files,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     files.write(files.folder / "2023" / "0.png", "changed")
     files.write(files.folder / "disk" / "0.png", "changed on the disk")
@@ -431,7 +430,7 @@ def disk(files: Files, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
 def test_what_is_written_where_a_disk_was_mounted_is_no_disk(
     files: Files,
     disk: tuple[str, Path, Path],
-) -> None:
+):
     files.index()
     place = disk[-1]
     mount("umount", place)
@@ -453,7 +452,7 @@ def test_watch_sees_a_mount_below_the_library(
     files: Files,
     at: str,
     disk: tuple[str, Path, Path],
-) -> None:
+):
     pytest.importorskip("watchfiles")
     files.index()
     place = disk[-1]

@@ -65,20 +65,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         float("nan"),
     ],
 )
-def test_recall_lies_between_0_and_1(recall: float) -> None:
+def test_recall_lies_between_0_and_1(recall: float):
     code = parse_code("dictionary")
     with pytest.raises(BocError, match=r"recall must lie between 0 and 1, got .*0\.98"):
         promise(recall, code, None, code.codec(8))
 
 
 @pytest.mark.parametrize("recall", [None, 0.001, 0.98, 0.999])
-def test_recall_is_promised_where_no_budget_is_given(recall: float | None) -> None:
+def test_recall_is_promised_where_no_budget_is_given(recall: float | None):
     code = parse_code("dictionary")
     assert promise(recall, code, None, code.codec(8)) == {"target": recall or 0.98}
 
 
 @pytest.mark.slow
-def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> None:
+def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path):
     place = f"file:{tmp_path}"
     queries = rows(400, 3, -0.3)
     best = np.argsort(
@@ -122,7 +122,7 @@ def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_other_pictures_find_captions_as_was_promised(tmp_path: Path) -> None:
+def test_other_pictures_find_captions_as_was_promised(tmp_path: Path):
     pictures = [Item(f"i{i}", "image", "") for i in range(300)]
     captions = [sentence(f"t{i}") for i in range(PICTURES)]
     texts = rows(PICTURES, 2, -0.3)
@@ -172,7 +172,7 @@ def test_pictures_alone_choose_by_moved_pictures(copies: int, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_all_are_compared_where_terms_cannot_hold_the_promise(tmp_path: Path) -> None:
+def test_all_are_compared_where_terms_cannot_hold_the_promise(tmp_path: Path):
     place = f"file:{tmp_path}"
     uniform = unit_rows(default_rng(7).normal(size=(25_000, 128)))
     build_index("made", write_more(tmp_path / "uniform.h5", uniform), at=place)
@@ -182,7 +182,7 @@ def test_all_are_compared_where_terms_cannot_hold_the_promise(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
+def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path):
     build_index("made", source, at=f"file:{tmp_path}", code="dictionary:2/16", rm=7.0)
     searcher = Searcher.open("made", f"file:{tmp_path}")
     assert (
@@ -211,7 +211,7 @@ class Measured(budgets._Tuner):
     recalls=st.lists(st.floats(0, 1), min_size=1, max_size=9).map(sorted),
     target=st.floats(0.5, 0.99),
 )
-def test_fewest_terms_that_hold_the_promise(recalls: list[float], target: float) -> None:
+def test_fewest_terms_that_hold_the_promise(recalls: list[float], target: float):
     query_z, _, figures = Measured(recalls).choose_terms(target)
     wanted = min(target, recalls[-1] - budgets.LAST)
     assert figures == {"measured": recalls[query_z - 1]}

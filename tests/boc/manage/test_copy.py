@@ -64,7 +64,7 @@ def test_a_copy_in_a_file_round_trips(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
-) -> None:
+):
     monkeypatch.setattr("boc.manage.load.BATCH", 13)
     at = f"file:{tmp_path / 'here'}"
     to = f"file:{tmp_path / 'there'}"
@@ -78,7 +78,7 @@ def test_a_copy_in_a_file_round_trips(
     assert build_index("photos", tmp_path / "photos.zip", at=at).up_to_date
 
 
-def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
+def test_a_copy_under_a_dictionary_promises_a_recall(at: str):
     with pytest.raises(BocError, match="add code='dictionary'"):
         copy_index("photos", "new", at=at, recall=0.9)
     copy_index("photos", "new", at=at, code="dictionary(terms=8)", recall=0.9)
@@ -86,7 +86,7 @@ def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
 
 
 @pytest.mark.slow
-def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path) -> None:
+def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path):
     copy_index("photos", at=at, to=tmp_path / "photos.zip")
     build_index("coded", tmp_path / "photos.zip", at=at, code="bits:8", rm=3)
     coded = plugins.backend(at).open("coded")
@@ -114,7 +114,7 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("code", ["dictionary:1/4(terms=8)", "bits:8", "permutation:6"])
-def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, code: str) -> None:
+def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, code: str):
     copy_index("photos", "coded", at=at, code=code, rm=7)
     build_index("indexed", library / "photos.h5", at=at, code=code, rm=7)
     ours = Searcher.open("coded", at)
@@ -130,7 +130,7 @@ def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, 
     assert code.startswith("dictionary") or apart.nnz <= 2
 
 
-def test_copy_onto_itself_replaces_the_code(at: str) -> None:
+def test_copy_onto_itself_replaces_the_code(at: str):
     before = Searcher.open("photos", at)
     ids = [item.id for item in before.index.items()]
     vectors = before.index.vectors(ids)
@@ -156,14 +156,14 @@ def test_copy_continues_after_an_error(
     monkeypatch: pytest.MonkeyPatch,
     to: str,
     error: BaseException,
-) -> None:
+):
     monkeypatch.setattr("boc.manage.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
     to = to.format(folder=tmp_path)
     vectors = EmbeddedEngine.vectors
     calls = [0]
 
-    def count(self: EmbeddedEngine, ids: Any) -> Any:
+    def count(self, ids):
         calls[0] += 1
         if calls[0] == 8:
             raise error
@@ -174,7 +174,7 @@ def test_copy_continues_after_an_error(
         copy_index("photos", at=at, to=to)
     assert not Path(to).exists()
     calls[0] = 10
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
     report = copy_index(
         "photos",
         at=at,
@@ -193,7 +193,7 @@ def test_copy_continues_after_an_error(
 
 
 @pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.zip"])
-def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> None:
+def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str):
     to = to.format(folder=tmp_path)
     with pytest.raises(BocError, match="photos changed while it was copied"):
         copy_index(
@@ -210,7 +210,7 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> N
     assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.zip"]
 
 
-def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
+def test_codes_and_metrics_of_concepts_are_refused(at: str):
     with pytest.raises(BocError, match=r"reads the concept sets .* take a code of vectors"):
         copy_index("photos", "coded", at=at, code="soft(codebook=book.npz)")
     with pytest.raises(BocError, match="holds no concept sets"):
@@ -244,7 +244,7 @@ def spoil(files: dict[str, bytes]) -> None:
         (lambda files: files.update({"others/CURRENT": b""}), "no copy of an index"),
     ],
 )
-def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, words: str) -> None:
+def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, words: str):
     with zipfile.ZipFile(export) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     edit(files)
@@ -258,7 +258,7 @@ def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, word
     assert not list(tmp_path.rglob("x"))
 
 
-def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> None:
+def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path):
     path = tmp_path / "photos.zip"
     at = f"file:{tmp_path / 'indexes'}"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -273,7 +273,7 @@ def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> No
     assert build_index("again", export, at=at).images == 40
 
 
-def test_vectors_of_index_are_written_as_features(at: str, library: Path, tmp_path: Path) -> None:
+def test_vectors_of_index_are_written_as_features(at: str, library: Path, tmp_path: Path):
     copy_index("photos", at=at, to=tmp_path / "photos.h5")
     with FeatureFile(tmp_path / "photos.h5") as ours, FeatureFile(library / "photos.h5") as theirs:
         assert sorted(item.id for item in theirs.items("text")) == ours.ids("text")
@@ -282,7 +282,7 @@ def test_vectors_of_index_are_written_as_features(at: str, library: Path, tmp_pa
         assert np.array_equal(ours.vectors("image"), theirs.vectors("image")[order])
 
 
-def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
+def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path):
     path = tmp_path / "photos.zip"
     copy = ("copy", "photos", "--at", at, "--to")
     done = run(*copy, path)
@@ -294,8 +294,5 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
         mine.write_text("my own notes")
         assert "is another kind of file" in boc(*copy, mine, "--replace").stderr
         assert mine.read_text() == "my own notes"
-    assert (
-        "no index 'nosuch'"
-        in boc("copy", "nosuch", "--to", tmp_path / "new.zip", "--at", at).stderr
-    )
+    assert "no index 'nosuch'" in boc(f"copy nosuch --to {tmp_path}/new.zip --at {at}").stderr
     assert not (tmp_path / "new.zip").exists()

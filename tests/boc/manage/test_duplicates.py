@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boc import Searcher, plugins
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import global_code
 from boc.errors import BocError
 from boc.manage.duplicates import DEPTH, DuplicateGroup, find_duplicates
 from boc.manifest import Manifest
@@ -23,7 +23,7 @@ IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Searcher:
     """A searcher whose posting lists bring every item that shares a term, since the code keeps all
     terms."""
-    codec: SurrogateCodec = global_code("scalar", z=32, query_z=32).fit(
+    codec = global_code("scalar", z=32, query_z=32).fit(
         Embeddings("image", vectors),
     )
     fields = {"content_hash": "keyword"} if any(item.fields for item in items) else {}
@@ -56,7 +56,7 @@ def crowded(n: int, seed: int) -> NDArray[np.float32]:
         [0, 0.1, 0.3],
         (n, 1),
     ) * (rng.standard_normal((n, 16)))
-    unit: NDArray[np.float32] = (
+    return (
         vectors
         / np.linalg.norm(
             vectors,
@@ -66,13 +66,12 @@ def crowded(n: int, seed: int) -> NDArray[np.float32]:
     ).astype(
         np.float32,
     )
-    return unit
 
 
 def slow_groups(vectors: NDArray[np.float32], least: float) -> dict[int, list[int]]:
     """The rows that go under each kept row, by a loop over all pairs."""
-    groups: dict[int, list[int]] = {}
-    taken: set[int] = set()
+    groups = {}
+    taken = set()
     for i in range(len(vectors)):
         if i not in taken:
             later = range(i + 1, len(vectors))
@@ -158,11 +157,11 @@ def test_the_command_lists_groups(tmp_path: Path) -> None:
     vectors[4] = vectors[1]
     build(tmp_path / "here", [picture(f"{i}.jpg") for i in range(5)], vectors)
     at = f"file:{tmp_path / 'here'}"
-    done = run("duplicates", "photos", "--at", at, "--threshold", 0.99999)
+    done = run(f"duplicates photos --at {at} --threshold 0.99999")
     assert done.stdout == "1.jpg\n    equal  4.jpg\n"
     assert "1 groups with 1 duplicates" in done.stderr
     (row,) = json.loads(
-        boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--json").stdout,
+        boc(f"duplicates photos --at {at} --threshold 0.99999 --json").stdout,
     )
     assert row["kept"] == "1.jpg"
     assert [(one["id"], one["exact"]) for one in row["duplicates"]] == [("4.jpg", True)]

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
 
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import global_code
 from boc.inputs.features import FeatureFiles
 from boc.manage.learn import fit_code, held_out
 from boc.types import MODALITIES, Batch, Embeddings, Item
@@ -19,7 +18,7 @@ from tests.oracles import random_units, write_features
 @example(249)
 @example(250)
 @example(1250)
-def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int) -> None:
+def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int):
     rows = held_out(count)
     assert len(rows) <= min(250, count / 5)
     assert len(rows) + 1 > min(250, count / 5) or count < 250
@@ -32,7 +31,7 @@ def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int) -> None
 def test_code_is_learned_from_evenly_spread_items(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     counts = {"image": 1500, "text": 3500}
     batches = []
     for modality in MODALITIES:
@@ -40,9 +39,9 @@ def test_code_is_learned_from_evenly_spread_items(
         items = [Item(f"{modality}-{i}", modality, "") for i in range(n)]
         batches.append(Batch(items, Embeddings(modality, random_units(n, n, 24))))
     path = write_features(tmp_path / "many.h5", *batches)
-    ticks: list[tuple[str, int, int]] = []
+    ticks = []
 
-    def fit(file: FeatureFiles) -> SurrogateCodec:
+    def fit(file):
         return fit_code(
             file,
             global_code("dictionary", terms=64),
@@ -50,7 +49,7 @@ def test_code_is_learned_from_evenly_spread_items(
             sample=100,
         )
 
-    def spread(count: int, size: int) -> NDArray[np.int64]:
+    def spread(count, size):
         return np.arange(size) * count // size
 
     with FeatureFiles([path]) as file:

@@ -20,6 +20,8 @@ from boc.inputs.sources import open_source
 from boc.manage.sync import sync_index
 from tests.boc.manage.collections_of_files import Counting, Files, new
 
+pytestmark = pytest.mark.slow
+
 PART = 8
 COUNT = 20
 PAIRS = random.Random(0).sample([*combinations(range(COUNT), 2)], 60)
@@ -71,13 +73,12 @@ def wrong_of_index(at: str) -> list[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_killed_index_and_sync_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     pair: tuple[int, int],
-) -> None:
+):
     folder = tmp_path / "p"
     at = f"file:{tmp_path / 'at'}"
     files = fill(folder, COUNT)
@@ -108,13 +109,12 @@ def test_killed_index_and_sync_of_swapped_pictures(
     assert wrong_of_index(at) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_killed_extract_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     pair: tuple[int, int],
-) -> None:
+):
     folder = tmp_path / "p"
     path = tmp_path / "f.h5"
     files = fill(folder, COUNT)
@@ -158,7 +158,6 @@ def test_killed_extract_of_swapped_pictures(
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["bmp", "tar"],
@@ -167,7 +166,7 @@ def test_thumbnails_of_swapped_pictures(
     encoder: Counting,
     tmp_path: Path,
     kind: str,
-) -> None:
+):
     pytest.importorskip(
         "fastapi",
         reason="the page needs the extra web",
@@ -175,7 +174,7 @@ def test_thumbnails_of_swapped_pictures(
     from tests.boc.inputs.test_captions import shard
     from tests.boc.web.test_api import client_of
 
-    def bitmap(number: int) -> bytes:
+    def bitmap(number):
         buffer = io.BytesIO()
         Image.new("RGB", (40, 30), (20 * number, 90, 200 - 10 * number)).save(
             buffer,
@@ -183,7 +182,7 @@ def test_thumbnails_of_swapped_pictures(
         )
         return buffer.getvalue()
 
-    def write(numbers: list[int]) -> None:
+    def write(numbers):
         pictures = {f"{name}.bmp": bitmap(number) for name, number in enumerate(numbers)}
         if kind == "tar":
             shard(source, pictures.items())
@@ -203,7 +202,7 @@ def test_thumbnails_of_swapped_pictures(
         tmp_path / "cache",
     )
 
-    def thumbnails() -> list[tuple[str, tuple[int, ...]]]:
+    def thumbnails():
         shown = []
         for number in range(6):
             answer = client.get(f"/api/thumb/{number}.bmp")

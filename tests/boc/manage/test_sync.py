@@ -125,7 +125,7 @@ STEPS = st.lists(
         max_size=4,
     ),
 )
-def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
+def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: list[int]):
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         encoder = Counting()
         patch.setattr(plugins, "encoder", lambda *spec: encoder)
@@ -133,7 +133,7 @@ def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: 
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_so_it_is_on_servers(server: Any) -> None:
+def test_so_it_is_on_servers(server: Any):
     name = f"boc-test-{uuid.uuid4().hex[:12]}"
     at = address(server)
 
@@ -166,7 +166,7 @@ def test_so_it_is_on_servers(server: Any) -> None:
                 plugins.backend(at).remove(each)
 
 
-def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
+def test_sync_report(encoder: Counting, files: Files, at: str):
     files.index()
     encoder.seen.clear()
     for operation in (
@@ -208,7 +208,7 @@ def test_a_moved_collection_keeps_its_vectors(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     encoder.seen.clear()
     files.folder.rename(tmp_path / "elsewhere")
@@ -222,7 +222,7 @@ def test_missing_disk_removes_nothing(
     encoder: Counting,
     files: Files,
     tmp_path: Path,
-) -> None:
+):
     files.index()
     before = files.held()
     mounted = files.folder.rename(tmp_path / "elsewhere")
@@ -237,7 +237,7 @@ def test_missing_disk_removes_nothing(
     assert files.sync().up_to_date
 
 
-def test_remove_many(encoder: Counting, files: Files) -> None:
+def test_remove_many(encoder: Counting, files: Files):
     files.index()
     for i in range(3):
         (files.folder / f"{i}.png").unlink()
@@ -258,10 +258,10 @@ def test_captions_follow_their_table(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     table = tmp_path / "captions.csv"
 
-    def write(*captions: str) -> None:
+    def write(*captions):
         lines = [f"{number}.png,{caption}" for number, caption in enumerate(captions)]
         table.write_text("\n".join(["image,caption", *lines]), encoding="utf-8")
 
@@ -300,7 +300,7 @@ def _taken(at: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
+def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path):
     folder = tmp_path / "pictures"
     table = tmp_path / "table.csv"
     folder.mkdir()
@@ -332,7 +332,7 @@ def test_unreadable_pictures_are_skipped(
     at: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     files.do(("write", "bad.png", "bad"))
     files.index()
     copy_index("x", "copy", at=at)
@@ -350,7 +350,7 @@ def test_unreadable_pictures_are_skipped(
 
 
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
-def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files, at: str) -> None:
+def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files, at: str):
     files.index(exclude=["raw"])
     for name in ("raw/a.png", ".hidden/a.png", "sub/a.png"):
         files.write(files.folder / name, name)
@@ -364,7 +364,7 @@ def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files
     assert before.exclude == ["sub"]
 
 
-def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path) -> None:
+def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path):
     one = Files(tmp_path / "one")
     two = Files(tmp_path / "two")
     for i in range(3):
@@ -401,7 +401,7 @@ def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: str) -> None:
+def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: str):
     files.index()
     for i in range(8):
         files.write(files.folder / f"new-{i}.png", f"new {i}")
@@ -432,7 +432,7 @@ def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
     at: str,
     monkeypatch: pytest.MonkeyPatch,
     left: str,
-) -> None:
+):
     place = Path(at.removeprefix("file:"))
     files.index()
     files.write(files.folder / "new.png", "new")
@@ -455,12 +455,12 @@ def test_concurrent_edit_is_refused(
     files: Files,
     at: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     files.index()
     files.write(files.folder / "new.png", "new")
     encode = encoder.encode_images
 
-    def meanwhile(prepared: list[bytes]) -> Any:
+    def meanwhile(prepared):
         with plugins.backend(at).edit("x") as editor:
             editor.delete(["0.png"])
             editor.commit("ab" * 32)
@@ -476,12 +476,12 @@ def test_a_second_command_of_the_same_name_is_refused(
     files: Files,
     at: str,
     tmp_path: Path,
-) -> None:
+):
     other = Files(tmp_path / "other")
     other.write(other.folder / "0.png", "another")
     refused = []
 
-    def meanwhile(label: str, done: int, total: int) -> None:
+    def meanwhile(label, done, total):
         with pytest.raises(BocError, match="x is being written by another process"):
             new("x", other.folder, at)
         refused.append(label)
@@ -498,8 +498,8 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
     encoder: Counting,
     files: Files,
     at: str,
-) -> None:
-    def held_now() -> int:
+):
+    def held_now():
         return len([*Path("/proc/self/fd").iterdir()])
 
     if not Path("/proc/self/fd").exists():
@@ -524,13 +524,13 @@ def test_a_picture_that_cannot_be_read_now_stays(
     encoder: Counting,
     files: Files,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     files.index()
     before = files.held()
     files.do(("touch", "0.png"))
     stat = os.stat
 
-    def refuse(path: Any, **options: Any) -> os.stat_result:
+    def refuse(path, **options):
         if str(path).endswith("/0.png"):
             raise PermissionError(13, "Permission denied")
         return stat(path, **options)
@@ -546,22 +546,22 @@ def test_a_picture_that_cannot_be_read_now_stays(
 
 
 @pytest.mark.slow
-def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path) -> None:
+def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path):
     folder = tmp_path / "pictures"
     at = f"--at=file:{tmp_path / 'at'}"
     shutil.copytree(library / "images", folder)
-    assert boc("index", "x", folder, "--encoder", f"tern:{library / 'model'}", at).exit_code == 0
-    told = boc("sync", "x", folder, at)
+    assert boc(f"index x {folder} --encoder tern:{library}/model {at}").exit_code == 0
+    told = boc(f"sync x {folder} {at}")
     assert (told.exit_code, told.stdout) == (0, "x is up to date: 40 as they were\n")
     (folder / "sub").mkdir()
     (folder / "000.png").rename(folder / "sub" / "000.png")
     (folder / "001.png").unlink()
     (folder / "bad.png").write_bytes(b"no picture")
     shutil.copy(library / "images" / "004.png", folder / "002.png")
-    told = boc("sync", "x", folder, at)
+    told = boc(f"sync x {folder} {at}")
     assert told.stdout == "x: 1 changed, 1 moved, 1 removed, 37 as they were\n"
     assert (told.exit_code, "left out" in told.stderr) == (0, True)
-    told = boc("sync", "x", folder, at)
+    told = boc(f"sync x {folder} {at}")
     assert told.stdout == "x is up to date: 39 as they were\n"
     assert "bad.png" in told.stderr
     assert Searcher.open("x", at.removeprefix("--at=")).search("a red box", k=1)

@@ -31,10 +31,10 @@ def pairs(
     return images, captions
 
 
-def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
+def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path):
     images, captions = pairs(tmp_path, default_rng(0))
     at = f"file:{tmp_path / 'index'}"
-    result = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
+    result = boc(f"index mine {tmp_path}/images.npy {tmp_path}/captions.npy --at {at}")
     assert (result.exit_code, result.stdout) == (0, "mine: 12 pictures and 24 captions\n"), (
         result.output
     )
@@ -48,12 +48,12 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
     assert [hit.id for hit in hits] == [str(row) for row in best]
     with pytest.raises(BocError, match=r"search by an item: .*like=\[ID\]"):
         searcher.search("a dog")
-    again = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
+    again = boc(f"index mine {tmp_path}/images.npy {tmp_path}/captions.npy --at {at}")
     assert again.stdout.startswith("mine is up to date")
 
 
 @pytest.mark.parametrize("dtype", VECTOR_DTYPES)
-def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype) -> None:
+def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype):
     rows = default_rng(0).standard_normal((300, 24)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     at = f"file:{tmp_path / 'index'}"
@@ -66,7 +66,7 @@ def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype)
     assert not same_matrix(terms, searcher.codec.encode_documents(Embeddings("image", rows)))
 
 
-def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path) -> None:
+def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path):
     at = f"file:{tmp_path / 'index'}"
     one, other = (tmp_path / name for name in ("one.npy", "other.npy"))
     np.save(one, np.eye(4, dtype=np.float32))
@@ -79,7 +79,7 @@ def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path)
     assert len(list(Searcher.open("mine", at).index.items())) == 3
 
 
-def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_path: Path) -> None:
+def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_path: Path):
     np.save(tmp_path / "images.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "captions.npy", np.eye(4, dtype=np.float32)[:3])
     (tmp_path / "captions.txt").write_text("a\nb\nc\n")
@@ -104,7 +104,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
         build_index("mine", tmp_path / "images.npy", at=f"file:{tmp_path}")
 
 
-def test_rows_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used_cost_themselves(tmp_path: Path):
     vectors = default_rng(0).standard_normal((9, 4)).astype(np.float32)
     vectors[0] = 0
     vectors[5] = np.nan

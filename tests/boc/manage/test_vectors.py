@@ -35,7 +35,7 @@ def test_rounding_survives_every_operation(
     tmp_path: Path,
     dtype: str,
     code: str,
-) -> None:
+):
     features = library / "photos.h5"
     at = f"file:{tmp_path / 'here'}"
     to = f"file:{tmp_path / 'there'}"

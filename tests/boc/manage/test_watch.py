@@ -25,7 +25,7 @@ def until(true: Callable[[], bool]) -> None:
 @contextmanager
 def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | BocError]]:
     """What a watch tells while the block runs."""
-    told: list[SyncReport | BocError] = []
+    told = []
     stop = threading.Event()
     thread = threading.Thread(
         target=watch,
@@ -47,14 +47,14 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 @pytest.mark.slow
-def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
+def test_watch_syncs_changes(encoder: Counting, tmp_path: Path):
     files = Files(tmp_path / "pictures")
     at = f"file:{tmp_path / 'at'}"
     for i in range(5):
         files.write(files.folder / f"{i}.png", f"picture {i}")
     new("x", files.folder, at)
 
-    def holds(*names: str) -> bool:
+    def holds(*names):
         return set(held("x", at)) == set(names)
 
     with watching("x", files.folder, at) as told:
@@ -82,7 +82,7 @@ def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
     assert len(encoder.seen) == len(set(encoder.seen))
 
 
-def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
+def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path):
     files = Files(tmp_path / "pictures")
     at = f"file:{tmp_path / 'at'}"
     files.write(files.folder / "a.png", "a")
@@ -102,7 +102,7 @@ def test_a_failure_is_reported_once(encoder: Counting, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("some", [False, True])
-def test_moments_of_a_missing_place(tmp_path: Path, some: bool) -> None:
+def test_moments_of_a_missing_place(tmp_path: Path, some: bool):
     (tmp_path / "there").mkdir()
     looks = iter(range(6))
     places = [tmp_path / "there", tmp_path / "away"]

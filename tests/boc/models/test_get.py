@@ -72,7 +72,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_get_downloads_model_files_only(hub: Hub, place: Path) -> None:
+def test_get_downloads_model_files_only(hub: Hub, place: Path):
     hub.repositories["me/tiny"][NEW] = FILES | {
         "model.py": b"import os",
         "onnx/model.onnx": b"0",
@@ -109,7 +109,7 @@ def test_get_downloads_model_files_only(hub: Hub, place: Path) -> None:
     }
 
 
-def test_get_again_and_other_revision(hub: Hub, place: Path) -> None:
+def test_get_again_and_other_revision(hub: Hub, place: Path):
     assert boc(*GET, "--revision", OLD).exit_code == 0
     assert files_of(place) == hub.repositories["me/tiny"][OLD]
     hub.asked.clear()
@@ -126,7 +126,7 @@ def test_get_again_and_other_revision(hub: Hub, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_get_resumes_cut_connection(hub: Hub, place: Path) -> None:
+def test_get_resumes_cut_connection(hub: Hub, place: Path):
     hub.cut = 2_000_000
     assert boc(*GET).exit_code == 0
     assert files_of(place) == FILES
@@ -147,7 +147,7 @@ def test_get_resumes_cut_connection(hub: Hub, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_get_after_kill(hub: Hub, place: Path) -> None:
+def test_get_after_kill(hub: Hub, place: Path):
     hub.stall = 2_500_000
     process = subprocess.Popen([*COMMAND, "--yes"], stderr=subprocess.DEVNULL)
     while not hub.paths("/stored/"):
@@ -160,7 +160,7 @@ def test_get_after_kill(hub: Hub, place: Path) -> None:
     assert files_of(place) == FILES
 
 
-def test_get_wrong_bytes(hub: Hub, place: Path) -> None:
+def test_get_wrong_bytes(hub: Hub, place: Path):
     hub.damage = True
     failed = boc(*GET)
     assert failed.exit_code == 1
@@ -186,21 +186,21 @@ def test_get_pinned_networks(
     hub: Hub,
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     digests = {"onnx/text_model.onnx": "0" * 64}
     entry = models.ModelEntry("me/tiny", NEW, digests, "mit", 1, "")
     monkeypatch.setitem(models.CATALOGUE, "tiny", entry)
     hub.repositories["me/tiny"][NEW] = pair()
-    failed = boc("model", "get", "tiny", "--yes")
+    failed = boc("model get tiny --yes")
     assert failed.exit_code == 1
     assert f"onnx/text_model.onnx has not the SHA-256 {'0' * 64}" in failed.stderr
     assert not hub.paths("/me/")
     digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
-    assert boc("model", "get", "tiny", "--yes").exit_code == 0
+    assert boc("model get tiny --yes").exit_code == 0
     assert files_of(place) == pair()
 
 
-def test_digests_of_the_first_download_hold(hub: Hub, place: Path) -> None:
+def test_digests_of_the_first_download_hold(hub: Hub, place: Path):
     hub.repositories["me/tiny"][NEW] = pair()
     assert boc(*GET).exit_code == 0
     (place / "onnx" / "text_model.onnx").write_bytes(b"changed")
@@ -211,7 +211,7 @@ def test_digests_of_the_first_download_hold(hub: Hub, place: Path) -> None:
     assert files_of(place) == pair()
 
 
-def test_get_precision(hub: Hub, place: Path) -> None:
+def test_get_precision(hub: Hub, place: Path):
     hub.repositories["me/tiny"][NEW] = pair() | pair("_fp16") | FILES
     assert boc(*GET).exit_code == 0
     kept = pair() | FILES
@@ -231,12 +231,12 @@ def test_what_is_missing_is_told_first(
     hub: Hub,
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
-    told = boc("model", "get", "me/tiny").stderr
+    told = boc("model get me/tiny").stderr
     assert "missing   torch, transformers, to use it: pip install 'boc[encoders]'" in told
     hub.repositories["me/tiny"][NEW] = pair()
-    told = boc("model", "get", "me/tiny").stderr
+    told = boc("model get me/tiny").stderr
     assert "missing   onnxruntime, tokenizers, to use it: pip install 'boc[search]'" in told
     usage = shutil.disk_usage(place.parents[1])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
@@ -248,23 +248,23 @@ def test_what_is_missing_is_told_first(
     assert "has no weights that boc reads" in boc(*GET).stderr
 
 
-def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path) -> None:
+def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path):
     halves = {
         "text": {"model.onnx": WEIGHT + b"t", "tokenizer.json": b"{}", "config.json": b"{}"},
         "vision": {"model.onnx": WEIGHT + b"v", "preprocessor_config.json": b"{}"},
     }
     hub.repositories |= {f"me/b-{name}": {NEW: files} for name, files in halves.items()}
     for name in halves:
-        assert boc("model", "get", f"me/b-{name}", "--yes").exit_code == 0
+        assert boc(f"model get me/b-{name} --yes").exit_code == 0
         assert files_of(tmp_path / "models" / f"me--b-{name}") == {
             f"{half}/{file}": data for half, files in halves.items() for file, data in files.items()
         }
     del hub.repositories["me/b-vision"]
     shutil.rmtree(tmp_path / "models" / "me--b-text")
-    assert "has no model me/b-vision" in boc("model", "get", "me/b-text", "--yes").stderr
+    assert "has no model me/b-vision" in boc("model get me/b-text --yes").stderr
 
 
-def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
+def test_get_weights_in_parts(hub: Hub, place: Path):
     parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = json.dumps({"weight_map": {"a": parts[0], "b": parts[1]}}).encode()
     files = {
@@ -283,7 +283,7 @@ def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n\n", "y\n"])
-def test_get_asks_for_licence(hub: Hub, place: Path, answer: str) -> None:
+def test_get_asks_for_licence(hub: Hub, place: Path, answer: str):
     master, slave = pty.openpty()
     process = subprocess.Popen(COMMAND, stdin=slave, stderr=subprocess.PIPE, text=True)
     os.write(master, answer.encode())
@@ -300,10 +300,10 @@ def test_get_asks_for_licence(hub: Hub, place: Path, answer: str) -> None:
         assert not hub.paths("/me/")
 
 
-def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "has no model me/nothing" in boc("model", "get", "me/nothing", "--yes").stderr
+def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    assert "has no model me/nothing" in boc("model get me/nothing --yes").stderr
     assert "has no revision 'v9'" in boc(*GET, "--revision", "v9").stderr
-    alone = boc("model", "get", "me/tiny").stderr
+    alone = boc("model get me/tiny").stderr
     assert "licence   mit" in alone
     assert "add --yes" in alone
     hub.gated = True
@@ -312,7 +312,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
     assert "has no weights that boc reads" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
-        refused = boc("model", "get", name, "--yes")
+        refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1
         assert "no model" in refused.stderr
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -321,10 +321,10 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--encoder clip:model" in failed
 
 
-def test_list(hub: Hub, place: Path) -> None:
-    assert json.loads(boc("model", "list", "--json").stdout) == []
+def test_list(hub: Hub, place: Path):
+    assert json.loads(boc("model list --json").stdout) == []
     boc(*GET)
-    [listed] = json.loads(boc("model", "list", "--json").stdout)
+    [listed] = json.loads(boc("model list --json").stdout)
     expected = {
         "repository": "me/tiny",
         "revision": NEW,
@@ -333,10 +333,10 @@ def test_list(hub: Hub, place: Path) -> None:
         "folder": str(place),
     }
     assert listed == expected
-    assert "me/tiny" in boc("model", "list").stdout
+    assert "me/tiny" in boc("model list").stdout
 
 
-def test_get_restores_damaged_files(hub: Hub, place: Path) -> None:
+def test_get_restores_damaged_files(hub: Hub, place: Path):
     boc(*GET)
     (place / "README.md").unlink()
     (place / "model.safetensors").write_bytes(WEIGHT[:-1] + b"x")
@@ -348,16 +348,16 @@ def test_get_restores_damaged_files(hub: Hub, place: Path) -> None:
     "text",
     ["", "{}", "[]", '{"format": 2}', '{"format": 1, "repository": "x"}', "\0"],
 )
-def test_damaged_record(hub: Hub, place: Path, text: str) -> None:
+def test_damaged_record(hub: Hub, place: Path, text: str):
     place.mkdir(parents=True)
     (place / models.RECORD).write_text(text)
     with pytest.raises(BocError, match="is no record of a model"):
         models.find("me/tiny")
 
 
-def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub):
     monkeypatch.chdir(tmp_path)
-    failed = boc("index", "photos", draw_pictures(tmp_path / "pictures", 2))
+    failed = boc("index photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
     assert (
         "get one: boc model get clip, then repeat the command with --encoder clip" in failed.stderr
@@ -375,7 +375,7 @@ def test_downloaded_model_searches(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     layout: str,
-) -> None:
+):
     tiny_clip(tmp_path / "tiny")
     made = arrange(tmp_path / "tiny", layout, "clip", tmp_path / "made")
     names = {"me/clip": made}
@@ -385,7 +385,7 @@ def test_downloaded_model_searches(
         hub.repositories[name] = {NEW: files_of(folder)}
     name = min(names)
     monkeypatch.chdir(tmp_path)
-    assert boc("model", "get", name, "--yes").exit_code == 0
+    assert boc(f"model get {name} --yes").exit_code == 0
     assert f"models: {name}\n" in boc("doctor").stdout
     pictures = draw_pictures(tmp_path / "p", 5)
     run("index", "photos", pictures, "--encoder", f"clip:{name}")

@@ -11,11 +11,12 @@ from boc.names import VECTOR_DTYPES
 from boc.rerank import compact as module
 from boc.rerank.compact import ROUNDS, CompactCode, CompactRows
 from boc.rerank.storage import restore_rows, store_rows
+from boc.vectors import Doubles, Floats, Ints
 
 pytestmark = pytest.mark.skipif(module._rescore is None, reason="boc.rerank._rescore is not built")
 
 
-def rows_of(n: int, d: int, seed: int) -> NDArray[np.float32]:
+def rows_of(n: int, d: int, seed: int) -> Floats:
     rows = np.random.default_rng(seed).standard_normal((n, d)).astype(np.float32)
     return rows / np.float32(d**0.5)
 
@@ -52,7 +53,7 @@ def rotated(code: CompactCode, row: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def rounded(values: NDArray[np.float32], largest: int) -> tuple[NDArray[np.float64], float]:
+def rounded(values: Floats, largest: int) -> tuple[Doubles, float]:
     """Whole numbers, the largest of which becomes ``largest``, and their unit."""
     most = float(np.abs(values).max(initial=0))
     if not 0 < most < np.inf:
@@ -60,7 +61,7 @@ def rounded(values: NDArray[np.float32], largest: int) -> tuple[NDArray[np.float
     return np.rint(values.astype(np.float64) * (largest / most)), most / largest
 
 
-def levels_of(codes: NDArray[np.uint8], d: int) -> NDArray[np.int64]:
+def levels_of(codes: NDArray[np.uint8], d: int) -> Ints:
     """The levels -3, -1, 1, 3 of the components of a row."""
     parts = (
         codes[None, :]
@@ -80,9 +81,9 @@ def levels_of(codes: NDArray[np.uint8], d: int) -> NDArray[np.int64]:
 
 def estimates(
     code: CompactCode,
-    query: NDArray[np.float32],
+    query: Floats,
     stored: CompactRows,
-) -> NDArray[np.float32]:
+) -> Floats:
     """The products of ``query`` with all rows, but for a factor and a constant."""
     whole, _ = rounded(rotated(code, query), 127)
     sums = [levels_of(row, len(query)) @ whole for row in stored.codes]
@@ -95,7 +96,7 @@ def estimates(
     seed=st.integers(0, 99),
     dtype=st.sampled_from(["float32", *VECTOR_DTYPES]),
 )
-def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
+def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str):
     code = code_of(d)
     rows = rows_of(
         n,
@@ -126,7 +127,7 @@ def test_codes_equal_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
 
 
 @given(d=st.integers(1, 300), seed=st.integers(0, 99))
-def test_rotations_keep_products(d: int, seed: int) -> None:
+def test_rotations_keep_products(d: int, seed: int):
     rows = rows_of(
         3,
         d,
@@ -136,7 +137,7 @@ def test_rotations_keep_products(d: int, seed: int) -> None:
     assert turned @ turned.T == pytest.approx(rows @ rows.T, abs=1e-5)
 
 
-def test_estimates_are_near_products() -> None:
+def test_estimates_are_near_products():
     d = 384
     n = 500
     code = code_of(d)
@@ -168,7 +169,7 @@ def test_estimates_are_near_products() -> None:
     assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx(expected, rel=0.15)
 
 
-def test_means_are_those_of_the_index() -> None:
+def test_means_are_those_of_the_index():
     means = rows_of(
         2,
         6,

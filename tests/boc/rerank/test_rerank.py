@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
@@ -22,11 +21,12 @@ from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import dot, products, reorder
 from boc.rerank.storage import restore_rows, round_rows, round_trip, store, store_rows
 from boc.types import Hit, Ragged, StoredConcepts
-from boc.vectors import unit_rows
+from boc.vectors import Floats, unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
 PATHS = ["numpy"] if dot_module._rescore is None else ["compiled", "numpy"]
+each_path = pytest.mark.parametrize("path", PATHS)
 VECTORS = ["float32", *VECTOR_DTYPES]
 FINE = st.floats(
     -1,
@@ -35,7 +35,7 @@ FINE = st.floats(
 ).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
-def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDArray[np.float32]]]:
+def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[Floats]]:
     """A few concept sets, empty ones and zero rows among them."""
     one = st.integers(0, 4).flatmap(
         lambda m: arrays(
@@ -51,7 +51,7 @@ def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDA
     )
 
 
-def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def cosine(a: Floats, b: Floats) -> float:
     lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
     return (
         sum(
@@ -68,7 +68,7 @@ def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     )
 
 
-def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], metric: str) -> float:
+def slow_alignment(regions: Floats, words: Floats, metric: str) -> float:
     """The equations of the paper, cell by cell."""
     if not len(regions) or not len(words):
         return 0.0
@@ -82,7 +82,7 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
     }[metric]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @given(
     query=sets_of(1, 1),
     sets=sets_of(0, 6),
@@ -92,12 +92,12 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
 )
 def test_alignments_equal_the_slow_loops(
     path: str,
-    query: list[NDArray[np.float32]],
-    sets: list[NDArray[np.float32]],
+    query: list[Floats],
+    sets: list[Floats],
     by_words: bool,
     metric: str,
     chosen: list[int],
-) -> None:
+):
     some = np.array([i for i in chosen if i < len(sets)], np.int64)
     pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
     expected = [
@@ -146,11 +146,11 @@ def test_alignments_equal_the_slow_loops(
     metric=st.sampled_from(ALIGNMENTS),
 )
 def test_a_candidate_is_scored_as_if_it_were_alone(
-    query: list[NDArray[np.float32]],
-    sets: list[NDArray[np.float32]],
+    query: list[Floats],
+    sets: list[Floats],
     by_words: bool,
     metric: str,
-) -> None:
+):
     together = align(
         query[0],
         store(Ragged.from_sets(sets, 5), "float16"),
@@ -178,10 +178,10 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
     metric=st.sampled_from(ALIGNMENTS),
 )
 def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
-    words: list[NDArray[np.float32]],
-    regions: list[NDArray[np.float32]],
+    words: list[Floats],
+    regions: list[Floats],
     metric: str,
-) -> None:
+):
     texts = Ragged.from_sets(words, 5)
     pictures = Ragged.from_sets(regions, 5)
     scores = alignments(
@@ -237,7 +237,7 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
         assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
 
 
-def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> None:
+def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused():
     one, other = (Ragged.from_sets([np.ones((2, width), np.float32)], width) for width in (2, 3))
     with pytest.raises(ValueError, match="width"):
         alignments(
@@ -265,8 +265,8 @@ def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> Non
     ),
 )
 def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(
-    rows: NDArray[np.float32],
-) -> None:
+    rows: Floats,
+):
     unit = unit_rows(rows)
     for row, length in zip(
         rows,
@@ -305,7 +305,7 @@ def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_products_of_other_widths_are_refused(dtype: str) -> None:
+def test_products_of_other_widths_are_refused(dtype: str):
     with pytest.raises(ValueError, match="queries of width 2 for rows of width 3"):
         products(np.ones((1, 2), np.float32), np.ones((4, 3), dtype))
 
@@ -330,7 +330,7 @@ def computing_by(path: str) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @given(
     width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]),
     n=st.integers(1, 20),
@@ -342,7 +342,7 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     width: int,
     n: int,
     data: st.DataObject,
-) -> None:
+):
     rng = default_rng(data.draw(st.integers(0, 999)))
     vectors = store_rows(rng.standard_normal((n, width)).astype(np.float32), dtype)
     query = rng.standard_normal(width).astype(np.float32)
@@ -401,7 +401,7 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     ],
 )
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "numpy"])
-def test_every_half_is_widened_exactly(path: str, width: int) -> None:
+def test_every_half_is_widened_exactly(path: str, width: int):
     """Subnormals, infinities and NaN too, in whichever lane they lie."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     for place in {0, width // 2, width - 1}:
@@ -421,8 +421,8 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         83,
     ],
 )
-@pytest.mark.parametrize("path", PATHS)
-def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
+@each_path
+def test_every_byte_is_widened_exactly(path: str, width: int):
     whole = np.arange(-128, 128)
     scales = np.float32(
         [
@@ -465,7 +465,7 @@ FLOATS = (
         elements=FLOATS,
     ),
 )
-def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
+def test_8_bits_are_those_of_the_slow_loop(rows: Floats):
     whole, scales = round_rows(rows)
     values = round_trip(rows, "int8")
     assert (whole.dtype, scales.dtype, values.dtype) == (np.int8, np.float32, np.float32)
@@ -502,19 +502,19 @@ def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
         elements=FLOATS.filter(lambda x: abs(x) < 1e38),
     ),
 )
-def test_rows_of_8_bits_are_stored_as_they_were_again(rows: NDArray[np.float32]) -> None:
+def test_rows_of_8_bits_are_stored_as_they_were_again(rows: Floats):
     once = store_rows(rows, "int8")
     assert once.shape == (3, 5 + 4)
     assert store_rows(restore_rows(once), "int8").tobytes() == once.tobytes()
 
 
-def test_what_is_stored_whole_is_not_copied() -> None:
+def test_what_is_stored_whole_is_not_copied():
     rows = np.ones((2, 3), np.float32)
     assert store_rows(rows, "float32") is rows
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(
     "row",
     [
@@ -524,7 +524,7 @@ def test_what_is_stored_whole_is_not_copied() -> None:
         -(2**63),
     ],
 )
-def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> None:
+def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str):
     with computing_by(path), pytest.raises(IndexError):
         dot(
             np.ones(3, np.float32),
@@ -534,8 +534,8 @@ def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
-def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> None:
+@each_path
+def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str):
     for width in (1, 2, 6, 7):
         with computing_by(path), pytest.raises(ValueError, match="width"):
             dot(
@@ -574,7 +574,7 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
     rows: Any,
     chosen: Any,
     out: Any,
-) -> None:
+):
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
         dot_module._rescore.dot(
             query,
@@ -599,7 +599,7 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
         ({5: np.ones(5, np.float32)}, "scales for another"),
     ],
 )
-def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str) -> None:
+def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str):
     arrays = [
         np.ones((2, 3), np.float32),
         np.ones((6, 3), np.float16),
@@ -614,9 +614,9 @@ def test_sets_that_do_not_fit_are_refused(change: dict[int, Any], message: str) 
         dot_module._rescore.align(*arrays)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
+def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str):
     """As those do that h5py maps."""
     rng = default_rng(0)
     vectors = rng.random((4, 3)).astype(dtype)
@@ -649,7 +649,7 @@ def test_hits_are_sorted_by_their_new_score_then_id(
     data: st.DataObject,
     k: int,
     keys: list[str],
-) -> None:
+):
     scores = data.draw(
         arrays(
             np.float32,
@@ -678,7 +678,7 @@ def test_hits_are_sorted_by_their_new_score_then_id(
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_scores_of_another_number_are_refused(rows: int) -> None:
+def test_scores_of_another_number_are_refused(rows: int):
     hits = [Hit(picture("a"), 1.0), Hit(picture("b"), 1.0)]
     with pytest.raises(ValueError, match="argument"):
         reorder(
@@ -688,7 +688,7 @@ def test_scores_of_another_number_are_refused(rows: int) -> None:
         )
 
 
-def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
+def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all():
     with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
         check_metric("cosine")
     of = {

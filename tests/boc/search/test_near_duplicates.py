@@ -66,7 +66,7 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
 
 def slow(hits: list[Hit], vectors: np.ndarray, threshold: float) -> list[tuple[str, list[str]]]:
     """What remains, and the ids under it, by one comparison after the other."""
-    remain: list[tuple[int, list[str]]] = []
+    remain = []
     for i, hit in enumerate(hits):
         for row, ids in remain:
             if vectors[i] @ vectors[row] >= threshold:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.names import METRICS, Metric
@@ -14,6 +13,7 @@ from boc.rerank.storage import store
 from boc.search.queries import Query, QueryPart, compose, parse_text
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit, Ragged, Rescore
+from boc.vectors import Floats
 from tests.helpers import run
 from tests.oracles import tied_vectors
 
@@ -26,18 +26,12 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--rerank",
-        "mrsw",
+        f"index photos {library}/photos.h5 --at {at} --rerank mrsw",
     )
     return Searcher.open("photos", at, device="cpu")
 
 
-def row(vector: NDArray[np.float32], concepts: NDArray[np.float32] | None = None) -> Embeddings:
+def row(vector: Floats, concepts: Floats | None = None) -> Embeddings:
     sets = (
         None
         if concepts is None
@@ -169,7 +163,7 @@ def test_rocchio_gives_each_kind_of_part_its_weight() -> None:
     factor=WEIGHTS,
 )
 def test_only_the_ratios_of_weights_matter(
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     weights: list[float],
     factor: float,
 ) -> None:
@@ -188,7 +182,7 @@ def test_only_the_ratios_of_weights_matter(
     more=WEIGHTS,
 )
 def test_what_is_unwanted_moves_the_query_away_and_more_weight_further(
-    vectors: NDArray[np.float32],
+    vectors: Floats,
     less: float,
     more: float,
 ) -> None:
@@ -279,7 +273,7 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
 def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
-    searcher: Searcher = request.getfixturevalue(which)
+    searcher = request.getfixturevalue(which)
     twice = Query(
         (
             QueryPart("text", TEXT),

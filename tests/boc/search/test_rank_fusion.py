@@ -33,7 +33,7 @@ def hits_of(ids: Sequence[str]) -> list[Hit]:
     rankings=RANKINGS,
     k=st.integers(1, 10),
 )
-def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int) -> None:
+def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int):
     scores = {}
     for key in {key for ranking in rankings for key in ranking}:
         places = [ranking.index(key) + 1 for ranking in rankings if key in ranking]
@@ -100,7 +100,7 @@ def captions(library: Path) -> tuple[Embeddings, list[str]]:
 def test_rrf_fuses_the_rescored_candidates_with_the_words(
     searcher: Searcher,
     captions: tuple[Embeddings, list[str]],
-) -> None:
+):
     queries, texts = captions
     results = searcher.search_vectors(
         queries,
@@ -138,6 +138,6 @@ def test_rrf_fuses_the_rescored_candidates_with_the_words(
 def test_a_hybrid_search_without_sentences_is_refused(
     searcher: Searcher,
     captions: tuple[Embeddings, list[str]],
-) -> None:
+):
     with pytest.raises(BocError, match="words of a sentence"):
         searcher.search_vectors(captions[0], hybrid="rrf")

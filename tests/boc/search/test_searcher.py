@@ -30,7 +30,7 @@ from tests.oracles import assert_canonical, term_matrices
 def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(
     terms: sparse.csr_array,
     z: int,
-) -> None:
+):
     heavy = heaviest(terms, z)
     assert_canonical(heavy, terms.shape)
     for row, cut in zip(
@@ -45,7 +45,7 @@ def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(
         assert cut == [f if j in expected else 0 for j, f in enumerate(row)]
 
 
-def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
+def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher):
     queries = searcher.encoder.encode_texts(["a red box", "something green"])
     codes = searcher.codec.encode_queries(queries)
     for z in (1, 3, 1000):
@@ -87,7 +87,7 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
         searcher.search("a red box", query_z=0)
 
 
-def test_a_search_tells_how_many_candidates_it_had(searcher: Searcher, library: Path) -> None:
+def test_a_search_tells_how_many_candidates_it_had(searcher: Searcher, library: Path):
     for query in (
         {"text": "a red box"},
         {"image": library / "images" / "000.png"},
@@ -118,7 +118,7 @@ def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     searcher: Searcher,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
-) -> None:
+):
     monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
     queries = searcher.encoder.encode_texts(
         ["a red box", "something green", "a box", "blue", "two red boxes"],
@@ -160,7 +160,7 @@ ENTRIES: dict[str, Callable[[Searcher, Embeddings], Any]] = {
     "dtype",
     [*REAL, *OTHERS],
 )
-def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, dtype: str) -> None:
+def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, dtype: str):
     row = np.eye(1, 16, dtype=np.float32)
     if dtype in OTHERS:
         with pytest.raises(BocError, match="; give real numbers"):
@@ -211,19 +211,19 @@ def test_queries_that_are_no_vectors_are_refused(
     entry: str,
     row: Any,
     said: str,
-) -> None:
+):
     with pytest.raises(BocError, match=said):
         ENTRIES[entry](searcher, Embeddings("text", row))
 
 
-def test_no_queries_have_no_hits(searcher: Searcher) -> None:
+def test_no_queries_have_no_hits(searcher: Searcher):
     none = searcher.encoder.encode_texts(["a"]).take([])
     ids, scores = searcher.rank_vectors(none, k=3)
     assert ids.shape == scores.shape == (0, 3)
     assert searcher.search_vectors(none) == []
 
 
-def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
+def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
     queries = searcher.encoder.encode_texts(["a red box"])
     with pytest.raises(BocError, match="leave out collapse, or call search_vectors"):
         searcher.rank_vectors(queries, collapse=True)
@@ -278,12 +278,12 @@ def test_wrong_calls_are_told_the_right_form(
     searcher: Searcher,
     call: Callable[[Any], object],
     message: str,
-) -> None:
+):
     with pytest.raises(BocError, match=message):
         call(searcher)
 
 
-def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
+def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher):
     assert re.fullmatch(
         r"<Searcher of \d+ pictures and \d+ sentences, encoder \S+>",
         repr(searcher),
@@ -316,7 +316,7 @@ def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
     )
 
 
-def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
+def test_a_stored_item_is_what_was_indexed(searcher: Searcher):
     embeddings = searcher.embeddings("003.png#1")
     assert embeddings.modality == "text"
     assert embeddings.vectors.dtype == np.float32
@@ -328,7 +328,7 @@ def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
         searcher.embeddings("none such")
 
 
-def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher) -> None:
+def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher):
     encoder = searcher.encoder
     fresh = searcher.renew(force=True)
     assert fresh.encoder is encoder
@@ -340,12 +340,12 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     at = f"file:{tmp_path}"
     photos = library / "photos.h5"
-    assert boc("index", "photos", photos, "--at", at).exit_code == 0
+    assert boc(f"index photos {photos} --at {at}").exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
-    fetched: list[EmbeddedEngine] = []
+    fetched = []
     arrays = EmbeddedEngine.arrays
     monkeypatch.setattr(
         EmbeddedEngine,
@@ -355,7 +355,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     assert searcher.renew() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before
-        assert boc("add", "photos", photos, "--at", at).exit_code == 0
+        assert boc(f"add photos {photos} --at {at}").exit_code == 0
         fetched.clear()
         fresh = searcher.renew()
         assert fresh is not searcher
@@ -366,7 +366,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
         searcher.embeddings("003.png"),
         k=5,
     )
-    assert boc("compact", "photos", "--at", at).exit_code == 0
+    assert boc(f"compact photos --at {at}").exit_code == 0
     assert searcher.renew() is searcher
     assert (
         searcher.search_vectors(
@@ -397,12 +397,12 @@ print(*{"sklearn", "scipy.stats", "pandas"} & sys.modules.keys())
 def test_a_cold_search_by_any_code_loads_no_library_for_learning(
     library: Path,
     tmp_path: Path,
-) -> None:
+):
     photos = library / "photos.h5"
     codes = dict.fromkeys(("dictionary", "scalar", "permutation", "bits", "late"), "")
     for kind in ("plain", "words", "learned"):
         book = tmp_path / f"{kind}.npz"
-        made = boc("build-codebook", photos, "-o", book, "--kind", kind, "--clusters", 16)
+        made = boc(f"build-codebook {photos} -o {book} --kind {kind} --clusters 16")
         assert made.exit_code == 0, made.output
         for code in {"plain": ("hard", "soft")}.get(kind, (kind,)):
             codes[code] = f"(codebook='{book}')"

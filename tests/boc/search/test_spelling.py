@@ -56,7 +56,7 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
         ("", []),
     ],
 )
-def test_unknown_words(text: str, unknown: list[tuple[str, str | None]]) -> None:
+def test_unknown_words(text: str, unknown: list[tuple[str, str | None]]):
     assert (
         spelling(
             vocabulary=[*VOCABULARY, "the", "and"],
@@ -65,7 +65,7 @@ def test_unknown_words(text: str, unknown: list[tuple[str, str | None]]) -> None
     )
 
 
-def test_words_of_the_index_are_known_and_suggested() -> None:
+def test_words_of_the_index_are_known_and_suggested():
     known = spelling("A zeppelin over the hills", "two kits")
     assert known.unknown("zeppelin") == []
     assert known.unknown("a zepelin, a kitte") == [
@@ -74,7 +74,7 @@ def test_words_of_the_index_are_known_and_suggested() -> None:
     ]
 
 
-def test_an_encoder_that_tells_no_words_knows_all() -> None:
+def test_an_encoder_that_tells_no_words_knows_all():
     assert spelling(vocabulary=None).unknown("qwertz") == []
     assert spelling(vocabulary=()).unknown("qwertz") == []
 
@@ -83,7 +83,7 @@ def test_an_encoder_that_tells_no_words_knows_all() -> None:
     st.sampled_from([word for word in VOCABULARY if len(word) > 4]),
     st.data(),
 )
-def test_one_wrong_letter_is_put_right(word: str, data: st.DataObject) -> None:
+def test_one_wrong_letter_is_put_right(word: str, data: st.DataObject):
     at = data.draw(st.integers(0, len(word) - 2))
     swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
     wrong = data.draw(
@@ -99,12 +99,12 @@ def test_one_wrong_letter_is_put_right(word: str, data: st.DataObject) -> None:
         assert spelling().unknown(wrong) == [(wrong, word)]
 
 
-def test_vocabularies_of_tokenizers() -> None:
+def test_vocabularies_of_tokenizers():
     from tokenizers import Tokenizer, models
 
     from encoders.networks.tokens import SPECIALS, Vocabulary, WordPieces, whole_words
 
-    def tokenizer(*tokens: str) -> Tokenizer:
+    def tokenizer(*tokens):
         return Tokenizer(
             models.WordLevel(
                 {token: i for i, token in enumerate(tokens)},
@@ -145,7 +145,7 @@ def test_vocabularies_of_tokenizers() -> None:
     assert Vocabulary([*SPECIALS, "dog", "'s"]).vocabulary == {"dog", "'s"}
 
 
-def test_encoders_tell_their_words(library: Path) -> None:
+def test_encoders_tell_their_words(library: Path):
     known = Spelling(
         Searcher.open(
             "photos",
@@ -157,9 +157,9 @@ def test_encoders_tell_their_words(library: Path) -> None:
     assert known.unknown("a rde box at the left") == [("rde", "red")]
 
 
-def test_the_command_line_names_them(library: Path) -> None:
+def test_the_command_line_names_them(library: Path):
     at = ("--at", f"file:{library / 'index'}", "-k", 1)
-    told = boc("search", "photos", "a rde zeppelin", *at)
+    told = boc('search photos "a rde zeppelin"', *at)
     assert told.exit_code == 0
     assert told.stdout.count("\n") == 1
     assert told.stderr.splitlines() == [
@@ -167,11 +167,11 @@ def test_the_command_line_names_them(library: Path) -> None:
         "shown",
         "'rde' is no word of this index or its encoder; did you mean red?",
     ]
-    assert run("search", "photos", "a red box", *at).stderr == ""
+    assert run('search photos "a red box"', *at).stderr == ""
     picture = str(library / "images" / "005.png")
-    told = run("search", "photos", picture, *at).stderr
+    told = run("search photos", picture, *at).stderr
     assert f"{picture} was searched as words; by the picture: --image {picture}\n" in told
-    told = run("search", "photos", "a box year:2021", *at).stderr
+    told = run('search photos "a box year:2021"', *at).stderr
     assert "year:2021 was searched as words; a condition is --filter FIELD=VALUE\n" in told
-    told = run("search", "photos", "a rde box", "--hybrid", "words", *at).stderr
+    told = run('search photos "a rde box" --hybrid words', *at).stderr
     assert "no word" not in told

@@ -4,7 +4,6 @@ import asyncio
 import io
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -58,8 +57,7 @@ def client_of(
 def fetch(client: TestClient, address: str, **params: Any) -> dict[str, Any]:
     answer = client.get(address, params=params)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return answer.json()
 
 
 def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
@@ -76,7 +74,7 @@ def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
-def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
+def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher):
     answer = fetch(client, "/api/info")
     manifest = searcher.index.manifest
     assert answer["items"] == {"image": 40, "text": 80}
@@ -99,7 +97,7 @@ def test_a_search_finds_what_the_library_finds(
     client: TestClient,
     searcher: Searcher,
     options: dict[str, Any],
-) -> None:
+):
     answer = fetch(
         client,
         "/api/search",
@@ -119,11 +117,11 @@ def test_a_search_finds_what_the_library_finds(
     )
 
 
-def test_the_name_of_a_file_finds_it(tmp_path: Path, library: Path) -> None:
+def test_the_name_of_a_file_finds_it(tmp_path: Path, library: Path):
     at = picture_index(tmp_path, library)
     for name in ("IMG_1234.png", "2024.05.01.png"):
         Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
-    run("sync", "photos", tmp_path / "pictures", "--at", at, "--missing", "keep")
+    run(f"sync photos {tmp_path}/pictures --at {at} --missing keep")
     client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at)
     for name in ("IMG_1234", "IMG_1234.png", "img_1234.PNG"):
         assert [hit["id"] for hit in fetch(client, "/api/search", q=name)["hits"]] == [
@@ -134,7 +132,7 @@ def test_the_name_of_a_file_finds_it(tmp_path: Path, library: Path) -> None:
     assert len(fetch(client, "/api/search", q="red 1234")["hits"]) > 1
 
 
-def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
+def test_hit_fields(client: TestClient, searcher: Searcher):
     picture = fetch(
         client,
         "/api/search",
@@ -157,7 +155,7 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     assert client.get(sentence["thumb"]).headers["content-type"] == "image/jpeg"
 
 
-def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path) -> None:
+def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path):
     path = library / "images" / "011.png"
     for _ in range(2):  # the second time it is known
         answer = client.post(
@@ -171,7 +169,7 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
         assert answer.json()["hits"][0]["id"] == "011.png"
 
 
-def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
+def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher):
     id = searcher.search(TEXT, k=1, rm=1, query_z=5)[0].id
     answer = fetch(client, f"/api/explain/{id}", q=TEXT)
     wanted = explain(searcher, id, TEXT, labelled=3)
@@ -198,7 +196,7 @@ def test_items_and_pictures_are_explained_too(
     client: TestClient,
     searcher: Searcher,
     library: Path,
-) -> None:
+):
     liked = fetch(client, "/api/explain/012.png", like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
     assert (
@@ -227,7 +225,7 @@ def test_items_and_pictures_are_explained_too(
     )
 
 
-def test_captions_of_an_item(client: TestClient) -> None:
+def test_captions_of_an_item(client: TestClient):
     answer = fetch(client, "/api/item/003.png")
     assert answer["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in answer
@@ -237,24 +235,14 @@ def test_captions_of_an_item(client: TestClient) -> None:
     assert answer["words"] == []  # this code has none
 
 
-def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
+def test_words_of_an_item(library: Path, tmp_path: Path):
     words = tmp_path / "words.npz"
     at = f"file:{tmp_path / 'written'}"
     run(
-        "build-codebook",
-        library / "photos.h5",
-        "-o",
-        words,
-        "--kind",
-        "words",
-        "--clusters",
-        7,
+        f"build-codebook {library}/photos.h5 -o {words} --kind words --clusters 7",
     )
     run(
-        "index",
-        "written",
-        library / "photos.h5",
-        "--code",
+        f"index written {library}/photos.h5 --code",
         f"words(codebook={words})",
         "--at",
         at,
@@ -287,7 +275,7 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     ["/api/item/", "/api/thumb/", "/api/explain/"],
     ids=lambda a: a.split("/")[2],
 )
-def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
+def test_an_unknown_id_is_named(client: TestClient, address: str):
     answer = client.get(
         f"{address}strange%20one",
         params={"q": TEXT} if "explain" in address else {},
@@ -304,7 +292,7 @@ def test_thumbnails_are_small_jpegs_kept_on_disk(
     client: TestClient,
     tmp_path: Path,
     side: int,
-) -> None:
+):
     first = client.get(f"/api/thumb/005.png?side={side}")
     assert first.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(first.content)).size == (64, 64)
@@ -337,13 +325,7 @@ def picture_index(folder: Path, library: Path) -> str:
     turned.save(images / "turned.jpg", exif=exif)
     at = f"file:{folder / 'index'}"
     run(
-        "index",
-        "photos",
-        folder / "pictures",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
+        f"index photos {folder}/pictures --encoder tern:{library}/model --at {at}",
     )
     (images / "gone.png").unlink()
     (images / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
@@ -351,7 +333,7 @@ def picture_index(folder: Path, library: Path) -> str:
 
 
 @pytest.mark.slow
-def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
+def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path):
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
     client = client_of(searcher, tmp_path / "cache", at=at)
@@ -395,7 +377,7 @@ def test_terms_of_a_changed_item(
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     """The picture is another by now, and would be encoded as other terms."""
     other = searcher.index.find(["001.png"])[0]
     find = searcher.index.find
@@ -414,12 +396,12 @@ def test_terms_of_a_changed_item(
     assert any(term["item"] != others[term["term"]] for term in answer["terms"])
 
 
-def test_addresses_of_the_page(client: TestClient) -> None:
+def test_addresses_of_the_page(client: TestClient):
     for linked in re.findall('(?:href|src)="([^"#]+)"', client.get("/").text):
         assert client.get(linked).status_code == 200, linked
 
 
-def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> None:
+def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path):
     client = client_of(searcher, tmp_path, cache_bytes=20_000)
     for i in range(40):
         assert client.get(f"/api/thumb/{i:03d}.png").status_code == 200
@@ -428,17 +410,17 @@ def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> 
     assert not list(tmp_path.glob("*/*.tmp"))
 
 
-def test_thumbnails_without_cache(searcher: Searcher, tmp_path: Path) -> None:
+def test_thumbnails_without_cache(searcher: Searcher, tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     client = client_of(searcher, tmp_path / "file" / "cache")
     assert client.get("/api/thumb/001.png").headers["content-type"] == "image/jpeg"
 
 
 @pytest.mark.slow
-def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
+def test_index_replaced_while_serving(library: Path, tmp_path: Path):
     at = f"file:{tmp_path / 'index'}"
 
-    def edit(command: str, *more: object) -> None:
+    def edit(command, *more):
         run(command, "photos", *more, "--at", at)
 
     edit("index", library / "photos.h5")
@@ -449,13 +431,13 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
         look_every=0.0,
     )
 
-    def pictures() -> int | str:
+    def pictures():
         answer = client.get("/api/info")
         info = answer.json()
         assert answer.status_code == (503 if "error" in info else 200)
         return info.get("error") or info["items"]["image"]
 
-    def wait_for(wanted: Callable[[Any], bool]) -> None:
+    def wait_for(wanted):
         while not wanted(pictures()):
             time.sleep(0.05)
 
@@ -500,7 +482,7 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     "path",
     ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"],
 )
-def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -> None:
+def test_head_says_what_get_does_without_a_body(client: TestClient, path: str):
     get = client.get(path)
     head = client.head(path)
     assert head.status_code == get.status_code
@@ -513,13 +495,13 @@ def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -
     "id",
     ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"],
 )
-def test_thumbnail_address(id: str) -> None:
+def test_thumbnail_address(id: str):
     address = thumb(id)
     assert urljoin("http://host/root/", address) == f"http://host/root/{address}"
     assert unquote(address) == f"api/thumb/{id}"
 
 
-def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
+def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path):
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "t.csv").write_text(
         "image,caption\n./a.png,red\na.png,blue\n../csv/b.png,green\n",
@@ -528,13 +510,7 @@ def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
         Image.new("RGB", (20, 20), colour).save(tmp_path / "csv" / f"{name}.png")
     at = f"file:{tmp_path / 'index'}"
     run(
-        "index",
-        "odd",
-        tmp_path / "csv" / "t.csv",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
+        f"index odd {tmp_path}/csv/t.csv --encoder tern:{library}/model --at {at}",
     )
     client = client_of(
         Searcher.open("odd", at, device="cpu"),
@@ -550,12 +526,12 @@ def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
         assert (blue > red) == ("b.png" in hit["id"])
 
 
-def test_slow_client(library: Path) -> None:
+def test_slow_client(library: Path):
     """The place of a request is free before its answer is sent."""
     settings = Settings("photos", "file:nowhere", active=1, waiting=0)
-    order: list[str] = []
+    order = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await send(
             {
                 "type": "http.response.start",
@@ -567,8 +543,8 @@ def test_slow_client(library: Path) -> None:
 
     crowd = LoadLimit(app, settings)
 
-    async def ask(name: str, wait: asyncio.Event | None) -> None:
-        async def send(message: Any) -> None:
+    async def ask(name, wait):
+        async def send(message):
             if message["type"] == "http.response.start":
                 order.append(f"{name} {message['status']}")
                 if wait is not None:
@@ -585,7 +561,7 @@ def test_slow_client(library: Path) -> None:
             send,
         )  # type: ignore[arg-type]
 
-    async def both() -> None:
+    async def both():
         gate = asyncio.Event()
         slow = asyncio.create_task(ask("slow", gate))
         await asyncio.sleep(0)
@@ -599,7 +575,7 @@ def test_slow_client(library: Path) -> None:
     assert sorted(order) == ["quick 200", "slow 200"]
 
 
-def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path) -> None:
+def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path):
     asked = {
         "q": f'{TEXT} -green -"a blue box"',
         "like": ["003.png", "004.png"],

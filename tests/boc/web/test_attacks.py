@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +18,6 @@ import pytest
 from PIL import Image
 
 from boc.search.searcher import Searcher
-from boc.types import Embeddings
 from tests.boc.inputs.test_images import png
 from tests.boc.web.test_api import TEXT, client_of
 from tests.helpers import run
@@ -259,7 +257,7 @@ def test_broken_forms_are_refused(client: TestClient) -> None:
 def test_body_without_length(client: TestClient) -> None:
     sent = 0
 
-    def endless() -> Iterator[bytes]:
+    def endless():
         nonlocal sent
         for _ in range(1000):
             sent += 10_000
@@ -353,15 +351,8 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
         ) as handle:
             csv.writer(handle).writerows([columns, ["<i>.png", row]])
     run(
-        "index",
-        "nasty",
-        images / "t.csv",
-        "--encoder",
-        f"tern:{library / 'model'}",
-        "--at",
-        at,
-        "--metadata",
-        images / "fields.csv",
+        f"index nasty {images}/t.csv --encoder tern:{library}/model --at {at} --metadata "
+        f"{images}/fields.csv",
     )
     client = client_of(
         Searcher.open("nasty", at, device="cpu"),
@@ -614,7 +605,7 @@ def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def opened(client: TestClient, cookie: str) -> bool:
+    def opened(client, cookie):
         return (
             client.get(
                 "/api/info",
@@ -713,14 +704,14 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
     let_go = threading.Event()
     encode = searcher.encoder.encode_texts
 
-    def slow(texts: Any) -> Embeddings:
+    def slow(texts):
         assert let_go.wait(300)
         return encode(texts)
 
     monkeypatch.setattr(searcher.encoder, "encode_texts", slow)
-    found: list[Any] = []
+    found = []
 
-    def ask(i: int) -> None:
+    def ask(i):
         found.append(
             client.get(
                 "/api/search",

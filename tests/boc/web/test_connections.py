@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,7 +71,7 @@ def ask(port: int, path: str = "/") -> int:
         connection.close()
 
 
-def test_connection_limit() -> None:
+def test_connection_limit():
     with serving(files=64) as (_, port):  # a limit of 32 connections
         others = [
             socket.create_connection(
@@ -88,14 +87,14 @@ def test_connection_limit() -> None:
             pass
 
 
-def test_a_server_says_how_many_files_it_needs() -> None:
+def test_a_server_says_how_many_files_it_needs():
     with serving(files=32) as (process, _):
         assert process.wait(LONG)
         assert "ulimit -n" in process.stderr.read()
 
 
-def test_graceful_shutdown() -> None:
-    statuses: list[int] = []
+def test_graceful_shutdown():
+    statuses = []
     with serving() as (process, port):
         client = threading.Thread(
             target=lambda: statuses.append(ask(port, "/slow")),
@@ -109,15 +108,15 @@ def test_graceful_shutdown() -> None:
     assert statuses == [200]
 
 
-def test_bodies_in_memory_are_limited() -> None:
+def test_bodies_in_memory_are_limited():
     settings = Settings("photos", "file:nowhere", upload=1000)
-    statuses: list[int] = []
+    statuses = []
 
-    async def all_at_once() -> None:
+    async def all_at_once():
         gate = asyncio.Event()
         arrived = asyncio.Semaphore(0)
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def app(scope, receive, send):
             arrived.release()
             await gate.wait()
             await send(
@@ -130,11 +129,11 @@ def test_bodies_in_memory_are_limited() -> None:
 
         limit = BodyLimit(app, settings)
 
-        async def post(*headers: tuple[bytes, bytes]) -> None:
-            async def receive() -> Any:
+        async def post(*headers):
+            async def receive():
                 return {"type": "http.request", "body": b"x"}
 
-            async def send(message: Any) -> None:
+            async def send(message):
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
 
@@ -189,7 +188,7 @@ print(resident() - before)
     not Path("/proc/self/statm").exists(),
     reason="where Linux says what memory is resident",
 )
-def test_memory_of_pictures_is_returned() -> None:
+def test_memory_of_pictures_is_returned():
     left = subprocess.run(
         [sys.executable, "-c", MEMORY],
         capture_output=True,

@@ -76,18 +76,13 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "../private/picture.png",
     )  # the user's own: content is where it led
     run(
-        "extract",
-        home / "p",
-        "-o",
-        home / "f.h5",
-        "--encoder",
-        f"tern:{library / 'model'}",
+        f"extract {home}/p -o {home}/f.h5 --encoder tern:{library}/model",
     )
     with h5py.File(home / "f.h5", "r+") as file:
         ids = file["image/ids"].asstr()[:].tolist()
         for name, called in zip(forged, FORGED, strict=True):
             file["image/content"][ids.index(name)] = called.format(home)
-    run("index", "photos", home / "f.h5", "--at", f"file:{home / 'index'}")
+    run(f"index photos {home}/f.h5 --at file:{home}/index")
     for name, replace in REPLACED.items():
         (home / "p" / name).unlink()
         replace(home / "p" / name)

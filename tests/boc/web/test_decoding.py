@@ -16,16 +16,16 @@ from boc.web.pictures.decoding import PixelBudget
     "pixels",
     [1, 100, 250, 10_000],
 )
-def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
+def test_budget_limits_pixels(tmp_path: Path, pixels: int):
     sizes = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6
     lock = threading.Lock()
     most = [0]
-    held: list[int] = []
+    held = []
     for number, size in enumerate(sizes):
         Image.new("L", size).save(tmp_path / f"{number}.png")
     budget = PixelBudget(pixels)
 
-    def decode(number: int) -> None:
+    def decode(number):
         with budget.of(tmp_path / f"{number}.png", "x"):
             with lock:
                 held.append(number)
@@ -51,7 +51,7 @@ def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     assert not held
 
 
-def test_budget_after_an_error(tmp_path: Path) -> None:
+def test_budget_after_an_error(tmp_path: Path):
     Image.new("L", (10, 10)).save(tmp_path / "a.png")
     budget = PixelBudget(100)
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_budget_after_an_error(tmp_path: Path) -> None:
     "least",
     [1, 100, 480, 5000],
 )
-def test_draft_size(tmp_path: Path, least: int) -> None:
+def test_draft_size(tmp_path: Path, least: int):
     Image.new("RGB", (2000, 1000)).save(tmp_path / "a.jpg")
     width, height = read_image(tmp_path / "a.jpg", least=least).size
     assert width >= min(least, 2000)

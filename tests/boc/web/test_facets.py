@@ -35,18 +35,12 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     )
     at = f"file:{home / 'index'}"
     run(
-        "index",
-        "photos",
-        library / "photos.h5",
-        "--at",
-        at,
-        "--metadata",
-        home / "fields.csv",
+        f"index photos {library}/photos.h5 --at {at} --metadata {home}/fields.csv",
     )
     return Searcher.open("photos", at, device="cpu")
 
 
-def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
+def test_info_fields_and_facets(client: TestClient, searcher: Searcher):
     answer = client.get("/api/info").json()
     held = {name for item in searcher.index.items() for name in item.fields}
     types = searcher.index.manifest.fields
@@ -67,7 +61,7 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     assert divided == set(answer["facets"])
 
 
-def test_facets_of_a_library(client: TestClient, searcher: Searcher) -> None:
+def test_facets_of_a_library(client: TestClient, searcher: Searcher):
     for filters in ([], ["year=2001"]):
         found = client.get("/api/facets", params={"filter": filters}).json()
         shown = client.get("/api/library", params={"filter": filters, "k": 100}).json()["hits"]
@@ -78,7 +72,7 @@ def test_facets_of_a_library(client: TestClient, searcher: Searcher) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: int) -> None:
+def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: int):
     answer = client.get("/api/library", params={"k": 100}).json()
     pages = [
         client.get("/api/library", params={"skip": skip, "k": size}).json()["hits"]
@@ -97,7 +91,7 @@ def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: 
         {"hybrid": "rrf"},
     ],
 )
-def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
+def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]):
     answer = client.get(
         "/api/facets",
         params={"q": TEXT, **more},
@@ -132,7 +126,7 @@ def test_facets_of_a_picture_are_those_of_its_hits(
     client: TestClient,
     searcher: Searcher,
     library: Path,
-) -> None:
+):
     data = (library / "images" / "005.png").read_bytes()
     answer = client.post(
         "/api/facets",

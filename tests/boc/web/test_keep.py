@@ -35,17 +35,17 @@ def held(at: str) -> set[str]:
     return {item.id for item in plugins.backend(at).open("photos").items()}
 
 
-def test_pictures_are_added_by_the_command_line(pictures: Path, tmp_path: Path) -> None:
+def test_pictures_are_added_by_the_command_line(pictures: Path, tmp_path: Path):
     at = f"file:{tmp_path / 'at'}"
     others = sorted((tmp_path / "more" / "images").iterdir())
-    added = run("add", "photos", *others[:2], "--at", at)
+    added = run("add photos", *others[:2], "--at", at)
     assert added.stdout == "photos: 2 pictures and 0 captions added\n"
     assert {path.name for path in others[:2]} < held(at)
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    assert "no picture can be used" in boc("add", "photos", tmp_path / "bad.png", "--at", at).stderr
+    assert "no picture can be used" in boc(f"add photos {tmp_path}/bad.png --at {at}").stderr
 
 
-def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path) -> None:
+def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path):
     at = f"file:{tmp_path / 'at'}"
     data = (tmp_path / "more" / "images" / "007.png").read_bytes()
     sent = {"image": ("../a b/Neu\u00e9.png", data)}
@@ -72,7 +72,7 @@ def test_a_picture_that_cannot_be_encoded_is_not_kept(
     pictures: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     at = f"file:{tmp_path / 'at'}"
     searcher = Searcher.open("photos", at)
     client = client_of(searcher, tmp_path, at=at, token="secret", keep=pictures)
@@ -90,7 +90,7 @@ def test_a_picture_that_cannot_be_encoded_is_not_kept(
     assert (pictures / kept).exists()  # of the time before
 
 
-def test_a_server_without_token_keeps_nothing(pictures: Path, tmp_path: Path) -> None:
-    refused = boc("serve", "photos", "--at", f"file:{tmp_path / 'at'}", "--keep", pictures)
+def test_a_server_without_token_keeps_nothing(pictures: Path, tmp_path: Path):
+    refused = boc(f"serve photos --at file:{tmp_path}/at --keep {pictures}")
     assert refused.exit_code == 1
     assert "set BOC_TOKEN" in refused.stderr

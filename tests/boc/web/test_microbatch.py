@@ -56,9 +56,9 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     """What each of ``texts`` gave, the others being asked for while the first is encoded."""
     encoder = Encoder()
     together = Batcher()
-    found: dict[str, Embeddings | str] = {}
+    found = {}
 
-    def ask(text: str) -> None:
+    def ask(text):
         try:
             found[text] = together(encoder, text)
         except ValueError as error:
@@ -77,7 +77,7 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     return encoder, found
 
 
-def test_waiting_sentences_share_a_batch() -> None:
+def test_waiting_sentences_share_a_batch():
     texts = ["x" * n for n in range(1, 45)]
     encoder, found = run(texts)
     assert [len(call) for call in encoder.calls] == [1, 32, 11]
@@ -89,7 +89,7 @@ def test_waiting_sentences_share_a_batch() -> None:
         assert own.words == [list(text)]
 
 
-def test_one_that_fails_spares_the_others() -> None:
+def test_one_that_fails_spares_the_others():
     _, found = run(["first", "bad", "good", "better"])
     assert found["bad"] == "bad"
     assert len(found) == 4

@@ -42,7 +42,7 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_metrics(client: TestClient) -> None:
+def test_metrics(client: TestClient):
     for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
         assert (
             client.get(
@@ -61,7 +61,7 @@ def test_metrics(client: TestClient) -> None:
     assert found["boc_request_seconds_count", "/api/search"] == 3
 
 
-def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
+def test_strange_addresses_make_no_new_series(client: TestClient):
     client.get("/nowhere")
     before = {name for name in values(client) if name[0] == "boc_requests_total"}
     for i in range(20):
@@ -71,7 +71,7 @@ def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
     assert len(after - before) <= 3  # of /metrics, of /api/item/{id}, of /api/info
 
 
-def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> None:
+def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path):
     client = client_of(searcher, tmp_path, token=SECRET)
     strange = {"host": "10.0.0.7:8000"}
     for path in ("/healthz", "/readyz"):
@@ -97,7 +97,7 @@ def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_readiness(library: Path, tmp_path: Path) -> None:
+def test_readiness(library: Path, tmp_path: Path):
     shutil.copytree(library / "index", tmp_path / "index")
     searcher = Searcher.open("photos", f"file:{tmp_path / 'index'}", device="cpu")
     client = client_of(searcher, tmp_path / "cache", look_every=0.0)
@@ -113,22 +113,22 @@ def test_readiness(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch):
     library_of = client.app.state.service.library  # type: ignore[attr-defined]
     everybody = threading.Barrier(8)
     tries = []
     caught = []
 
-    def renew(*_: object, **__: object) -> Searcher:
+    def renew(*_, **__):
         tries.append(1)
         time.sleep(0.5)  # the others arrive
         raise BackendError("gone")
 
-    def work(_: object) -> None:
+    def work(_):
         everybody.wait(60)
         raise BackendError("gone")
 
-    def ask() -> None:
+    def ask():
         with pytest.raises(ProblemError, match="gone"):
             library_of.do(work)
         caught.append(1)
@@ -152,7 +152,7 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
         ("/static/app.js", "/static"),
     ],
 )
-def test_log_of_requests_holds_routes_alone(path: str, route: str) -> None:
+def test_log_of_requests_holds_routes_alone(path: str, route: str):
     logger = logging.getLogger("uvicorn.access")
     handler = logging.StreamHandler(StringIO())
     configure_logging()
@@ -165,7 +165,7 @@ def test_log_of_requests_holds_routes_alone(path: str, route: str) -> None:
     assert handler.stream.getvalue() == f'10.0.0.7:50 - "GET {route} HTTP/1.1" 200\n'
 
 
-def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path: Path) -> None:
+def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path: Path):
     app = create_app(
         searcher,
         Settings("photos", "file:nowhere", cache=tmp_path),

@@ -73,7 +73,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_server_life(library: Path, tmp_path: Path) -> None:
+def test_server_life(library: Path, tmp_path: Path):
     shutil.copytree(library / "index", tmp_path / "index")
     at = f"file:{tmp_path / 'index'}"
     log = tmp_path / "log"
@@ -89,7 +89,7 @@ def test_server_life(library: Path, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "index" / "photos")
         until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
         assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
-        run("index", "photos", library / "photos.h5", "--at", at)
+        run(f"index photos {library}/photos.h5 --at {at}")
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
         assert (
             get(
@@ -103,7 +103,7 @@ def test_server_life(library: Path, tmp_path: Path) -> None:
         assert "Traceback" not in log.read_text()
 
 
-def test_token_from_the_environment(library: Path, tmp_path: Path) -> None:
+def test_token_from_the_environment(library: Path, tmp_path: Path):
     at = ("--at", f"file:{library / 'index'}")
     with serving(
         tmp_path / "one",
@@ -126,12 +126,12 @@ def test_token_from_the_environment(library: Path, tmp_path: Path) -> None:
         assert get(port, "/api/info", Host="evil.example")[0] == 400
 
 
-def test_a_port_that_is_taken_is_named(library: Path) -> None:
+def test_a_port_that_is_taken_is_named(library: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
+        result = boc(f"serve photos --at file:{library}/index --port {port}")
     assert result.exit_code == 1
     assert f"port {port} of 127.0.0.1 is taken" in result.output
     assert len(result.output.strip().splitlines()) == 1
@@ -144,7 +144,7 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
         ("photos --host no.such.host.invalid", "no address"),
     ],
 )
-def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
+def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str):
     result = boc(
         "serve",
         *arguments.split(),
@@ -161,11 +161,11 @@ def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) 
 def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
     library: Path,
-) -> None:
+):
     for name in [name for name in sys.modules if name.startswith("boc.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    result = boc("serve", "photos", "--at", f"file:{library / 'index'}")
+    result = boc(f"serve photos --at file:{library}/index")
     assert result.exit_code == 1
     assert (
         result.output.strip()

@@ -77,7 +77,7 @@ def tern_state(joint_encoders: int = 1) -> dict[str, torch.Tensor]:
 
 
 def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {
+    config = {
         "model": {"name": "tern" if joint_encoders == 1 else "teran", "text-aggregation": "first"},
         "text-model": {"name": "bert", "layers": 0, "extraction-hidden-layer": 2},
         "image-model": {"pos-encoding": "concat-and-process"},
@@ -183,10 +183,7 @@ def convert(
     """Exit status, and what was printed."""
     place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
     result = boc(
-        "convert",
-        checkpoint,
-        "-o",
-        output,
+        f"convert {checkpoint} -o {output}",
         *place,
         *more,
     )
@@ -198,7 +195,7 @@ def test_convert_published_files(
     kind: str,
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     status, printed = convert(
         home,
         home / f"{kind}.pth",
@@ -218,7 +215,7 @@ def test_convert_published_files(
     assert not list((tmp_path / "model").glob("*.pth"))
 
 
-def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
+def test_a_tern_is_told_from_a_teran(tmp_path: Path):
     shared = {"loss_type": "alignment", "alignment_mode": "MwSr"}
     for file, kind, is_shared in (
         (tern_file(), "tern", None),
@@ -242,7 +239,7 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
 def test_teran_pooling_and_stop_words(
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     torch.save(
         tern_file(
             2,
@@ -267,7 +264,7 @@ def test_teran_pooling_and_stop_words(
         *listed,
     )
     assert status == 0
-    encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
+    encoder = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
     # The last word is dropped as in the published network, after the stop-words.
     assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [
         ["dog"],
@@ -284,7 +281,7 @@ def test_teran_pooling_and_stop_words(
     assert "leaves out no stop-words; leave out --stop-list" in printed
 
 
-def test_newer_keys_may_be_missing() -> None:
+def test_newer_keys_may_be_missing():
     for file in (tern_file(), tern_file(2)):
         expected = from_published(file)[1]
         found = from_published(
@@ -313,12 +310,12 @@ def test_newer_keys_may_be_missing() -> None:
 def test_unsupported_settings(
     sections: dict[str, Any],
     named: str,
-) -> None:
+):
     with pytest.raises(EncoderError, match=named):
         from_published(tern_file(**sections))
 
 
-def test_an_option_of_another_vsrn_is_refused() -> None:
+def test_an_option_of_another_vsrn_is_refused():
     file = vsrn_file()
     file["opt"].use_abs = True
     with pytest.raises(EncoderError, match="use_abs"):
@@ -334,7 +331,7 @@ def without(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("joint_encoders", [1, 2])
-def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
+def test_every_tensor_is_accounted_for(joint_encoders: int):
     file = tern_file(joint_encoders)
     state = file["model"]
     alive = {f"img_txt_enc.{name}" for name in from_published(file)[1].state_dict()}
@@ -369,7 +366,7 @@ def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
 
 
 @pytest.mark.slow
-def test_tensors_of_a_vsrn_are_accounted_for() -> None:
+def test_tensors_of_a_vsrn_are_accounted_for():
     file = vsrn_file()
     for part in (0, 1):
         # which the first torch versions did not have, and evaluation does not read
@@ -414,7 +411,7 @@ def test_a_hostile_checkpoint_runs_nothing(
     home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     torch.save(
         PLACES[place](BOMBS[bomb]),
@@ -433,7 +430,7 @@ def test_a_hostile_checkpoint_runs_nothing(
     assert os.listdir() == ["hostile.pth"]  # noqa: PTH208
 
 
-def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
+def test_the_legacy_format_reads_the_same(tmp_path: Path):
     for kind, make in FILES.items():
         file = make()
         torch.save(file, tmp_path / "new.pth")
@@ -465,7 +462,7 @@ def test_damaged_files_are_refused_in_one_line(
     kind: str,
     zipped: bool,
     tmp_path: Path,
-) -> None:
+):
     """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no
     other exception."""
     path = tmp_path / "damaged.pth"
@@ -508,7 +505,7 @@ def test_no_checkpoint(
     content: bytes,
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     (tmp_path / "a.pth").write_bytes(content)
     status, printed = convert(
         home,
@@ -536,7 +533,7 @@ def test_no_checkpoint(
 def test_other_contents_are_refused(
     content: Any,
     tmp_path: Path,
-) -> None:
+):
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(EncoderError):
         from_published(read_published(tmp_path / "a.pth"))
@@ -546,7 +543,7 @@ def test_other_contents_are_refused(
 def test_files_of_other_tokens(
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     pieces = (home / "vocab.txt").read_text().splitlines()
     for name, lines in {
         "short.txt": pieces[:-1],
@@ -604,7 +601,7 @@ def test_files_of_other_tokens(
 def test_tokenizer_json(
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     status, _ = convert(
         home,
         home / "tern.pth",
@@ -631,7 +628,7 @@ def test_tokenizer_json(
 def test_a_model_is_not_replaced(
     home: Path,
     tmp_path: Path,
-) -> None:
+):
     folder = tmp_path / "model"
     assert convert(home, home / "tern.pth", folder)[0] == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

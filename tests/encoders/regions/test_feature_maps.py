@@ -8,13 +8,13 @@ import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
+from boc.vectors import Floats
 from encoders.regions.feature_maps import SPARE, _averages, crop_boxes
 
 # pixels of the input, and of a cell
@@ -91,14 +91,14 @@ def draw(
     return ImageRef(path.name, path)
 
 
-def cell_means(picture: Image.Image) -> NDArray[np.float32]:
+def cell_means(picture: Image.Image) -> Floats:
     """Return the mean colours (16, 3) of the cells of a picture."""
     square = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float32)
     corners = [(y, x) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)]
     return np.array([square[y : y + CELL, x : x + CELL].mean(axis=(0, 1)) for y, x in corners])
 
 
-def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
+def test_regions_are_cells_and_crops(tmp_path: Path):
     source = plugins.region_source(f"onnx:{make_network(tmp_path / 'n.onnx')}?crops=2")
     image = draw(tmp_path / "one.png", (90, 60))
     found = source(image)
@@ -119,7 +119,7 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
 def test_large_photographs_keep_their_colours(
     tmp_path: Path,
     crops: int,
-) -> None:
+):
     """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of
     255."""
     network = make_network(tmp_path / "n.onnx")
@@ -143,7 +143,7 @@ def test_averages(
     size: int,
     count: int,
     seed: int,
-) -> None:
+):
     values = default_rng(seed).random(size, dtype=np.float32)
     bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
     means = [values[first:end].mean() for first, end in bounds]
@@ -151,7 +151,7 @@ def test_averages(
 
 
 @pytest.mark.parametrize("side", [1, 2, 5])
-def test_crop_boxes(side: int) -> None:
+def test_crop_boxes(side: int):
     boxes = crop_boxes(side)
     assert boxes.shape == (side * side, 4)
     assert np.allclose(boxes[:, 2:] - boxes[:, :2], 2 / (side + 1))
@@ -161,7 +161,7 @@ def test_crop_boxes(side: int) -> None:
         assert np.allclose(boxes[1, 0] - boxes[0, 0], (boxes[0, 2] - boxes[0, 0]) / 2)
 
 
-def test_the_file_and_the_options_are_the_digest(tmp_path: Path) -> None:
+def test_the_file_and_the_options_are_the_digest(tmp_path: Path):
     network = make_network(tmp_path / "n.onnx")
     (tmp_path / "copy.onnx").write_bytes(network.read_bytes())
     other = make_network(tmp_path / "other.onnx", operator="same")
@@ -190,13 +190,13 @@ def test_networks_of_another_form_are_refused(
     tmp_path: Path,
     change: dict[str, object],
     words: str,
-) -> None:
+):
     network = make_network(tmp_path / "n.onnx", **change)  # type: ignore[arg-type]
     with pytest.raises(EncoderError, match=rf"onnx:{network}.*{words}"):
         plugins.region_source(f"onnx:{network}?crops=2")
 
 
-def test_missing_and_damaged_files(tmp_path: Path) -> None:
+def test_missing_and_damaged_files(tmp_path: Path):
     (tmp_path / "rubbish").write_bytes(b"no network")
     for name, words in {
         "rubbish": "make it again",

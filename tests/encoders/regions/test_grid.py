@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc.types import ImageRef
+from boc.vectors import Doubles
 from encoders.regions import grid
 
 
 def part_histogram(
-    pixels: NDArray[np.float64],
+    pixels: Doubles,
     top: int,
     left: int,
 ) -> list[float]:
@@ -38,7 +38,7 @@ def test_edge_histograms(
     tmp_path: Path,
     size: tuple[int, int],
     colours: int,
-) -> None:
+):
     pixels = np.random.default_rng(colours).integers(
         0,
         colours,
@@ -82,7 +82,7 @@ def test_edge_histograms(
 def test_lab_coordinates(
     colour: tuple[float, float, float],
     expected: tuple[float, float, float],
-) -> None:
+):
     found = grid.rgb_to_lab(np.array([colour], np.float32))
     np.testing.assert_allclose(
         found,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError, SourceError
 from boc.inputs.sources import open_source
 from boc.types import ImageRef
+from boc.vectors import Floats
 
 WIDTH = 6
 REGIONS = 4
@@ -35,7 +35,7 @@ def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str =
 
 def write_array(
     path: Path,
-    features: NDArray[np.float32],
+    features: Floats,
 ) -> None:
     """Write features in either published form."""
     if path.suffix == ".npz":
@@ -78,7 +78,7 @@ def test_coco_features(
     tmp_path: Path,
     suffix: str,
     image_id: str,
-) -> None:
+):
     source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
     regions = source(picture(tmp_path, image_id))
     assert (regions.features == 2).all()
@@ -87,7 +87,7 @@ def test_coco_features(
         source(picture(tmp_path, "COCO_val2014_000000000012.jpg"))
 
 
-def test_flickr30k_features(tmp_path: Path) -> None:
+def test_flickr30k_features(tmp_path: Path):
     listed = [{"filename": "1000092795.jpg", "split": "test"}, {"filename": "10002456.jpg"}]
     index = tmp_path / "dataset_flickr30k.json"
     index.write_text(json.dumps({"images": listed}))
@@ -117,7 +117,7 @@ def test_flickr30k_features(tmp_path: Path) -> None:
 def test_a_wrong_index_is_refused(
     tmp_path: Path,
     text: str | None,
-) -> None:
+):
     index = tmp_path / "index.json"
     if text is not None:
         index.write_text(text)
@@ -140,7 +140,7 @@ def test_an_array_of_scan_is_a_source(
     tmp_path: Path,
     ids: list[str] | None,
     names: list[str],
-) -> None:
+):
     array = write_scan(tmp_path, "testall", 3, ids)
     write_scan(tmp_path, "dev", 2)
     items = open_source(array).items
@@ -154,7 +154,7 @@ def test_an_array_of_scan_is_a_source(
         assert item.content == f"picture {number // 5} caption {number % 5} ."
 
 
-def test_wrong_scan_arrays(tmp_path: Path) -> None:
+def test_wrong_scan_arrays(tmp_path: Path):
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
     words = r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"

@@ -42,10 +42,10 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 def test_batches_keep_input_order(
     lengths: list[int],
     size: int,
-) -> None:
-    seen: list[list[int]] = []
+):
+    seen = []
 
-    def watched(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def watched(batch):
         seen.append(list(batch))
         return encode(batch)
 
@@ -64,10 +64,10 @@ def test_batches_keep_input_order(
     assert all(len(batch) == size for batch in seen[:-1])
 
 
-def test_out_of_memory() -> None:
+def test_out_of_memory():
     """The words that tell exhaustion from other errors are those torch uses."""
 
-    def greedy(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def greedy(batch):
         torch.empty(1 << 60, dtype=torch.uint8)
         return encode(batch)
 
@@ -83,8 +83,8 @@ def test_out_of_memory() -> None:
         )
 
 
-def test_other_errors_are_raised() -> None:
-    def broken(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def test_other_errors_are_raised():
+    def broken(batch):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
@@ -99,13 +99,13 @@ def test_other_errors_are_raised() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_precision_of_matrix_products(precision: str) -> None:
+def test_precision_of_matrix_products(precision: str):
     torch.manual_seed(0)
     layer = torch.nn.Linear(8, DIM)
     inputs = list(torch.randn(5, 8))
     seen = set()
 
-    def project(batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def project(batch):
         made = layer(torch.stack(list(batch)))
         seen.add((made.dtype, torch.is_inference_mode_enabled()))
         return made, list(made[:, None])
@@ -129,7 +129,7 @@ def test_precision_of_matrix_products(precision: str) -> None:
     )  # sums may go in another order
 
 
-def test_an_unknown_precision_is_refused() -> None:
+def test_an_unknown_precision_is_refused():
     with pytest.raises(
         EncoderError,
         match="no precision 'float8'; known: float32, bfloat16, float16",

@@ -18,7 +18,7 @@ print(has_cuda())
 
 
 @pytest.mark.slow
-def test_a_driver_counts_only_where_torch_is_installed(tmp_path: Path) -> None:
+def test_a_driver_counts_only_where_torch_is_installed(tmp_path: Path):
     driver = tmp_path / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-o", driver, "-x", "c", os.devnull], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}

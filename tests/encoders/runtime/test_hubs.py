@@ -56,7 +56,7 @@ def test_scores_of_extended_vectors(
     seed: int,
     strengths: tuple[float, float],
     words: int,
-) -> None:
+):
     bank = HubBank.of(
         unit(120, seed),
         unit(60, seed + 1),
@@ -104,7 +104,7 @@ def hubs(seed: int, count: int, hub: float) -> tuple[Floats, Floats]:
     return texts, images
 
 
-def test_bank_is_chosen_where_it_helps() -> None:
+def test_bank_is_chosen_where_it_helps():
     bank_texts, bank_images = hubs(0, 400, 1.0)
     texts, images = hubs(1, 300, 1.0)
     owners = np.arange(300)
@@ -121,7 +121,7 @@ def test_bank_is_chosen_where_it_helps() -> None:
     said = bank.extend("text", texts, NONE, sentence)[0]
     seen = bank.extend("image", images, NONE)[0]
 
-    def found(scores: Floats) -> int:
+    def found(scores):
         own = scores.diagonal()[:, None]
         return int(((scores > own).sum(axis=1) < 10).sum())
 
@@ -156,9 +156,9 @@ def folder(
 def test_encoder_of_a_model_with_a_bank(
     folder: Path,
     library: Path,
-) -> None:
-    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
-    encoder: Any = plugins.encoder(f"tern:{folder}", "cpu")
+):
+    plain = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    encoder = plugins.encoder(f"tern:{folder}", "cpu")
     assert encoder.identity.has_offsets
     assert not plain.identity.has_offsets
     assert encoder.identity.dim == plain.identity.dim + MORE
@@ -195,7 +195,7 @@ def test_encoder_of_a_model_with_a_bank(
 def test_damaged_bank(
     folder: Path,
     change: dict[str, Any],
-) -> None:
+):
     with np.load(folder / "hubs.npz") as arrays:
         entries = dict(arrays)
     np.savez(folder / "hubs.npz", **{**entries, **change})
@@ -207,7 +207,7 @@ def test_offset_of_an_explanation(
     folder: Path,
     library: Path,
     tmp_path: Path,
-) -> None:
+):
     at = f"file:{tmp_path / 'made'}"
     build_index(
         "made",
@@ -216,7 +216,7 @@ def test_offset_of_an_explanation(
         at=at,
     )
     searcher = Searcher.open("made", at)
-    plain: Any = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    plain = plugins.encoder(f"tern:{library / 'model'}", "cpu")
     path = library / "images" / "003.png"
     vectors = plain.encode_images([plain.prepare(ImageRef("003.png", path))]).vectors
     bank = HubBank.read(folder / "hubs.npz")

@@ -19,6 +19,8 @@ from encoders.runtime.onnx_export import export  # noqa: E402
 from encoders.runtime.onnx_record import read_record  # noqa: E402
 from tests.helpers import boc  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 CAPTIONS = ["a red dog runs in the snow", "two dogs and a boat", "the dog is left of a boat"] * 5
 WIDTH = 108
 TERN = {
@@ -104,13 +106,12 @@ def assert_equal(
     assert np.abs(one.concepts.values - other.concepts.values).max(initial=0) <= 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_runtimes_give_one_result(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     """For texts of any length, and pictures with any number of regions, alone and in batches."""
     spec = model(tmp_path / "model", *NETWORKS[name])
     reference = on_cpu(spec)
@@ -137,8 +138,7 @@ def test_both_runtimes_give_one_result(
     assert_equal(on_cpu(f"{spec}?alone").encode_texts(SENTENCES), alone)
 
 
-@pytest.mark.slow
-def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
+def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path):
     spec = model(
         tmp_path / "model",
         "vsrn",
@@ -159,19 +159,15 @@ def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
     assert_equal(on_cpu(spec).encode_images(prepared), expected)
 
 
-@pytest.mark.slow
-def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
+def test_networks_belong_to_their_weights(tmp_path: Path):
     folder = tmp_path / "model"
     spec = model(folder, *NETWORKS["teran"])
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert read_record(folder, parts(folder)) is not None
     assert (
         "leave options out"
         in boc(
-            "convert",
-            folder,
-            "--regions",
-            "grid",
+            f"convert {folder} --regions grid",
         ).output
     )
     network = model_folder.load_network(folder, model_folder.read_config(folder))
@@ -183,7 +179,7 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     (folder / "onnx.json").write_bytes(whole)  # as a copy of an older one would leave it
     os.utime(folder / "onnx.json", ns=(0, 0))
     assert read_record(folder, parts(folder)) is None
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert on_cpu(spec).identity.digest == parts(folder).digest()
     (folder / "text.onnx").write_bytes((folder / "text.onnx").read_bytes()[:-1])
     with pytest.raises(
@@ -191,5 +187,5 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
         match=r"text.onnx: missing or damaged; make it again with boc convert",
     ):
         on_cpu(spec).encode_texts(["a dog"])
-    assert boc("convert", folder).exit_code == 0
+    assert boc(f"convert {folder}").exit_code == 0
     assert len(on_cpu(spec).encode_texts(["a dog"])) == 1

@@ -1,11 +1,9 @@
 """The variant of an encoder whose concepts have no context."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.errors import EncoderError
@@ -23,7 +21,7 @@ def pictures(
     library: Path,
 ) -> list[Regions]:
     encoder = plugins.encoder(folder, "cpu")
-    found: list[Any] = [
+    found = [
         encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]
     ]
     return [*found, Regions(found[0].features[:0], found[0].boxes[:0])]
@@ -35,7 +33,7 @@ TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 def test_alone_regions(
     folder: str,
     pictures: list[Regions],
-) -> None:
+):
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_images(pictures)
@@ -53,7 +51,7 @@ def test_alone_regions(
     assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
 
 
-def test_alone_words(folder: str) -> None:
+def test_alone_words(folder: str):
     plain = plugins.encoder(folder, "cpu")
     alone = plugins.encoder(f"{folder}?alone", "cpu")
     whole = plain.encode_texts(TEXTS)
@@ -63,7 +61,7 @@ def test_alone_words(folder: str) -> None:
     assert [len(found.concepts[i]) for i in range(len(TEXTS))] == [
         len(words) for words in found.words
     ]
-    place: dict[str, NDArray[np.float32]] = {}
+    place = {}
     for i, words in enumerate(found.words):
         for piece, vector in zip(words, found.concepts[i], strict=True):
             np.testing.assert_allclose(
@@ -79,14 +77,14 @@ def test_alone_words(folder: str) -> None:
     )
 
 
-def test_no_input_is_no_output(folder: str) -> None:
+def test_no_input_is_no_output(folder: str):
     encoder = plugins.encoder(f"{folder}?alone", "cpu")
     for found in (encoder.encode_images([]), encoder.encode_texts([])):
         assert found.vectors.shape == (0, encoder.identity.dim)
         assert len(found.concepts) == 0
 
 
-def test_identity_of_variants(folder: str) -> None:
+def test_identity_of_variants(folder: str):
     plain = plugins.encoder(folder, "cpu").identity
     identity = plugins.encoder(f"{folder}?alone", "cpu").identity
     assert identity == Identity(

@@ -25,7 +25,7 @@ def branch() -> CaptionBranch:
 def test_caption_targets(
     words: list[int],
     max_length: int,
-) -> None:
+):
     ids = [[1, *range(10, 10 + n), 2] for n in words]
     targets = caption_targets(ids, max_length)
     assert targets.dtype == torch.int64
@@ -85,7 +85,7 @@ def regions_of(
 
 @pytest.mark.parametrize("max_length", [60, 5])
 @torch.inference_mode()
-def test_loss_equals_loop(max_length: int) -> None:
+def test_loss_equals_loop(max_length: int):
     module = branch().double().eval()
     regions = regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
@@ -108,7 +108,7 @@ def test_loss_equals_loop(max_length: int) -> None:
 
 
 @torch.inference_mode()
-def test_owners_share_regions() -> None:
+def test_owners_share_regions():
     module = branch().double().eval()
     regions = regions_of(LENGTHS)
     owners = torch.tensor([2, 0, 2, 1])
@@ -129,7 +129,7 @@ def test_owners_share_regions() -> None:
 
 
 @torch.inference_mode()
-def test_picture_without_regions() -> None:
+def test_picture_without_regions():
     module = branch().eval()
     regions = regions_of([1, 2]).float()
     targets = caption_targets([[1, 4, 2], [1, 5, 2]])
@@ -147,7 +147,7 @@ def test_picture_without_regions() -> None:
 
 
 @torch.inference_mode()
-def test_dropout_in_training_only() -> None:
+def test_dropout_in_training_only():
     module = branch()
     inputs = regions_of([4]).float(), torch.tensor([4]), caption_targets([[1, 4, 5, 2]])
     torch.manual_seed(0)

@@ -33,7 +33,7 @@ def pairs(
 def test_fragment_is_run_with_content(
     rows: list[list[int]],
     seed: int,
-) -> None:
+):
     fragments = Fragments(
         rows,
         pairs(len(rows), 1),
@@ -58,7 +58,7 @@ def test_fragment_is_run_with_content(
     assert whole.cut(range(len(rows)), default_rng(seed)) == rows
 
 
-def test_all_runs_occur() -> None:
+def test_all_runs_occur():
     fragments = Fragments(
         [[START, 4, 5, 6, END]],
         pairs(1, 1),
@@ -85,7 +85,7 @@ def test_all_runs_occur() -> None:
 def test_negatives_lack_a_word(
     rows: list[list[int]],
     texts: list[list[int]],
-) -> None:
+):
     fragments = Fragments(
         rows,
         pairs(3, 2),
@@ -105,7 +105,7 @@ OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
 def test_exchange_opposites(
     rows: list[list[int]],
     stops: set[int],
-) -> None:
+):
     places, turned = exchange_opposites(rows, OPPOSITES, stops)
     expected = []
     for place, row in enumerate(rows):
@@ -137,6 +137,6 @@ def test_exchange_opposites(
 def test_invalid_settings(
     settings: dict[str, object],
     words: str,
-) -> None:
+):
     with pytest.raises(EncoderError, match=words):
         TrainConfig(**settings)  # type: ignore[arg-type]

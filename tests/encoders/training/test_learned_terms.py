@@ -35,7 +35,7 @@ def test_head_equals_codec_step(
     modality: Modality,
     z: int,
     seed: int,
-) -> None:
+):
     sets = Ragged.from_sets(
         [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
         WIDTH,
@@ -104,7 +104,7 @@ def pairs_of(
         seed=seed + 1,
     )
     texts[:, 2] += 1
-    rows: dict[Modality, Ragged] = {
+    rows = {
         "image": item_rows(Embeddings("image", vectors)),
         "text": item_rows(Embeddings("text", texts)),
     }
@@ -130,7 +130,7 @@ def first_share(
 
 
 @pytest.mark.slow
-def test_training_improves_recall_in_shared_terms() -> None:
+def test_training_improves_recall_in_shared_terms():
     pairs = pairs_of(64, 0)
     head, again = (first_head(pairs, 24) for _ in range(2))
     before = first_share(head, pairs)
@@ -164,7 +164,7 @@ def test_training_improves_recall_in_shared_terms() -> None:
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 
-def test_error_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "encoders.training.learned_terms")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(

@@ -72,7 +72,7 @@ def test_pooling_equals_loop(
     n: list[int],
     m: list[int],
     pooling: str,
-) -> None:
+):
     generator = torch.Generator().manual_seed(seed)
     regions, words = (
         unit_rows(
@@ -104,7 +104,7 @@ def test_pooling_equals_loop(
             )
 
 
-def test_scan_equals_attention() -> None:
+def test_scan_equals_attention():
     generator = torch.Generator().manual_seed(0)
     regions, words = (
         unit_rows(
@@ -175,10 +175,10 @@ def encode(
     return images, lengths, mask, captions.encode(network, NUMBERS, "cpu")
 
 
-def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
+def test_loss_adds_or_weighs_parts(captions: Captioned):
     network, texts = captions
     positive = torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1)
-    settings: dict[str, Any] = {
+    settings = {
         "objective": "matching+alignment+generation",
         "generation_hidden": 4,
         "alignment_margin": 0.7,
@@ -229,10 +229,10 @@ def test_loss_adds_or_weighs_parts(captions: Captioned) -> None:
 
 
 @torch.no_grad()
-def test_loss_of_opposites(captions: Captioned) -> None:
+def test_loss_of_opposites(captions: Captioned):
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
-    settings: dict[str, Any] = {
+    settings = {
         "objective": "matching+alignment",
         "text_lr": 1.0,
         "alignment_temperature": 0.3,
@@ -281,7 +281,7 @@ def test_loss_of_opposites(captions: Captioned) -> None:
 @pytest.mark.parametrize("kind", ["tern", "teran", "vsrn"])
 def test_generation_reads_regions_only(
     kind: str,
-) -> None:
+):
     """Rows before, behind and beyond the regions of a picture may be anything."""
     network, texts = small(kind)
     config = TrainConfig(objective="matching+generation", generation_hidden=4)
@@ -301,7 +301,7 @@ def test_generation_reads_regions_only(
         "cpu",
     )
 
-    def loss(rows: torch.Tensor) -> float:
+    def loss(rows):
         encoded = Encodings(vectors, rows)
         with torch.no_grad():
             return float(
@@ -370,7 +370,7 @@ def test_contrast_equals_loop(
     seed: int,
     temperature: float,
     masked: bool,
-) -> None:
+):
     """The cross entropy of each positive pair against the negatives of its row, and of its
     column."""
     scores, positive, apart = drawn(seed)
@@ -395,7 +395,7 @@ def test_hinge_equals_loop(
     seed: int,
     negatives: int,
     masked: bool,
-) -> None:
+):
     """The published loss counts the hardest negative; others of one picture are no negatives."""
     scores, positive, apart = drawn(seed)
     expected = 0.0
@@ -417,7 +417,7 @@ def test_hinge_equals_loop(
     assert float(loss) == pytest.approx(expected, abs=1e-12)
 
 
-def test_scores_in_order_of_captions(captions: Captioned) -> None:
+def test_scores_in_order_of_captions(captions: Captioned):
     network, texts = captions
     objective = Objective(
         TrainConfig(objective="alignment"),
@@ -447,7 +447,7 @@ def test_scores_in_order_of_captions(captions: Captioned) -> None:
 @pytest.mark.parametrize("kind", ["tern", "teran"])
 def test_alignment_of_cosines(
     kind: str,
-) -> None:
+):
     """Also of TERN, whose sets have rows of any length."""
     network, texts = small(kind)
     objective = Objective(
@@ -495,12 +495,12 @@ def test_invalid_objective(
     captions: Captioned,
     settings: dict[str, Any],
     words: str,
-) -> None:
+):
     with pytest.raises(EncoderError, match=words):
         Objective(TrainConfig(**settings), *captions)
 
 
-def test_alignment_without_stop_words(captions: Captioned) -> None:
+def test_alignment_without_stop_words(captions: Captioned):
     # Only words that occur twice are word-pieces.
     tower = text_towers.load_tower(
         "small",

@@ -51,7 +51,7 @@ SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in ra
 
 
 @pytest.mark.slow
-def test_tokenizer_is_deterministic() -> None:
+def test_tokenizer_is_deterministic():
     code = (
         "import hashlib, sys; from encoders.networks.text_towers import learn_tokenizer\n"
         "print(hashlib.sha256(learn_tokenizer(sys.argv[1:]).to_str().encode()).hexdigest())"
@@ -69,12 +69,11 @@ def test_tokenizer_is_deterministic() -> None:
     )
 
 
-def test_tokenizer_pieces() -> None:
+def test_tokenizer_pieces():
     tokenizer = text_towers.learn_tokenizer([*SENTENCES, "Zebra"])
 
-    def pieces(text: str) -> list[str]:
-        tokens: list[str] = tokenizer.encode(text, add_special_tokens=False).tokens
-        return tokens
+    def pieces(text):
+        return tokenizer.encode(text, add_special_tokens=False).tokens
 
     for word in WORDS:
         assert pieces(word) == pieces(word.upper()) == [word]
@@ -96,7 +95,7 @@ def paired(
     A = maps.standard_normal((8, 12))
     B = maps.standard_normal((8, 16))
     rng = default_rng(seed)
-    sets: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    sets = ([], [])
     for z in rng.standard_normal((n, 8)):
         for side, matrix in zip(sets, (A, B), strict=True):
             rows = z @ matrix + 0.5 * rng.standard_normal((rng.integers(3, 8), matrix.shape[1])) + 2
@@ -131,7 +130,7 @@ def recalls(
 def test_warm_start_recall(
     kind: str,
     least: float,
-) -> None:
+):
     torch.manual_seed(0)
     sizes = SIZES | {"joint_width": 16}
     if kind != "tern":
@@ -152,7 +151,7 @@ def test_warm_start_recall(
 
 
 @pytest.mark.parametrize("known", [0, 3])
-def test_latent_semantics(known: int) -> None:
+def test_latent_semantics(known: int):
     rng = default_rng(0)
     counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
     # A word of all captions.
@@ -178,7 +177,7 @@ def test_latent_semantics(known: int) -> None:
     )
 
 
-def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cca_correlations(monkeypatch: pytest.MonkeyPatch):
     """Against the textbook's eigenvalues of Cxx^-1 Cxy Cyy^-1 Cyx."""
     monkeypatch.setattr(warmstart, "IMAGE_RIDGE", 1e-9)
     monkeypatch.setattr(warmstart, "TEXT_RIDGE", 1e-9)
@@ -210,7 +209,7 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_cca_ridge() -> None:
+def test_cca_ridge():
     rng = default_rng(1)
     Z = rng.standard_normal((500, 2))
     X = Z * [1, 0.01]
@@ -229,7 +228,7 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_captions_in_order() -> None:
+def test_captions_in_order():
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(
@@ -288,7 +287,7 @@ def test_captions_in_order() -> None:
 def test_region_reader(
     library: Path,
     keep: float,
-) -> None:
+):
     torch.manual_seed(0)
     reader = RegionReader(library / "regions.h5")
     numbers = [7, 0, 39, 7, *range(1, 37)]
@@ -308,7 +307,7 @@ def test_region_reader(
     assert (lengths == 1).all() == (keep == 0)
 
 
-def test_pairs_hold_out_and_batches(library: Path) -> None:
+def test_pairs_hold_out_and_batches(library: Path):
     pairs, captions = read_pairs(library / "regions.h5", None)
     rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
@@ -342,7 +341,7 @@ def test_train_validate_option(
     library: Path,
     tmp_path: Path,
     source: str,
-) -> None:
+):
     names = [f"{i:03d}.png" for i in range(40)]
     for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
@@ -388,7 +387,7 @@ def test_train_validate_option(
 def test_cosine_schedule(
     warmup: int,
     rest: int,
-) -> None:
+):
     steps = warmup + rest
     factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
     assert factors[0] == (1 / warmup if warmup else 1)
@@ -405,7 +404,7 @@ def test_cosine_schedule(
 def test_update_average(
     values: list[int],
     decay: float,
-) -> None:
+):
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
@@ -436,7 +435,7 @@ def make(
         warmup=2,
     )
 
-    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
+    def build(name, kind="tern", **settings):
         config = replace(plain, **settings)
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
@@ -514,7 +513,7 @@ def test_resumed_run_equals_whole(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     stop: int,
-) -> None:
+):
     calm = make("calm", **settings)
     assert [now.step for now in calm.run() if now.recalls is None] == list(range(1, 13))
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
@@ -529,7 +528,7 @@ def test_resumed_run_equals_whole(
 
 
 @pytest.mark.slow
-def test_best_weights_are_saved(make: Make) -> None:
+def test_best_weights_are_saved(make: Make):
     for seed in range(9):  # until one that learns too fast ends below its best
         trainer = make(
             f"best-{seed}",
@@ -552,12 +551,12 @@ def test_best_weights_are_saved(make: Make) -> None:
 def test_bank_of_queries(
     make: Make,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     trainer = make("bank", epochs=1)
     list(trainer.run())
     # Too few pictures to choose a bank.
     assert trainer.bank() is None
-    chosen: list[Any] = []
+    chosen = []
     monkeypatch.setattr(trainer_module, "SIZE", 10)
     monkeypatch.setattr(trainer_module, "LEAST", 8)
     monkeypatch.setattr(
@@ -578,7 +577,7 @@ def test_bank_of_queries(
 def test_choose_by_ndcg(
     make: Make,
     choose: str,
-) -> None:
+):
     trainer = make(
         "rouge",
         epochs=4,
@@ -601,7 +600,7 @@ def test_choose_by_ndcg(
 
 
 @pytest.mark.slow
-def test_frozen_tower(make: Make) -> None:
+def test_frozen_tower(make: Make):
     for text_lr, same in ((0.0, True), (0.5, False)):
         trainer = make(
             f"tower-{same}",
@@ -627,7 +626,7 @@ def test_negatives_schedule(
     make: Make,
     first: int,
     last: int,
-) -> None:
+):
     trainer = make(
         "negatives",
         epochs=9,
@@ -640,7 +639,7 @@ def test_negatives_schedule(
     assert counts == sorted(counts, reverse=True)
 
 
-def test_run_state_over() -> None:
+def test_run_state_over():
     config = TrainConfig(patience=2)
     entries = [{"step": step} for step in (4, 8, 12)]
     assert not RunState(
@@ -670,7 +669,7 @@ def test_run_state_over() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_recipe_settings(name: str) -> None:
+def test_recipe_settings(name: str):
     plain = Recipe.of(name, {})
     assert plain == Recipe.of(name, RECIPES[name])
     width = "width" if plain.kind.startswith("vsrn") else "joint_width"
@@ -697,7 +696,7 @@ def test_recipe_settings(name: str) -> None:
 def test_invalid_setting(
     setting: dict[str, str],
     words: str,
-) -> None:
+):
     with pytest.raises(EncoderError, match=words):
         Recipe.of("small", setting)
 
@@ -714,7 +713,7 @@ def test_invalid_setting(
 def test_untrained_vector(
     recipe: str,
     setting: dict[str, str],
-) -> None:
+):
     words = "its global vector keeps its random values; add matching"
     with pytest.raises(EncoderError, match=words):
         Recipe.of(recipe, setting)

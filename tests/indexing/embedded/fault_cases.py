@@ -222,8 +222,8 @@ class Trial:
 
 
 def tried(home: Path, inputs: Path, count: int, names: Sequence[str]) -> dict[str, object]:
-    outcomes: Counter[str] = Counter()
-    wrong: list[str] = []
+    outcomes = Counter()
+    wrong = []
     cases = commands(inputs)
     for name in names or cases:
         before, words = cases[name]

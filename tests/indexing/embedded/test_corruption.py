@@ -191,7 +191,7 @@ def verdicts(function: Callable[..., None], folder: Path) -> Iterator[tuple[str,
 
 
 @pytest.mark.slow
-def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
+def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path):
     results = list(verdicts(judge, tmp_path))
     assert len(results) == FLIPS
     assert [each for each in results if each[1] not in ("refused", "harmless")] == []
@@ -201,7 +201,7 @@ def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     make(tmp_path)
     with EmbeddedBackend(tmp_path).edit(NAME) as editor:
@@ -221,13 +221,10 @@ def test_boc_verify_names_the_damaged_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stamps: str,
-) -> None:
+):
     build(connect(f"file:{tmp_path}"), "photos", fitted())
     report = run(
-        "verify",
-        "photos",
-        "--at",
-        f"file:{tmp_path}",
+        f"verify photos --at file:{tmp_path}",
     )
     if stamps == "unchanged":
         known = {path: commits.stamp(path) for path in files_of(tmp_path)}
@@ -238,20 +235,14 @@ def test_boc_verify_names_the_damaged_file(
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         report = boc(
-            "verify",
-            "photos",
-            "--at",
-            f"file:{tmp_path}",
+            f"verify photos --at file:{tmp_path}",
         )
         assert report.exit_code == 1
         assert str(path) in report.output
         path.write_bytes(whole)
     assert (
         boc(
-            "verify",
-            "photos",
-            "--at",
-            f"file:{tmp_path}",
+            f"verify photos --at file:{tmp_path}",
         ).exit_code
         == 0
     )
@@ -260,11 +251,11 @@ def test_boc_verify_names_the_damaged_file(
 def test_only_changed_files_are_called_damaged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     model = make(tmp_path)
     index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise ValueError("offsets must rise within terms and weights")
 
     monkeypatch.setattr("indexing.embedded.engine.locate", fail)

@@ -40,6 +40,8 @@ from tests.indexing.embedded.test_model_based import (
     strays,
 )
 
+pytestmark = pytest.mark.slow
+
 CRASHES = int(os.environ.get("BOC_CRASHES", "25"))
 LAYER = ("create", "adopt", "sync", "make", "rename", "remove")
 UNRECORDED = (".lock", ".checked")
@@ -167,7 +169,7 @@ class Disk:
                 node.data = event.data
 
     def find(self, path: Path) -> File | Folder | None:
-        node: File | Folder | None = self.root
+        node = self.root
         for part in path.relative_to(self.top).parts:
             node = node.seen.get(part) if isinstance(node, Folder) else None
         return node
@@ -259,7 +261,7 @@ class Disk:
         """What may be there after a power cut."""
         done = self.survivors(rng)
 
-        def names(folder: Folder) -> dict[str, File | Folder]:
+        def names(folder):
             current = dict(folder.sure)
             for _, where, change in done:
                 if where is folder:
@@ -301,7 +303,7 @@ def _tree(
 
 def _grown(tree: Tree) -> Folder:
     """A folder all of which is on the disk."""
-    names: dict[str, File | Folder] = {
+    names = {
         name: File(inside, safe=True) if isinstance(inside, bytes) else _grown(inside)
         for name, inside in tree.items()
     }
@@ -363,7 +365,7 @@ def make_edit(
     """An edit, and what it leaves of a model."""
     rows = rows_for(model.kind, new, seed)
 
-    def step(backend: EmbeddedBackend) -> None:
+    def step(backend):
         with backend.edit(NAME) as editor:
             editor.put(Rows(*columns(model.kind, rows[: len(rows) // 2])))
             editor.delete(gone)
@@ -409,13 +411,12 @@ def make_scenario(name: str) -> tuple[Scenario, Scenario]:
     }[name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "edit", "compact", "replace"])
 def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     base, scenario = make_scenario(name)
     top = tmp_path / "top"
@@ -569,17 +570,16 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     return process
 
 
-@pytest.mark.slow
 def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     small_segments(monkeypatch)
     make, model = make_stir()
     make(EmbeddedBackend(tmp_path))
     before = EmbeddedBackend(tmp_path).open(NAME)
 
-    def read() -> int:
+    def read():
         opened = 0
         while process.poll() is None:
             assert_holds(before, model)

@@ -6,11 +6,9 @@ import gc
 import json
 import shutil
 import weakref
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,7 +91,7 @@ def state(home: Path, name: str = "pets") -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_golden_index_is_read_edited_and_compacted(tmp_path: Path, compacted: bool) -> None:
+def test_golden_index_is_read_edited_and_compacted(tmp_path: Path, compacted: bool):
     shutil.copytree(GOLDEN / f"format-{FORMAT}", tmp_path, dirs_exist_ok=True)
     expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
     backend = EmbeddedBackend(tmp_path)
@@ -136,7 +134,7 @@ def test_golden_index_is_read_edited_and_compacted(tmp_path: Path, compacted: bo
     assert edited.terms(keys[1:]).toarray().tolist() == expected["terms"][1:]
 
 
-def test_a_pointer_to_no_commit_is_refused(home: Path) -> None:
+def test_a_pointer_to_no_commit_is_refused(home: Path):
     """As before format 4, when CURRENT named a folder."""
     (home / "pets" / "CURRENT").write_text("generation-0123456789ab")
     backend = EmbeddedBackend(home)
@@ -147,7 +145,7 @@ def test_a_pointer_to_no_commit_is_refused(home: Path) -> None:
     assert len(EmbeddedBackend(home).open("pets")) == 6
 
 
-def test_damaged_file_is_named(home: Path) -> None:
+def test_damaged_file_is_named(home: Path):
     files = files_of(home)
     assert {
         "rows.npy",
@@ -178,17 +176,17 @@ def test_damaged_file_is_named(home: Path) -> None:
     assert len(list(connect(f"file:{home}").open("pets").items())) == 6
 
 
-def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
     assert len(backend.open("pets")) == 6
-    hashed: list[str] = []
+    hashed = []
     monkeypatch.setattr(commits, "sha256", lambda path: (hashed.append(path.name), sha256(path))[1])
     assert len(backend.open("pets")) == 6
     assert hashed == [commits.current(tmp_path / "copies" / "pets")]
 
 
-def test_newer_format_is_refused(home: Path) -> None:
+def test_newer_format_is_refused(home: Path):
     (path,) = (home / "pets").glob("commit-*")
     raw = json.loads(path.read_text())
     raw["manifest"]["format"] = FORMAT + 1
@@ -197,7 +195,7 @@ def test_newer_format_is_refused(home: Path) -> None:
         commits.read(home / "newer.json")
 
 
-def test_index_closes_without_garbage_collection(home: Path) -> None:
+def test_index_closes_without_garbage_collection(home: Path):
     """Not when garbage is collected: a server opens the index again after each change of it."""
     index = connect(f"file:{home}").open("pets")
     index.search(SearchRequest(index.terms([next(iter(index.items())).id]), 3, "image"))
@@ -211,7 +209,7 @@ def test_index_closes_without_garbage_collection(home: Path) -> None:
         gc.enable()
 
 
-def test_edit_of_damaged_index_frees_the_lock(home: Path) -> None:
+def test_edit_of_damaged_index_frees_the_lock(home: Path):
     backend = connect(f"file:{home}")
     editor = backend.edit("pets")
     path = folder_of(home, "segment") / "rows.npy"
@@ -226,7 +224,7 @@ def test_edit_of_damaged_index_frees_the_lock(home: Path) -> None:
     assert len(backend.open("pets")) == 5
 
 
-def test_damaged_index_can_be_replaced(home: Path) -> None:
+def test_damaged_index_can_be_replaced(home: Path):
     path = folder_of(home, "segment") / "rows.npy"
     path.write_bytes(path.read_bytes()[:-1])
     before = state(home)
@@ -249,10 +247,10 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
     assert len(list((home / "pets").glob("segment-*"))) == 1
 
 
-def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch):
     before = state(home)
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -266,7 +264,7 @@ def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_small_segments_are_merged_by_the_next_edit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
@@ -284,7 +282,7 @@ def test_small_segments_are_merged_by_the_next_edit(
     assert len(list((tmp_path / "dogs").glob("segment-*"))) == 2
 
 
-def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path) -> None:
+def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path):
     load(tmp_path, 40)
     with connect(f"file:{tmp_path}").edit("dogs") as editor:
         editor.delete([item.id for item in items_of(30)])
@@ -293,7 +291,7 @@ def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path) -> None:
     assert len(np.load(segment / "modality.npy")) == 10
 
 
-def test_removal_of_damaged_index(home: Path) -> None:
+def test_removal_of_damaged_index(home: Path):
     backend = connect(f"file:{home}")
     (folder_of(home, "segment") / "rows.npy").unlink()
     assert backend.names() == ["pets"]
@@ -301,7 +299,7 @@ def test_removal_of_damaged_index(home: Path) -> None:
     assert (backend.names(), list(home.iterdir())) == ([], [])
 
 
-def test_pickles_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch):
     path = folder_of(home, "segment") / "rows.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     monkeypatch.setattr(commits, "check", lambda *_: None)
@@ -309,7 +307,7 @@ def test_pickles_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         connect(f"file:{home}").open("pets")
 
 
-def test_leftovers_of_killed_writers(home: Path) -> None:
+def test_leftovers_of_killed_writers(home: Path):
     for name in ("building-0123456789ab", "segment-0123456789ab", "codec-0123456789ab"):
         (home / "pets" / name).mkdir()
         (home / "pets" / name / "rows.npy").write_bytes(b"half")
@@ -338,19 +336,19 @@ def test_failed_segment_changes_nothing(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
     adds: int,
-) -> None:
+):
     """By the next rows or by the commit, whichever comes first: segments are written while rows
     come in."""
     monkeypatch.setattr(writer_module, "WAITING", 1)
     before = state(home)
 
-    def full(*arguments: object) -> None:
+    def full(*arguments):
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr(merge, "merge", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
-        def load() -> None:
+        def load():
             for key in range(adds):
                 terms = random_terms(
                     0,
@@ -388,7 +386,7 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
         0.6,
     )
     vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
-    added: list[str] = []
+    added = []
     manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
     with connect(f"file:{home}").create("dogs", manifest, ARRAYS) as writer:
         for i in range(0, n, 10):
@@ -412,7 +410,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_continued_load_has_the_same_bytes(tmp_path: Path) -> None:
+def test_continued_load_has_the_same_bytes(tmp_path: Path):
     assert len(load(tmp_path / "calm", 300)) == 300
     with pytest.raises(KilledError):
         load(tmp_path / "wild", 300, stop=200)
@@ -432,13 +430,13 @@ def test_each_text_is_tokenised_once(
     tmp_path: Path,
     n: int,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one
     of several, killed in between: merges and compaction read the words that were found."""
     texts_read = []
     real = text_store_writer.space_words
 
-    def record(texts: Sequence[str]) -> str:
+    def record(texts):
         texts_read.extend(texts)
         return real(texts)
 
@@ -465,7 +463,7 @@ def write_old_words(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_words_of_an_older_index_are_found_folded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     texts = ["Café café", "cafe", "Straße", "don't x_y", "a b", "kite", "Cafe\u0301"]
     questions = ["cafe", "CAFÉ", "strasse", "Straße", "don't", "x_y", "a", "t", "kites"]
     items = [sentence(f"{i}", text) for i, text in enumerate(texts)]
@@ -501,7 +499,7 @@ def test_words_of_an_older_index_are_found_folded(
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("change", ["source", "damage"])
-def test_broken_load_begins_anew(tmp_path: Path, change: str) -> None:
+def test_broken_load_begins_anew(tmp_path: Path, change: str):
     with pytest.raises(KilledError):
         load(tmp_path, 100, stop=60)
     if change == "damage":
@@ -513,7 +511,7 @@ def test_broken_load_begins_anew(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_edits_spare_a_broken_load(tmp_path: Path) -> None:
+def test_edits_spare_a_broken_load(tmp_path: Path):
     load(tmp_path, 40, source="ef" * 32)
     with pytest.raises(KilledError):
         load(tmp_path, 100, stop=60)
@@ -527,7 +525,7 @@ def test_edits_spare_a_broken_load(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_small_edits_are_merged(tmp_path: Path) -> None:
+def test_small_edits_are_merged(tmp_path: Path):
     load(tmp_path, 40)
     backend = connect(f"file:{tmp_path}")
     terms = random_terms(
@@ -547,10 +545,10 @@ def test_small_edits_are_merged(tmp_path: Path) -> None:
     assert len(backend.open("dogs")) == 70
 
 
-def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch):
     read = Path.read_text
 
-    def refuse(path: Path, *args: Any, **kwargs: Any) -> str:
+    def refuse(path, *args, **kwargs):
         if path.name == "CURRENT":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return read(path, *args, **kwargs)
@@ -563,14 +561,14 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
         EmbeddedBackend(home).open("pets")
 
 
-def test_empty_place_and_bad_address(tmp_path: Path) -> None:
+def test_empty_place_and_bad_address(tmp_path: Path):
     with pytest.raises(BackendError, match=r"it holds none.*boc\.build_index"):
         connect(f"file:{tmp_path / 'nowhere'}").open("pets")
     with pytest.raises(BackendError, match="write file:DIR"):
         connect("file:")
 
 
-def test_folder_takes_no_parts_of_a_load(tmp_path: Path) -> None:
+def test_folder_takes_no_parts_of_a_load(tmp_path: Path):
     rows = Batch([picture("1.jpg")], Embeddings("image", np.ones((1, 3), np.float32)))
     with pytest.raises(BackendError, match="leave out shard="):
         build_index(
@@ -581,7 +579,7 @@ def test_folder_takes_no_parts_of_a_load(tmp_path: Path) -> None:
         )
 
 
-def test_unwritable_place_is_named(tmp_path: Path) -> None:
+def test_unwritable_place_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with (
         pytest.raises(BocError, match=r"file/pets.*; check the path"),
@@ -591,7 +589,7 @@ def test_unwritable_place_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_opening_during_replacement(home: Path) -> None:
+def test_opening_during_replacement(home: Path):
     with ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])
         opened = 0

@@ -16,6 +16,8 @@ import pytest
 from boc.types import Batch, Embeddings
 from tests.oracles import picture, random_units, write_features
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 COUNT = os.environ.get("BOC_FAULTS", "1")
@@ -42,8 +44,7 @@ def draw_pictures(folder: Path) -> None:
             )
 
 
-@pytest.mark.slow
-def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
+def test_any_call_of_the_writers_may_fail(tmp_path: Path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a compiler on Linux")
@@ -102,12 +103,11 @@ write_features(Path("mine.h5"), Batch(items, Embeddings("image", random_units(0,
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [3_000, 20_000, 60_000])
 def test_a_feature_file_that_cannot_be_written_ends_nothing_but_the_command(
     tmp_path: Path,
     size: int,
-) -> None:
+):
     """HDF5 cannot close what it failed to write, and would end the process."""
     command = [sys.executable, "-c", FULL, str(size)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

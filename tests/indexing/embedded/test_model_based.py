@@ -31,7 +31,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, BocError
@@ -54,6 +53,7 @@ from boc.types import (
     StoredConcepts,
     TermMatrix,
 )
+from boc.vectors import Floats
 from indexing.embedded import (
     kernel,
     merge,
@@ -216,7 +216,7 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
         if modality == "text"
         else f"/é {key}"
     )
-    fields: dict[str, Any] = {}
+    fields = {}
     if kind.fields and rng.random() < 0.7:
         fields["year"] = rng.choice(YEARS)
     if kind.fields and rng.random() < 0.7:
@@ -273,7 +273,7 @@ def _signs(rng: random.Random, width: int) -> list[float]:
 def columns(
     kind: Kind,
     rows: Sequence[Row],
-) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
+) -> tuple[list[Item], TermMatrix, Floats, StoredConcepts | None]:
     """The rows as a writer takes them."""
     terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, TERMS))
     vectors = np.array([row.vector for row in rows], np.float32).reshape(-1, DIM)
@@ -693,7 +693,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch):
     small_segments(monkeypatch)
     monkeypatch.setattr(Machine, "taken", 0)
     while Machine.taken < STEPS:  # runs may be shorter

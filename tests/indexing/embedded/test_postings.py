@@ -130,7 +130,7 @@ def test_best_rows_are_those_of_the_slow_loop(
     k: int,
     masked: bool,
     data: st.DataObject,
-) -> None:
+):
     mask = None
     if masked:
         mask = np.zeros(terms.shape[0], np.uint8)
@@ -163,7 +163,7 @@ def test_best_rows_are_those_of_the_slow_loop(
     ],
 )
 @pytest.mark.parametrize("weight", [1, 15, 70_000])
-def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
+def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int):
     rng = default_rng(largest + weight)
     terms = sparse.vstack(
         [
@@ -220,7 +220,7 @@ def test_block_of_few_postings_leaves_room_for_a_block_of_many(
     engine: Engine,
     k: int,
     spare: int,
-) -> None:
+):
     """The first block fills the buffer of 2 k + 64 keys but for ``spare``; the second one adds 16
     keys a step."""
     first = np.zeros(BLOCK, np.int32)
@@ -254,7 +254,7 @@ def test_scores_are_exact_up_to_2_to_the_53(
     n: int,
     largest: int,
     weight: int,
-) -> None:
+):
     """On both sides of 2**16 and of 2**32, where the kernel counts wider, and no more."""
     frequencies = np.full(n, largest, np.int32)
     frequencies[::3] -= largest > 1
@@ -285,7 +285,7 @@ def test_scores_are_exact_up_to_2_to_the_53(
         [1, -1],
     ],
 )
-def test_selection_bears_every_order_of_scores(engine: Engine, steps: list[int]) -> None:
+def test_selection_bears_every_order_of_scores(engine: Engine, steps: list[int]):
     """Rising, falling, equal scores: whatever arrives after the threshold is known."""
     rows = np.arange(FEW + 500)
     frequencies = (20_000 + np.resize(steps, len(rows)) * (rows % 4000)).astype(np.int32)
@@ -306,7 +306,7 @@ def test_selection_bears_every_order_of_scores(engine: Engine, steps: list[int])
 
 
 @both
-def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
+def test_nothing_shared_is_nothing_found(engine: Engine):
     empty = sparse.csr_array((3, 4), dtype=np.int32)
     for n in (0, 1, BLOCK + 1):
         postings = Postings.from_matrix(sparse.csr_array((n, 4), dtype=np.int32))
@@ -321,7 +321,7 @@ def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
 
 
 @both
-def test_a_batch_is_its_queries(engine: Engine) -> None:
+def test_a_batch_is_its_queries(engine: Engine):
     rng = default_rng(0)
     terms = random_terms(
         rng,
@@ -357,7 +357,7 @@ def test_a_batch_is_its_queries(engine: Engine) -> None:
 
 
 @both
-def test_threads_do_not_meet(engine: Engine) -> None:
+def test_threads_do_not_meet(engine: Engine):
     rng = default_rng(1)
     terms = random_terms(
         rng,
@@ -396,7 +396,7 @@ def test_threads_do_not_meet(engine: Engine) -> None:
 
 @pytest.mark.slow
 @given(terms=spread_terms(largest=300))
-def test_what_was_put_in_comes_back(terms: Any) -> None:
+def test_what_was_put_in_comes_back(terms: Any):
     postings = Postings.from_matrix(terms)
     offsets, rows, weights = postings.lists(0, postings.n_terms)
     columns = sparse.csc_array((weights, rows, offsets), shape=terms.shape)
@@ -423,7 +423,7 @@ def test_what_was_put_in_comes_back(terms: Any) -> None:
 
 @pytest.mark.slow
 @given(terms=spread_terms(), among=st.lists(st.integers(0, 4)), data=st.data())
-def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject) -> None:
+def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject):
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
     chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
     matrix = Postings.from_matrix(terms).lookup(chosen, among)
@@ -434,7 +434,7 @@ def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataO
 
 @pytest.mark.slow
 @given(terms=spread_terms(largest=300), data=st.data())
-def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> None:
+def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject):
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
     chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
     postings = Postings.from_matrix(terms)
@@ -463,7 +463,7 @@ def test_damage_is_told_and_leaves_no_trace(
     name: str,
     place: int,
     value: int,
-) -> None:
+):
     terms = sparse.csr_array(np.ones((70, 3), np.int32))
     postings = Postings.from_matrix(terms)
     query = terms[:1]
@@ -510,7 +510,7 @@ def test_no_start_leads_out_of_the_postings(
     place: int,
     value: int,
     seed: int,
-) -> None:
+):
     terms = scatter(
         random_terms(
             seed,
@@ -549,9 +549,9 @@ def test_no_start_leads_out_of_the_postings(
     )
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
+def test_arrays_that_do_not_fit_are_refused():
     good = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 300]], np.int32)))
-    wrong: list[dict[str, Any]] = [
+    wrong = [
         {"n": BLOCK + 1},
         {"n_terms": 3},
         {"starts": good.starts[:-1]},
@@ -569,7 +569,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 
 @both
-def test_negative_weights_are_refused(engine: Engine) -> None:
+def test_negative_weights_are_refused(engine: Engine):
     postings = Postings.from_matrix(sparse.csr_array(np.ones((3, 2), np.int32)))
     with pytest.raises(ValueError, match="negative"):
         top(
@@ -580,7 +580,7 @@ def test_negative_weights_are_refused(engine: Engine) -> None:
         )
 
 
-def test_too_many_postings_are_told() -> None:
-    too_many: Any = SimpleNamespace(shape=(1, 1), nnz=2**32)
+def test_too_many_postings_are_told():
+    too_many = SimpleNamespace(shape=(1, 1), nnz=2**32)
     with pytest.raises(BackendError, match="4294967296 postings"):
         Postings.from_matrix(too_many)

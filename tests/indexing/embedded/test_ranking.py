@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
-from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
+from boc.codecs.frequencies import heaviest
 from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
@@ -19,6 +19,7 @@ from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
+from boc.vectors import Floats
 from indexing.embedded import engine, kernel, merge, ranking
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.engine import EmbeddedEngine
@@ -34,7 +35,7 @@ DIM = 24
 COLOURS = ("red", "green", "blue")
 
 
-def make_clusters(n: int, seed: int) -> NDArray[np.float32]:
+def make_clusters(n: int, seed: int) -> Floats:
     """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
     rng = default_rng(seed)
     heads = default_rng(0).integers(-2, 3, (12, DIM))
@@ -58,7 +59,7 @@ def some_items(n: int) -> list[Item]:
     ]
 
 
-def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
+def codec_of(code: str, rows: Floats) -> SurrogateCodec:
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(40, 2, 6)).fit(Embeddings("image", rows))
     if code == "uncentred":
@@ -88,7 +89,7 @@ def build(
     rows = make_clusters(sum(sizes), 1)
     items = some_items(sum(sizes))
     codec = codec_of(code, rows)
-    fields: dict[str, Any] = {"colour": "keyword"}
+    fields = {"colour": "keyword"}
     manifest = Manifest.new(
         Identity("tern:somewhere", "ab" * 32, DIM),
         codec.config(),
@@ -173,7 +174,10 @@ def slow_hits(
 ) -> Any:
     """Ids and scores of each query by loops over all items: candidates by term scores, then
     products of vectors."""
-    codes = searcher._terms(queries, options.get("query_z")).toarray().astype(np.int64)
+    terms = searcher.codec.encode_queries(queries)
+    if options.get("query_z") is not None:
+        terms = heaviest(terms, options["query_z"])
+    codes = terms.toarray().astype(np.int64)
     items = [item for item in searcher.index.items() if item.modality == find]
     items = [
         item
@@ -199,7 +203,7 @@ def slow_hits(
     return rankings
 
 
-def estimated(index: Any, ids: list[str], query: NDArray[np.float32]) -> dict[str, float]:
+def estimated(index: Any, ids: list[str], query: Floats) -> dict[str, float]:
     """The products of a query with items, estimated from their compact codes."""
     code = CompactCode.of(index.manifest.codec, index.arrays(), DIM)
     products = {}
@@ -238,10 +242,10 @@ def test_the_native_call_gives_what_all_steps_give(
     find: Modality,
     colours: list[str],
     modality: Modality,
-) -> None:
+):
     queries = queries_of(n, seed, modality)
     filters = [Filter("colour", "=", colour) for colour in colours]
-    options: dict[str, Any] = {
+    options = {
         "k": k,
         "rm": rm,
         "find": find,
@@ -289,7 +293,7 @@ def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
 def test_index_without_compact_codes_is_searched_and_completed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(engine, "LEAST", 1)
     with monkeypatch.context() as patch:
         patch.setattr(CompactCode, "of", lambda *_: None)
@@ -315,7 +319,7 @@ def test_index_without_compact_codes_is_searched_and_completed(
     assert backend.open("some")._parts[0].name == name  # nothing was left to do
 
 
-def test_damaged_lists_are_told(tmp_path: Path) -> None:
+def test_damaged_lists_are_told(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -350,7 +354,7 @@ def test_a_search_without_budgets_has_all_hits(
     find: Modality,
     few: int,
     seed: int,
-) -> None:
+):
     """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer
     are the first. A query alone has the hits that it has beside others."""
     index = searcher.index
@@ -363,7 +367,7 @@ def test_a_search_without_budgets_has_all_hits(
     }
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
-    options: dict[str, Any] = {"find": find, "filters": filters}
+    options = {"find": find, "filters": filters}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "costs", index.costs._replace(quick=few * DIM))
         patch.setattr(index, "_prepared", {})
@@ -396,7 +400,7 @@ def test_a_search_without_budgets_has_all_hits(
             assert answer[: len(fewer[i])] == fewer[i]
 
 
-def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> None:
+def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -404,7 +408,7 @@ def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> N
         "dictionary",
     )
 
-    def terms(**options: Any) -> int:
+    def terms(**options):
         stages = Stages()
         searcher.search_vectors(
             queries_of(1, 3, "image"),
@@ -422,14 +426,14 @@ def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> N
     ]
 
 
-def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
+def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher):
     queries = Embeddings("image", make_clusters(2, 3))
     expected = searcher.search_vectors(queries, k=3, rm=1000)
     assert searcher.search_vectors(queries, k=3, rm=(2**31 - 1) / 3) == expected
     assert searcher.search_vectors(queries, k=3, rm=2.0**40) == expected
 
 
-def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
+def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path):
     searcher = build(
         tmp_path,
         "float16",
@@ -446,7 +450,7 @@ def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
     assert all(hits)
 
 
-def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path):
     assert NATIVE is not None
     searcher = build(
         tmp_path,

@@ -137,8 +137,8 @@ class Case:
     def _hits(self, i: int) -> list[tuple[str, float]]:
         offsets, terms, weights = self.lists.values()
         span = slice(offsets[i], offsets[i + 1])
-        everything: Ranked = []
-        found: Ranked = []
+        everything = []
+        found = []
         for number, part in enumerate(self.parts):
             for row in np.flatnonzero(part.shown).tolist():
                 everything.append((0, part.ids[row], number, row))
@@ -260,7 +260,7 @@ def make_part(
         rng.integers(4)
     ]
     whole = rng.integers(-2, 3, (n, dim)).astype(np.int8)
-    vectors: Any = whole.astype(np.float32) / 4
+    vectors = whole.astype(np.float32) / 4
     if dtype == "uint8":
         scale = np.full((n, 1), 0.25, np.float32).view(np.uint8).reshape(n, SCALE)
         vectors = np.hstack([whole.view(np.uint8), scale])
@@ -294,14 +294,14 @@ def make_part(
 
 @settings(max_examples=CALLS)
 @given(seed=st.integers(0, 2**32))
-def test_hits_are_those_of_loops_over_all_rows(seed: int) -> None:
+def test_hits_are_those_of_loops_over_all_rows(seed: int):
     case = make_case(default_rng(seed))
     assert case.native() == case.slow()
 
 
 @settings(max_examples=CALLS)
 @given(seed=st.integers(0, 2**32))
-def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int) -> None:
+def test_damaged_arrays_are_refused_or_answered_as_they_are(seed: int):
     """Whatever they say, no hit lies outside the parts, and the next call is not disturbed."""
     rng = default_rng(seed)
     case = make_case(rng)

@@ -12,7 +12,7 @@ WAYS = ["numpy"] if string_column._search is None else ["compiled", "numpy"]
 
 @pytest.mark.parametrize("way", WAYS)
 @given(values=st.lists(st.text(max_size=6), min_size=1), data=st.data())
-def test_what_is_taken_is_what_was_put(way: str, values: list[str], data: st.DataObject) -> None:
+def test_what_is_taken_is_what_was_put(way: str, values: list[str], data: st.DataObject):
     rows = data.draw(st.lists(st.integers(0, len(values) - 1)))
     with pytest.MonkeyPatch.context() as patch:
         if way == "numpy":
@@ -24,7 +24,7 @@ def test_what_is_taken_is_what_was_put(way: str, values: list[str], data: st.Dat
 
 @pytest.mark.parametrize("way", WAYS)
 @given(values=st.sets(st.text(max_size=3)), value=st.text(max_size=3) | st.just("\udc80"))
-def test_a_value_is_found_among_sorted_ones(way: str, values: set[str], value: str) -> None:
+def test_a_value_is_found_among_sorted_ones(way: str, values: set[str], value: str):
     ordered = sorted(values)
     with pytest.MonkeyPatch.context() as patch:
         if way == "numpy":
@@ -45,7 +45,7 @@ def test_a_value_is_found_among_sorted_ones(way: str, values: set[str], value: s
         ([-1, 2], 0),
     ],
 )
-def test_a_string_that_is_not_there_is_refused(ends: list[int], row: int) -> None:
+def test_a_string_that_is_not_there_is_refused(ends: list[int], row: int):
     strings = Strings(np.frombuffer(b"ab", np.uint8), np.array(ends))
     with pytest.raises(ValueError, match=f"no string {row} of 1"):
         strings.take(np.array([row]))
@@ -55,7 +55,7 @@ def test_a_string_that_is_not_there_is_refused(ends: list[int], row: int) -> Non
 
 
 @pytest.mark.skipif(string_column._search is None, reason="not built here")
-def test_what_cannot_be_looked_for_is_refused() -> None:
+def test_what_cannot_be_looked_for_is_refused():
     none = np.zeros(0, np.int64)
     data = np.zeros(0, np.uint8)
     assert Strings(data, none).find("a") is None

@@ -151,7 +151,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
 def test_passing_rows_are_those_for_which_the_predicate_holds(
     tmp_path_factory: pytest.TempPathFactory,
     table: tuple[list[Item], Filter],
-) -> None:
+):
     items, condition = table
     folder = tmp_path_factory.getbasetemp()
     words = make(folder, [*items, sentence("last", "so that there is a file")])
@@ -187,7 +187,7 @@ def test_scores_are_those_of_the_slow_loop(
     texts: list[str],
     titles: list[Any],
     query: str,
-) -> None:
+):
     items = captions(texts)
     items = [
         replace(
@@ -223,7 +223,7 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
     tmp_path_factory: pytest.TempPathFactory,
     texts: list[tuple[str, int, bool]],
     sentence: str,
-) -> None:
+):
     base = tmp_path_factory.getbasetemp()
     alive = [text for text, _, lives in texts if lives]
     scores = (
@@ -283,11 +283,11 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
         ("a\0b", ["a", "b"]),
     ],
 )
-def test_words_are_folded_runs_of_letters_and_digits(text: str, words: list[str]) -> None:
+def test_words_are_folded_runs_of_letters_and_digits(text: str, words: list[str]):
     assert tokens(text) == words
 
 
-def test_letters_of_any_case_width_and_form_are_one() -> None:
+def test_letters_of_any_case_width_and_form_are_one():
     for code in range(0x110000):
         letter = chr(code)
         alphabet = unicodedata.name(letter, "").partition(" ")[0]
@@ -304,13 +304,13 @@ def test_letters_of_any_case_width_and_form_are_one() -> None:
 
 
 @given(st.text(max_size=20))
-def test_a_name_has_the_words_of_its_file(stem: str) -> None:
+def test_a_name_has_the_words_of_its_file(stem: str):
     name = unicodedata.normalize("NFKC", stem)
     assert tokens(words_of(name)) == tokens(name)
 
 
 @given(st.text(max_size=20))
-def test_words_of_any_text_are_words_again(text: str) -> None:
+def test_words_of_any_text_are_words_again(text: str):
     words = tokens(text)
     assert all(word and tokens(word) == [word] for word in words)
     assert tokens(" ".join(words)) == words
@@ -351,11 +351,11 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     table: tuple[list[Item], list[int]],
     dead: int,
     occurrences: int,
-) -> None:
+):
     items, owners = table
     base = tmp_path_factory.getbasetemp()
     alive = [i for i, owner in enumerate(owners) if owner >= 0]
-    parts: list[TextStore | None] = []
+    parts = []
     moved = []
     for part in range(4):
         rows = [
@@ -399,7 +399,7 @@ def test_files_that_are_merged_are_as_made_of_the_items(
         "documents = 1 << 60",
     ],
 )
-def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) -> None:
+def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str):
     part = make(tmp_path, captions(["a dog", "a dog a cat", "cats"]), {})
     with sqlite3.connect(part.path) as file:
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
@@ -442,7 +442,7 @@ def test_a_value_of_another_kind_is_refused_or_read(
     tmp_path: Path,
     column: str,
     value: str,
-) -> None:
+):
     items = [replace(item, fields={"year": i}) for i, item in enumerate(captions(["a b", "a a"]))]
     path = make(tmp_path, items).path
     table, name = column.split()
@@ -463,12 +463,12 @@ def test_a_value_of_another_kind_is_refused_or_read(
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
-def test_without_words_and_values_there_is_no_file(tmp_path: Path, items: list[Item]) -> None:
+def test_without_words_and_values_there_is_no_file(tmp_path: Path, items: list[Item]):
     assert not write(tmp_path / "words.sqlite", items, TYPES)
     assert not list(tmp_path.iterdir())
 
 
-def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
+def test_values_without_words_and_words_without_values(tmp_path: Path):
     words = make(tmp_path, [picture("a"), replace(picture("b"), fields={"indoors": True})])
     assert words.passing(Filter("indoors", "=", True)).tolist() == [False, True]
     assert words.passing(Filter("year", "!=", 3)).tolist() == [True, True]
@@ -491,7 +491,7 @@ def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
         "a&b=c;d",
     ],
 )
-def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, name: str) -> None:
+def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, name: str):
     folder = tmp_path / name
     folder.mkdir()
     items = [
@@ -506,7 +506,7 @@ def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_threads_share_a_file(tmp_path: Path) -> None:
+def test_threads_share_a_file(tmp_path: Path):
     items = [
         replace(item, fields={"year": i})
         for i, item in enumerate(captions([f"a w{i % 50}" for i in range(2000)]))
@@ -514,7 +514,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     words = make(tmp_path, items)
     ranking = WordRanking([words], [None])
 
-    def ask(i: int) -> tuple[int, list[int]]:
+    def ask(i):
         return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][
             0
         ].tolist()
@@ -524,7 +524,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     assert answers == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
 
 
-def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path):
     path = tmp_path / "words.sqlite"
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
         TextStore(path, 1)
@@ -548,7 +548,7 @@ def read_all(path: Path, n: int) -> None:
     WordRanking([words], [None]).match("a dog")
 
 
-def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_told(tmp_path: Path):
     with pytest.raises(BackendError, match=r"words\.sqlite: cannot be written"):
         write(tmp_path / "none" / "words.sqlite", captions(["a dog"]), {})
     for value in (2**63, -(2**63) - 1):
@@ -564,7 +564,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
         max_size=6,
     ),
 )
-def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
+def test_words_of_many_texts_are_those_of_each(texts: list[str]):
     words = [line.split(" ") for line in space_words(texts).split("\n")]
     assert [list(filter(None, words)) for words in words] == [tokens(text) for text in texts]
     assert [list(filter(None, words)) for words in words] == [
@@ -577,10 +577,10 @@ def test_what_the_system_refuses_is_not_called_damage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     said: str,
-) -> None:
+):
     path = tmp_path / "words.sqlite"
 
-    def refuse(*arguments: object, **options: object) -> None:
+    def refuse(*arguments, **options):
         raise sqlite3.OperationalError(said)
 
     monkeypatch.setattr(sqlite3, "connect", refuse)

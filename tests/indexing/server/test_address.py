@@ -77,7 +77,7 @@ def test_address_round_trip(
     path: str,
     user: str | None,
     options: dict[str, object],
-) -> None:
+):
     names = ",".join(name if port is None else f"{name}:{port}" for name, port in hosts)
     query = "&".join(f"{name}={value}" for name, value in options.items())
     login = "" if user is None else f"{user}@"
@@ -119,7 +119,7 @@ def test_address_round_trip(
         ],
     ),
 )
-def test_password_in_address_is_refused(scheme: str, secret: str, form: str) -> None:
+def test_password_in_address_is_refused(scheme: str, secret: str, form: str):
     url = form.format(s=scheme, p=secret)
     with pytest.raises(BackendError) as refused:
         parse(url, {})
@@ -144,7 +144,7 @@ def test_password_in_address_is_refused(scheme: str, secret: str, form: str) -> 
         ],
     ),
 )
-def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
+def test_secrets_are_never_shown(secret: str, other: str, rest: str):
     try:
         found = parse(f"elastic+https://{rest}", {"BOC_PASSWORD": secret, "BOC_API_KEY": other})
     except BackendError as error:
@@ -200,14 +200,14 @@ def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
         ("elastic+https://one?vectors=int8", "vectors=int8 in the address: must be float or "),
     ],
 )
-def test_address_errors(url: str, part: str) -> None:
+def test_address_errors(url: str, part: str):
     with pytest.raises(BackendError) as refused:
         parse(url, {})
     assert part in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_every_option_is_parsed(tmp_path: Path) -> None:
+def test_every_option_is_parsed(tmp_path: Path):
     file = tmp_path / "an authority@home.pem"
     file.write_text("certificate")
     assert {*OPTIONS} < {field.name for field in dataclasses.fields(Address)}
@@ -223,11 +223,11 @@ def test_every_option_is_parsed(tmp_path: Path) -> None:
     assert (found.ca_certs, found.verify_certs, found.replicas) == (str(file), False, 0)
 
 
-def test_a_user_may_be_quoted_as_urls_are() -> None:
+def test_a_user_may_be_quoted_as_urls_are():
     assert parse("elastic+https://me%40home%3A1@one", {"BOC_PASSWORD": "pw"}).user == "me@home:1"
 
 
-def test_the_layout_tells_indexes_made_otherwise_apart() -> None:
+def test_the_layout_tells_indexes_made_otherwise_apart():
     same = parse("elastic+http://one?replicas=0&patience=9", {}).layout
     assert same == parse("elastic+https://two:1,three/prefix", {}).layout
     options = ("field=text", "vectors=byte", "shards=2")

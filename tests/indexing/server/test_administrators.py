@@ -136,7 +136,7 @@ class Site:
 
     def theirs(self) -> Json:
         """All of the other program: documents without ours, counts, aliases, settings, fields."""
-        result: Json = {"patterns": sorted(self.ask("GET", f"{self.art}*"))}
+        result = {"patterns": sorted(self.ask("GET", f"{self.art}*"))}
         for index in result["patterns"]:
             entry = self.ask("GET", index)[index]
             entry["mappings"].get("properties", {}).pop("boc", None)
@@ -251,7 +251,7 @@ TEMPLATES: dict[str, tuple[Step, Step]] = {
 
 
 @pytest.mark.parametrize("case", TEMPLATES)
-def test_templates_change_nothing(site: Site, case: str) -> None:
+def test_templates_change_nothing(site: Site, case: str):
     prepare, use = TEMPLATES[case]
     site.make()
     prepare(site)
@@ -358,7 +358,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_attachment_changes_nothing(site: Site, case: str) -> None:
+def test_refused_attachment_changes_nothing(site: Site, case: str):
     mappings, prepare, words, options = REFUSED[case]
     site.make(mappings)
     entry = site.ask("GET", site.first)
@@ -424,7 +424,7 @@ AFTER: dict[str, tuple[Step, int, bool, str]] = {
 
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
 @pytest.mark.parametrize("case", AFTER)
-def test_changes_after_an_attachment_are_told(site: Site, case: str) -> None:
+def test_changes_after_an_attachment_are_told(site: Site, case: str):
     change, found, right, words = AFTER[case]
     site.make()
     site.attach()
@@ -513,7 +513,7 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
 
 @pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
 @pytest.mark.parametrize("case", OURS)
-def test_changes_of_our_index_are_mended(site: Site, case: str) -> None:
+def test_changes_of_our_index_are_mended(site: Site, case: str):
     change, use, words, mend = OURS[case]
     site.build()
     change(site)
@@ -531,7 +531,7 @@ def test_changes_of_our_index_are_mended(site: Site, case: str) -> None:
     site.check(site.pics)
 
 
-def test_copy_of_odd_documents(site: Site) -> None:
+def test_copy_of_odd_documents(site: Site):
     """Nulls, lists with nulls and points are left out, and told of."""
     mappings = {"properties": {"where": {"type": "geo_point"}}}
     odd = {"a": None, "b": [1, None, 2], "where": {"lat": 1, "lon": 2}, "c": {"d": None}}

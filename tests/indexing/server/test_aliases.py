@@ -34,7 +34,7 @@ def written(**changes: Any) -> Transport:
     )
 
 
-def test_state_ignores_unknown_entries() -> None:
+def test_state_ignores_unknown_entries():
     for server in (
         written(),
         written(
@@ -65,6 +65,6 @@ def test_state_ignores_unknown_entries() -> None:
 def test_unknown_state_is_refused(
     changes: dict[str, Any],
     words: str,
-) -> None:
+):
     with pytest.raises(ManifestError, match=words):
         generations(written(**changes), "photos")

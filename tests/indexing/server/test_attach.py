@@ -224,7 +224,7 @@ def without_code(sources: dict[str, Json]) -> dict[str, str]:
     [False, True],
     ids=["by _id", "by a key, on shards, routed"],
 )
-def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
+def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool):
     shop.make(shards=3 if by_key else 1, routed=by_key)
     before = without_code(shop.sources())
     missing = [f"none {i}" for i in range(WITHOUT)]
@@ -238,7 +238,7 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
     stop = threading.Event()
     viewed = set[int]()
 
-    def view() -> None:
+    def view():
         while not stop.is_set() and not by_key:
             i = 37 * len(viewed) % N
             shop.view(i)
@@ -246,9 +246,9 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
 
     program = threading.Thread(target=view)
     program.start()
-    shown: list[Json] = []
+    shown = []
 
-    def confirm(change: Json) -> bool:
+    def confirm(change):
         shown.append(change)
         return True
 
@@ -299,12 +299,12 @@ def test_attach_and_detach_amid_writes(shop: Shop, by_key: bool) -> None:
 
 
 @ON_EACH
-def test_attach_continues_after_a_kill(shop: Shop) -> None:
+def test_attach_continues_after_a_kill(shop: Shop):
     shop.make()
     before = shop.sources()
     file = shop.features(KEYS, VECTORS)
 
-    def kill(*options: str, when: Callable[[int], bool]) -> None:
+    def kill(*options, when):
         """Kill the command ``when`` so many documents have a code."""
         line = ["attach", shop.name, *options, "--yes", "--at", shop.at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
@@ -335,7 +335,7 @@ def test_attach_continues_after_a_kill(shop: Shop) -> None:
 
 
 @ON_EACH
-def test_attach_again_updates(shop: Shop) -> None:
+def test_attach_again_updates(shop: Shop):
     shop.make()
     shop.attach(
         shop.features(KEYS[:100], VECTORS[:100]),
@@ -358,21 +358,21 @@ def test_attach_again_updates(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_foreign_index_stays(shop: Shop) -> None:
+def test_foreign_index_stays(shop: Shop):
     shop.make()
     file = shop.features(KEYS[:50], VECTORS[:50])
     at = ("--at", shop.at)
     mapping = shop.ask("GET", f"{shop.name}/_mapping")
     # Nobody is there to answer the question.
-    unanswered = boc("attach", shop.name, file, *at)
+    unanswered = boc(f"attach {shop.name} {file}", *at)
     assert unanswered.exit_code == 1
     assert '"boc": {' in unanswered.output
     assert shop.ask("GET", f"{shop.name}/_mapping") == mapping
     assert shop.indexes() == [shop.name]
-    assert boc("attach", shop.name, file, "--yes", *at).exit_code == 0
+    assert boc(f"attach {shop.name} {file} --yes", *at).exit_code == 0
     before = shop.sources()
     assert shop.name in boc("info", *at).output
-    assert "50 pictures" in boc("info", shop.name, *at).output
+    assert "50 pictures" in boc(f"info {shop.name}", *at).output
     other = "index of another program|was not made by boc"
     for command, words in (
         (("index", shop.name, file, "--replace"), other),
@@ -389,7 +389,7 @@ def test_foreign_index_stays(shop: Shop) -> None:
 
 
 @ON_EACH
-def test_detach_after_an_alias_moved(shop: Shop) -> None:
+def test_detach_after_an_alias_moved(shop: Shop):
     """The indexes that an alias stood for earlier are cleaned too; another alias shows its
     documents only."""
     art = shop.name
@@ -398,7 +398,7 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
     few = f"{shop.name}-few"
     file = shop.features(KEYS[:50], VECTORS[:50])
 
-    def alias(*actions: object) -> None:
+    def alias(*actions):
         shop.ask("POST", "_aliases", {"actions": actions})
 
     for index in (one, two):
@@ -456,7 +456,7 @@ def test_detach_after_an_alias_moved(shop: Shop) -> None:
     "source",
     [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}],
 )
-def test_partial_source_is_refused(shop: Shop, source: Json) -> None:
+def test_partial_source_is_refused(shop: Shop, source: Json):
     """An update writes a document from its _source: fields that it lacks would be gone."""
     shop.create(shop.name, mappings={"_source": source})
     shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
@@ -477,7 +477,7 @@ def test_hardened_server(
     own: Callable[[Server], Server],
     kind: str,
     tmp_path: Path,
-) -> None:
+):
     """Where scripts are forbidden, making an index is refused, and attaching before it writes."""
     settings = {
         "script.allowed_types": "none",

@@ -177,7 +177,7 @@ def test_rows_arrive_in_order(
     max_bytes: int,
     max_rows: int,
     in_flight: int,
-) -> None:
+):
     """What the server holds is what the operations make one after the other; each was done in its
     turn, and nothing after it before. Never more than the requests in flight and the one being
     filled are in memory."""
@@ -210,8 +210,8 @@ def test_rows_arrive_in_order(
     st.lists(operations, max_size=60),
     st.integers(1, 12),
 )
-def test_flush_counts_deletes(given_: list[Operation], max_rows: int) -> None:
-    there: set[str] = set()
+def test_flush_counts_deletes(given_: list[Operation], max_rows: int):
+    there = set()
     found = 0
     for key, document in given_:
         found += document is None and key in there
@@ -237,13 +237,13 @@ def test_flush_counts_deletes(given_: list[Operation], max_rows: int) -> None:
 def test_refused_row_is_named(
     documents: list[bytes],
     data: st.DataObject,
-) -> None:
+):
     bad = data.draw(st.integers(0, len(documents)))
     rows = [(f"item {i}", document) for i, document in enumerate(documents)]
     rows.insert(bad, ("the bad one", b'"poison"'))
     bulk = bulk_to(Server(["429", "after"]), max_rows=4)
 
-    def load() -> None:
+    def load():
         for row in rows:
             put(bulk, *row)
         bulk.flush()
@@ -259,7 +259,7 @@ def test_refused_row_is_named(
         bulk.flush()
 
 
-def test_413_halves_requests() -> None:
+def test_413_halves_requests():
     server = Server(largest=1000)
     documents = {f"{i}": orjson.dumps("x" * (i % 90)) for i in range(500)}
     with bulk_to(server, max_bytes=8000, in_flight=1) as bulk:
@@ -296,7 +296,7 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
         FULL,
     ],
 )
-def test_patience_ends(error: BackendError) -> None:
+def test_patience_ends(error: BackendError):
     bulk = one_row(failing(error), patience=0.0)
     remedy = REMEDY if error is FULL else ""
     words = rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
@@ -316,7 +316,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("max_rows", [1, 100])
-def test_progress_resets_patience(max_rows: int) -> None:
+def test_progress_resets_patience(max_rows: int):
     clock = Clock()
     wait = ["429"] * 30
     faults = [*wait, "none"] * 90
@@ -340,7 +340,7 @@ def test_progress_resets_patience(max_rows: int) -> None:
     "status",
     [400, 401, 403, 404, 500],
 )
-def test_permanent_errors_are_raised(status: int) -> None:
+def test_permanent_errors_are_raised(status: int):
     server = failing(RefusedError("no", status))
     bulk = one_row(server, patience=1e9)
     with pytest.raises(RefusedError, match=r"^no$"):
@@ -352,7 +352,7 @@ def test_permanent_errors_are_raised(status: int) -> None:
     "answer",
     [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}],
 )
-def test_wrong_number_of_answers(answer: Json) -> None:
+def test_wrong_number_of_answers(answer: Json):
     server = Server()
     server.answer = lambda fault, body: answer
     bulk = one_row(server)
@@ -360,11 +360,11 @@ def test_wrong_number_of_answers(answer: Json) -> None:
         bulk.flush()
 
 
-def test_waiting_warns() -> None:
+def test_waiting_warns():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
-        def stay_away(body: bytes) -> None:
+        def stay_away(body):
             if not caught:
                 raise UnreachableError("nobody there")
 
@@ -386,11 +386,11 @@ class Hanging(Server):
         assert self.go.wait(60)
 
 
-def test_error_waits_for_requests() -> None:
+def test_error_waits_for_requests():
     server = Hanging()
     threading.Timer(0.05, server.go.set).start()
 
-    def fail() -> None:
+    def fail():
         with one_row(server, max_rows=1) as bulk:
             bulk.index("b", b"1")
             server.asked.wait()
@@ -402,7 +402,7 @@ def test_error_waits_for_requests() -> None:
     assert server.documents == {"a": b"1"}
 
 
-def test_ctrl_c_ends_the_process() -> None:
+def test_ctrl_c_ends_the_process():
     program = """
 import signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -438,10 +438,10 @@ calls = st.tuples(
 
 
 @given(st.lists(calls, max_size=20))
-def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
+def test_ledger(calls: list[tuple[str, list[str]]]):
     """Like two sets."""
-    left: set[str] = set()
-    ours: set[str] = set()
+    left = set()
+    ours = set()
     with closing(Ledger()) as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)

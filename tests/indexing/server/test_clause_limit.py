@@ -22,10 +22,10 @@ def test_budget_is_within_the_limit(
     limit: int,
     sizes: list[int],
     others: int,
-) -> None:
-    asked: list[int] = []
+):
+    asked = []
 
-    def takes(clauses: int) -> bool:
+    def takes(clauses):
         asked.append(clauses)
         return clauses <= limit
 
@@ -45,7 +45,7 @@ def test_budget_is_within_the_limit(
     assert len(asked) <= len(sizes)
 
 
-def test_small_queries_are_not_tried() -> None:
+def test_small_queries_are_not_tried():
     budget = ClauseBudget(lambda clauses: pytest.fail("asked"), "somewhere")
     features = dict.fromkeys(
         map(str, range(SAFE - 3)),

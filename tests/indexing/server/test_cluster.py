@@ -135,7 +135,7 @@ class Case:
         stop = threading.Event()
         searcher = Searcher.open(NAME, at)
 
-        def run() -> None:
+        def run():
             while not stop.is_set():
                 number = result.tried % len(self.queries)
                 result.tried += 1
@@ -170,7 +170,7 @@ class Case:
         result = Result(tried=self.file.count("image"))
         third = threading.Event()
 
-        def run() -> None:
+        def run():
             try:
                 self._load(at, third)
             except BackendError as error:
@@ -353,7 +353,7 @@ def test_node_faults_lose_nothing(
     kind: str,
     own: Callable[[Cluster], Cluster],
     tmp_path: Path,
-) -> None:
+):
     cluster = own(Cluster(tmp_path / "nodes", kind=kind))
     with Proxy(cluster.urls[2]) as proxy:
         case = Case(cluster, proxy, tmp_path, 20_000 if ALL else 3000)
@@ -375,7 +375,7 @@ def test_node_faults_lose_nothing(
     "kind",
     [*sorted(searches.GONE), "parsing_exception"],
 )
-def test_search_is_repeated(kind: str, times: int) -> None:
+def test_search_is_repeated(kind: str, times: int):
     asked = []
 
     class Node:

@@ -46,7 +46,7 @@ ON_TWO = pytest.mark.parametrize(
 def connect(server: Any) -> Connect:
     """Connects to the server with options of the address, perhaps by other ``hosts``."""
 
-    def connected(*, hosts: str = "{}", **options: object) -> ServerBackend:
+    def connected(*, hosts="{}", **options):
         url = server.url.removeprefix("http://")
         backend = plugins.backend(
             address(server, **options).replace(
@@ -129,7 +129,7 @@ def drawn(
 
 
 @with_fields(*SHARED)
-def test_scores_are_exact(connect: Connect, name: str, field: str) -> None:
+def test_scores_are_exact(connect: Connect, name: str, field: str):
     terms, queries = drawn(0)
     expected = dots(queries, terms)
     assert expected.size == 10_000
@@ -164,7 +164,7 @@ def test_scores_are_exact(connect: Connect, name: str, field: str) -> None:
 
 
 @with_fields(*SHARED)
-def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: str) -> None:
+def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: str):
     shards = 3
     terms, queries = drawn(13)
     expected = dots(queries, terms)
@@ -220,7 +220,7 @@ def segments(backend: ServerBackend, index: ServerEngine) -> int:
 
 
 @ON_TWO
-def test_each_shard_gets_a_dummy(connect: Connect, name: str) -> None:
+def test_each_shard_gets_a_dummy(connect: Connect, name: str):
     backend = connect(shards=4)
     transport = backend.transport
     physical = build(
@@ -240,7 +240,7 @@ def test_each_shard_gets_a_dummy(connect: Connect, name: str) -> None:
 
 
 @with_fields("opensearch-3", "elasticsearch-9")
-def test_scores_above_the_limit_are_refused(connect: Connect, name: str, field: str) -> None:
+def test_scores_above_the_limit_are_refused(connect: Connect, name: str, field: str):
     terms = sparse.csr_array(
         np.array(
             [[2**20, 2**20 - 1, 1], [1, 1, 1]],
@@ -269,7 +269,7 @@ def test_scores_above_the_limit_are_refused(connect: Connect, name: str, field: 
 
 
 @with_fields("opensearch-3", "elasticsearch-9")
-def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field: str) -> None:
+def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field: str):
     n_terms = 20_000
     rng = default_rng(0)
     terms = random_terms(rng, (N, n_terms), 15, 0.005)

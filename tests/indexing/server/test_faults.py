@@ -69,7 +69,7 @@ def make(folder: Path, seed: int, count: int) -> Made:
         vectors = random_units(2 * seed + number, count, 24)
         batches.append(Batch(items, Embeddings(modality, vectors)))
     write_features(path, *batches, source=f"{seed:064x}")
-    run("index", "made", path, *CODE, "--at", f"file:{folder}")
+    run(f"index made {path}", *CODE, "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
     return Made(
@@ -162,7 +162,7 @@ class Place:
 
     def load_old(self) -> None:
         """Around the proxy."""
-        run("index", self.name, self.old.path, *CODE, "--replace", "--at", self.direct)
+        run(f"index {self.name}", self.old.path, *CODE, "--replace", "--at", self.direct)
 
     def command(self, *options: str) -> tuple[object, ...]:
         """Put ``new`` in the place of ``old``, through the proxy."""
@@ -207,7 +207,7 @@ class Place:
         lock = threading.Lock()
         seen = 0
 
-        def before(_: int, requested: str) -> None:
+        def before(_, requested):
             nonlocal seen
             with lock:
                 seen += path in requested
@@ -250,10 +250,10 @@ class Place:
     def watching(self) -> Iterator[list[str]]:
         """Search over and over until the new index is seen. Yields the list of what is seen, one
         entry for each change."""
-        seen: list[str] = []
+        seen = []
         stop = threading.Event()
 
-        def watch() -> None:
+        def watch():
             while not stop.wait(0.05):
                 answer = self.look()
                 if seen[-1:] != [answer]:
@@ -317,14 +317,14 @@ def own_place(
 
 
 @ON_EACH
-def test_kill_of_a_loader(place: Place) -> None:
+def test_kill_of_a_loader(place: Place):
     """Before or after any of its requests, to the last: the next goes on, and searches see the old
     index or the new.
 
     Half of the kills are at requests that are no bulk: an index being begun, or finished.
     """
     rng = np.random.default_rng(KILLS)
-    paths: list[str] = []
+    paths = []
     place.proxy.before = lambda number, path: paths.append(path)
     run(*place.command())
     bulk = np.array(["/_bulk" in path for path in paths])
@@ -354,7 +354,7 @@ def load_and_kill(place: Place, number: int, hook: str) -> int:
     first = place.proxy.count["requests"]
     process = start(*place.command())
 
-    def kill(at: int, path: str) -> None:
+    def kill(at, path):
         if at - first >= number:
             process.kill()
 
@@ -383,7 +383,7 @@ ALL = Faults(
     ids=["largest", "all"],
 )
 @ON_EACH
-def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
+def test_bulk_faults_are_repeated(place: Place, faults: Faults):
     place.proxy.faults = faults
     with place.watching() as seen:
         run(*place.command())
@@ -401,7 +401,7 @@ def test_bulk_faults_are_repeated(place: Place, faults: Faults) -> None:
     ],
     indirect=["server"],
 )
-def test_faults_of_all_requests(place: Place, fault: str) -> None:
+def test_faults_of_all_requests(place: Place, fault: str):
     # An attempt has some forty requests that are not repeated: about one attempt in three gets
     # through.
     place.proxy.faults = Faults(
@@ -420,10 +420,10 @@ def test_faults_of_all_requests(place: Place, fault: str) -> None:
 
 
 @ON_OWN
-def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
+def test_load_continues_after_a_kill_of_the_server(own_place: Place):
     counts = []
 
-    def kill() -> None:
+    def kill():
         own_place.server.kill()
         counts.append(own_place.proxy.count["bulk"])
         own_place.server.start()
@@ -435,7 +435,7 @@ def test_load_continues_after_a_kill_of_the_server(own_place: Place) -> None:
 
 
 @ON_EACH
-def test_server_stays_away(place: Place) -> None:
+def test_server_stays_away(place: Place):
     place.options = "?patience=2"
     place.moment(place.proxy.close)
     said = place.fails()
@@ -449,15 +449,15 @@ def test_server_stays_away(place: Place) -> None:
 
 @ON_EACH
 @pytest.mark.parametrize("path", ["/_refresh", "/_search"])
-def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str) -> None:
+def test_load_that_cannot_begin_gives_its_claim_back(place: Place, path: str):
     """The process lives on, and so would the claim. Another load continues."""
     place.options = "?patience=1"
     place.moment(place.proxy.close)
     place.fails()
     place.proxy.open()
-    claims: list[str] = []
+    claims = []
 
-    def cut(_: int, requested: str) -> None:
+    def cut(_, requested):
         claims.extend(re.findall("/_doc/boc:load:1", requested))
         if claims and path in requested:
             raise ConnectionError
@@ -490,18 +490,18 @@ def fill_disk(place: Place) -> None:
 def test_load_continues_after_a_fault(
     place: Place,
     fault: Callable[[Place], None],
-) -> None:
+):
     place.moment(partial(fault, place))
     place.finishes()
 
 
 @ON_EACH
-def test_full_disk(place: Place) -> None:
+def test_full_disk(place: Place):
     """Blocked before each request once rows are there: Elasticsearch clears the block when it sees
     room."""
     place.options = "?patience=1"
 
-    def fill(_: int, requested: str) -> None:
+    def fill(_, requested):
         loading = place.loading()
         if "/_bulk" in requested and loading:
             stats = place.server.request("GET", f"{loading}/_stats/indexing")
@@ -518,7 +518,7 @@ def test_full_disk(place: Place) -> None:
 
 
 @ON_EACH
-def test_removal_amid_a_load(place: Place) -> None:
+def test_removal_amid_a_load(place: Place):
     """The index is not made again by the server, with guessed fields."""
     place.moment(
         lambda: place.server.request(
@@ -542,7 +542,7 @@ def commands(
 
 
 @ON_EACH
-def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
+def test_server_of_the_other_kind(server: Any, name: str, old: Made):
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
     for said in commands(
         name,
@@ -611,21 +611,21 @@ def test_no_search_engine(
     answer: str,
     name: str,
     old: Made,
-) -> None:
+):
     with page(*ANSWERS[answer]) as url:
         for said in commands(name, old, address(url, engine)):
             assert f"is no {engine}" in said.lower()
 
 
 @ON_ENGINES
-def test_silent_port(engine: str, name: str, old: Made) -> None:
+def test_silent_port(engine: str, name: str, old: Made):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         at = address(f"http://127.0.0.1:{deaf.getsockname()[1]}", engine) + "?request_timeout=1"
         assert "it took too long" in fails("index", name, old.path, *CODE, "--at", at)
 
 
 @ON_EACH
-def test_change_of_server_amid_a_load(place: Place) -> None:
+def test_change_of_server_amid_a_load(place: Place):
     with page(200, "application/json", b"{}") as url:
         place.moment(lambda: setattr(place.proxy, "upstream", url))
         said = place.fails()

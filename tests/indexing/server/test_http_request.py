@@ -83,7 +83,7 @@ def test_request_has_the_hits_of_a_search(
     name: str,
     library: Path,
     tmp_path: Path,
-) -> None:
+):
     at = address(server, replicas=0)
     build_index(name, library / "photos.h5", at=at, concepts="float16")
     searcher = Searcher.open(name, at, device="cpu")
@@ -113,7 +113,7 @@ def test_request_has_the_hits_of_a_search(
             searcher.request(Query.of("a red box"), options)
 
 
-def test_request_needs_a_server(library: Path) -> None:
+def test_request_needs_a_server(library: Path):
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
     words = r"(?s)photos is in a folder.*boc serve photos.*copy_index\(\.\.\., to='elastic\+U"
     with pytest.raises(BocError, match=words):

@@ -74,8 +74,7 @@ def hung() -> Iterator[int]:
 
 def connected(kind: str, *ports: int, options: str) -> Transport:
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    transport: Transport = CONNECT[kind](f"{kind}+http://{hosts}?{options}").transport
-    return transport
+    return CONNECT[kind](f"{kind}+http://{hosts}?{options}").transport
 
 
 def hang_all(transport: Transport, hosts: list[Host]) -> None:
@@ -93,7 +92,7 @@ def test_search_skips_a_hung_host(
     kind: str,
     hosts: list[Host],
     hung: int,
-) -> None:
+):
     options = "search_timeout=0.3&request_timeout=20"
     transport = connected(
         kind,
@@ -110,7 +109,7 @@ def test_search_skips_a_hung_host(
 
 
 @pytest.mark.parametrize("kind", CONNECT)
-def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> None:
+def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]):
     transport = connected(kind, hosts[0].server_port, options="request_timeout=60")
     crowd = 48
     transport.search("/a/_search", {})
@@ -130,7 +129,7 @@ def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
+def test_search_of_late_hosts(kind: str, hosts: list[Host]):
     ports = [host.server_port for host in hosts]
     transport = connected(kind, *ports, options="search_timeout=0.1&request_timeout=20")
     hang_all(transport, hosts)
@@ -144,7 +143,7 @@ def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_write_is_sent_once(kind: str, hosts: list[Host]) -> None:
+def test_write_is_sent_once(kind: str, hosts: list[Host]):
     ports = [host.server_port for host in hosts]
     transport = connected(kind, *ports, options="search_timeout=1&request_timeout=3")
     for host in hosts:

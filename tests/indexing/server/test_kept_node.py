@@ -43,12 +43,11 @@ def host() -> Iterator[Any]:
 
 
 def connect(host: Any, options: str = "") -> Transport:
-    found: Any = backend(f"elastic+http://127.0.0.1:{host.server_port}{options}")
-    transport: Transport = found.transport
-    return transport
+    found = backend(f"elastic+http://127.0.0.1:{host.server_port}{options}")
+    return found.transport
 
 
-def test_one_connection_for_all_requests(host: Any) -> None:
+def test_one_connection_for_all_requests(host: Any):
     transport = connect(host)
     for number in range(9):
         answer = transport.search("/_search", {"n": number})
@@ -56,12 +55,12 @@ def test_one_connection_for_all_requests(host: Any) -> None:
     assert len(host.connections) == 1
 
 
-def test_names_in_any_letters(host: Any) -> None:
+def test_names_in_any_letters(host: Any):
     connect(host, "/es").search("/büro a,%2B*/_search?x=1&y=", {})
     assert host.paths == ["/es/b%C3%BCro%20a,%2B*/_search?x=1&y="]
 
 
-def test_closed_connections_are_replaced(host: Any) -> None:
+def test_closed_connections_are_replaced(host: Any):
     host.most = 2
     transport = connect(host)
     for number in range(9):
@@ -72,7 +71,7 @@ def test_closed_connections_are_replaced(host: Any) -> None:
     assert len(host.connections) == 5
 
 
-def test_threads_have_connections_of_their_own(host: Any) -> None:
+def test_threads_have_connections_of_their_own(host: Any):
     transport = connect(host)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: transport.search("/", {"n": n}), range(200)))
@@ -80,7 +79,7 @@ def test_threads_have_connections_of_their_own(host: Any) -> None:
     assert len(host.connections) <= 8
 
 
-def test_late_answers_are_not_taken_for_others(host: Any) -> None:
+def test_late_answers_are_not_taken_for_others(host: Any):
     transport = connect(host, "?request_timeout=0.3")
     with pytest.raises(UnreachableError, match="it took too long"):
         transport.search("/", {"late": 1})

@@ -70,7 +70,7 @@ def killed(
     """Kill the load of a part at the first request ``when`` this holds of its path."""
     process = start(*part(place, number))
 
-    def kill(_: int, path: str) -> None:
+    def kill(_, path):
         if when(path):
             process.kill()
 
@@ -82,7 +82,7 @@ def killed(
 
 
 @ON_EACH
-def test_concurrent_parts(place: Place) -> None:
+def test_concurrent_parts(place: Place):
     processes = [
         start(
             *part(
@@ -101,7 +101,7 @@ def test_concurrent_parts(place: Place) -> None:
 
 
 @ON_EACH
-def test_part_of_a_dead_process(place: Place) -> None:
+def test_part_of_a_dead_process(place: Place):
     """It is killed amid its rows, and the others do not publish without it."""
     first = place.proxy.count["bulk"]
     killed(
@@ -129,7 +129,7 @@ def test_part_of_a_dead_process(place: Place) -> None:
 
 
 @ON_EACH
-def test_publication_after_a_kill(place: Place) -> None:
+def test_publication_after_a_kill(place: Place):
     for number in (1, 2):
         run(*part(place, number))
     merge = "/_forcemerge?max_num_segments=1"
@@ -167,21 +167,21 @@ def load(
 
 
 @ON_EACH
-def test_parts_share_a_generation(place: Place) -> None:
+def test_parts_share_a_generation(place: Place):
     """The other part is loaded in whole before each request that the first sends until it has made
     the generation."""
     backend = plugins.backend(place.direct)
     name = f"{place.name}-two"
     items = set(place.old.index.items())
     for number in count(1):
-        paths: list[str] = []
+        paths = []
 
         def before(
-            _: int,
-            path: str,
-            number: int = number,
-            paths: list[str] = paths,
-        ) -> None:
+            _,
+            path,
+            number=number,
+            paths=paths,
+        ):
             paths.append(path)
             if len(paths) == number:
                 load(place.direct, name, place.old, 2)
@@ -201,11 +201,11 @@ def test_parts_share_a_generation(place: Place) -> None:
 
 
 @ON_EACH
-def test_lost_answer_to_a_claim(place: Place) -> None:
+def test_lost_answer_to_a_claim(place: Place):
     lost = []
     name = f"{place.name}-two"
 
-    def lose(number: int, path: str) -> None:
+    def lose(number, path):
         if CLAIM in path and not lost:
             lost.append(path)
             raise ConnectionResetError
@@ -234,11 +234,11 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 
 @ON_EACH
-def test_code_is_learned_once(place: Place) -> None:
+def test_code_is_learned_once(place: Place):
     backend = plugins.backend(place.direct)
     learned = []
 
-    def learn() -> Any:
+    def learn():
         learned.append(1)
         time.sleep(1)
         return CODE, arrays()
@@ -266,10 +266,10 @@ def test_code_is_learned_once(place: Place) -> None:
 
 
 @ON_EACH
-def test_learning_after_a_failure(place: Place) -> None:
+def test_learning_after_a_failure(place: Place):
     backend = plugins.backend(place.direct)
 
-    def learned(learn: Any) -> Any:
+    def learned(learn):
         return share_code(
             backend.transport,
             backend.address,
@@ -278,7 +278,7 @@ def test_learning_after_a_failure(place: Place) -> None:
             learn,
         )[0]
 
-    def fail() -> Any:
+    def fail():
         raise BackendError("no memory")
 
     with pytest.raises(BackendError, match="no memory"):
@@ -286,7 +286,7 @@ def test_learning_after_a_failure(place: Place) -> None:
     begun = Event()
     asked = Event()
 
-    def slow() -> Any:
+    def slow():
         begun.set()
         assert asked.wait(60)
         return CODE, arrays()

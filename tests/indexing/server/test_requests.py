@@ -41,7 +41,7 @@ def row_of(terms: TermMatrix, i: int) -> dict[int, int]:
 
 def words(field: str) -> dict[str, int]:
     """What a server counts of surrogate text."""
-    found: dict[str, int] = {}
+    found = {}
     for word in field.split():
         name, _, count = word.partition("|")
         found[name] = found.get(name, 0) + int(count or 1)
@@ -56,7 +56,7 @@ class TestStrategy:
         strategy: Strategy,
         terms: TermMatrix,
         query: dict[int, int],
-    ) -> None:
+    ):
         """Their products with those of a query sum up to the dot product, and a term is there if
         one of them is."""
         digits = strategy.digits(int(terms.data.max(initial=0)))
@@ -83,7 +83,7 @@ class TestStrategy:
 
 
 @given(terms=sparse_terms())
-def test_first_terms(terms: TermMatrix) -> None:
+def test_first_terms(terms: TermMatrix):
     rows = [row_of(terms, i) for i in range(terms.shape[0])]
     expected = [min(row, key=lambda term: (-row[term], term)) if row else None for row in rows]
     assert requests.first_terms(terms) == expected
@@ -106,7 +106,7 @@ def test_item_field_round_trip(
     modality: Modality,
     fields: dict[str, Any],
     length: int,
-) -> None:
+):
     item = Item(texts[0], modality, texts[1] + length * "x", texts[2], fields)
     text = requests.pack_item(item)
     assert len(from_base64(text)) <= 32_766
@@ -119,7 +119,7 @@ def test_item_field_round_trip(
 
 
 @pytest.mark.parametrize("layout", [requests.OWN, requests.ATTACHED])
-def test_hit_without_item(layout: requests.Layout) -> None:
+def test_hit_without_item(layout: requests.Layout):
     with pytest.raises(KeyError):
         layout.of_hits([{"_source": {}}])
 
@@ -128,7 +128,7 @@ def test_hit_without_item(layout: requests.Layout) -> None:
     features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)),
     limit=st.integers(0, 20),
 )
-def test_strongest_equal_a_slow_choice(features: dict[str, int], limit: int) -> None:
+def test_strongest_equal_a_slow_choice(features: dict[str, int], limit: int):
     found = strongest(features, limit)
     names = list(features)
     left = list(names)
@@ -145,7 +145,7 @@ def test_strongest_equal_a_slow_choice(features: dict[str, int], limit: int) -> 
 
 
 @given(data=st.binary(max_size=200))
-def test_base64_round_trip(data: bytes) -> None:
+def test_base64_round_trip(data: bytes):
     text = to_base64(data)
     assert base64.b64decode(text, validate=True) == data
     assert from_base64(text) == data
@@ -156,7 +156,7 @@ def test_base64_round_trip(data: bytes) -> None:
     a=TEXT | st.text("é日a", min_size=150, max_size=300),
     b=TEXT | st.text("é日a", min_size=150, max_size=300),
 )
-def test_document_ids_are_distinct(a: str, b: str) -> None:
+def test_document_ids_are_distinct(a: str, b: str):
     for key in (a, f"boc:{b}", f"boc:sha256:{b}"):
         found = requests.document_id(key)
         assert len(found.encode()) <= 512
@@ -187,10 +187,10 @@ class Pages:
 
 
 @given(n=st.integers(0, 12), k=st.none() | st.integers(0, 12))
-def test_scan_gives_the_first_hits_once(n: int, k: int | None) -> None:
+def test_scan_gives_the_first_hits_once(n: int, k: int | None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "SCAN", 3)
-        transport: Any = Pages(n)
+        transport = Pages(n)
         assert [hit["sort"][0] for hit in searches.scan(transport, "index", {}, k)] == list(
             range(n),
         )[:k]

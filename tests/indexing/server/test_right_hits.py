@@ -53,8 +53,7 @@ FEW = 30  # items
 @pytest.fixture(params=[1.0, 1.5], ids=["unit", "longer"])
 def vectors(request: pytest.FixtureRequest) -> NDArray[np.float32]:
     """The server re-ranks by unit vectors only."""
-    rows: NDArray[np.float32] = (VECTORS * request.param).astype(np.float16).astype(np.float32)
-    return rows
+    return (VECTORS * request.param).astype(np.float16).astype(np.float32)
 
 
 @pytest.mark.parametrize("server", kinds(*SHARED), indirect=True)
@@ -63,7 +62,7 @@ def test_hits_are_the_right_ones(
     name: str,
     vectors: NDArray[np.float32],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     backend = plugins.backend(address(server, replicas=0))
     manifest = replace(
         new_manifest(TERMS, DIM, dtype="float16", concepts="float16"),
@@ -114,7 +113,7 @@ def test_items_added_meanwhile_are_found(
     server: Any,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(Binary, "quick", FEW * DIM)
     backend = plugins.backend(address(server, replicas=0))
     rows = VECTORS.astype(np.float16).astype(np.float32)

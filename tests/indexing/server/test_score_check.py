@@ -54,7 +54,7 @@ def as_it_is(body: Json) -> None:
 def change(**values: Any) -> Callable[[Json], None]:
     """Of the mapping of the field: other values, None to leave one out."""
 
-    def changed(body: Json) -> None:
+    def changed(body):
         mapped = {**body["mappings"]["properties"]["terms"], **values}
         kept = {name: value for name, value in mapped.items() if value is not None}
         body["mappings"]["properties"]["terms"] = kept
@@ -119,7 +119,7 @@ def count(transport: Transport, index: str) -> int:
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_right_scores_pass(server: Any, backend: ServerBackend, index: str, shards: int) -> None:
+def test_right_scores_pass(server: Any, backend: ServerBackend, index: str, shards: int):
     for name in FIELDS[server.kind.name]:
         strategy = term_fields.STRATEGIES[name]
         backend.transport.request("PUT", f"/{index}", body(strategy, shards))
@@ -138,7 +138,7 @@ def test_right_scores_pass(server: Any, backend: ServerBackend, index: str, shar
     ],
     indirect=["server"],
 )
-def test_wrong_scores_are_refused(backend: ServerBackend, index: str, fault: str) -> None:
+def test_wrong_scores_are_refused(backend: ServerBackend, index: str, fault: str):
     strategy, spoil, message = FAULTS[fault]
     asked = body(strategy)
     spoil(asked)
@@ -153,7 +153,7 @@ def test_wrong_scores_prevent_an_index(
     backend: ServerBackend,
     index: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     backend = ServerBackend(backend.transport, backend.address, [strategy.name])
@@ -167,7 +167,7 @@ def test_wrong_scores_prevent_an_index(
     assert backend.transport.request("GET", f"/{index}-boc-*/_alias") == {}
 
 
-def test_check_documents_reveal_pruning() -> None:
+def test_check_documents_reveal_pruning():
     """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the
     best weight."""
     strategy = SparseVector()

@@ -43,9 +43,9 @@ def test_commands_with_an_api_key(
     queries = tmp_path / "queries.txt"
     queries.write_text("a red box\nsomething green\n", encoding="utf-8")
     monkeypatch.setenv("BOC_API_KEY", key)
-    said: list[str] = []
+    said = []
 
-    def ok(*arguments: object, status: int = 0) -> str:
+    def ok(*arguments, status=0):
         result = boc(*arguments, *at)
         said.append(result.output + capfd.readouterr().out + capfd.readouterr().err)
         assert result.exit_code == status, result.output
@@ -133,14 +133,14 @@ def test_rights_on_an_alias_alone(
         ids = [item.id for modality in MODALITIES for item in file.items(modality)]
     rows = [f"{id},t{i % 2}" for i, id in enumerate(ids)]
     table.write_text("\n".join(["id,tag", *rows]), encoding="utf-8")
-    boc("index", "whole", features, "--metadata", table, *admin)
+    boc(f"index whole {features} --metadata {table}", *admin)
     shop = {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}}
     secure.request("PUT", "shop-1", shop)
     pictures = [id for id in ids if "#" not in id]
     for i, id in enumerate(pictures):
         secure.request("PUT", f"shop-1/_doc/{id}?refresh=true", {"tag": f"t{i % 2}"})
     # Captions have no document.
-    assert boc("attach", "shop", features, "--yes", *admin).exit_code == 1
+    assert boc(f"attach shop {features} --yes", *admin).exit_code == 1
     (physical,) = secure.request("GET", "whole")
     tagged = {"term": {"meta.tag": "t1"}}
     blocks = {"exists": {"field": "block"}}
@@ -183,5 +183,5 @@ def test_rights_on_an_alias_alone(
         for other in ("whole", physical, "shop-1"):
             assert boc("search", other, "a red box", "--encoder", model, *user).exit_code == 1
     monkeypatch.setenv("BOC_API_KEY", secure.api_key("blind", rights=rights))
-    output = boc("search", "blind", "a", "--encoder", model, *user).output
+    output = boc(f"search blind a --encoder {model}", *user).output
     assert "the filter of the alias blind hides the code" in output

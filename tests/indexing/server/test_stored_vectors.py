@@ -73,7 +73,7 @@ def products(index: ServerEngine, vectors: str) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(("server", "vectors", "shards"), CASES, indirect=["server"])
-def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards: int) -> None:
+def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards: int):
     backend = connected(server, vectors=vectors, shards=shards, replicas=0)
     index = build(backend, name)
     rows = {item.id: i for i, item in enumerate(ITEMS)}
@@ -114,7 +114,7 @@ def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3-knn", "elasticsearch-9"), indirect=True)
-def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
+def test_bytes_take_unit_vectors(server: Any, name: str):
     backend = connected(server, vectors="byte", replicas=0)
     build(backend, name)
     terms = random_terms(2, (1, TERMS), 64, 0.05)
@@ -129,7 +129,7 @@ def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_unknown_format_is_refused(server: Any, name: str) -> None:
+def test_unknown_format_is_refused(server: Any, name: str):
     backend = connected(server, vectors="byte", replicas=0)
     with pytest.raises(
         BackendError,
@@ -140,8 +140,8 @@ def test_unknown_format_is_refused(server: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
-def test_info_mentions_rounding(server: Any, name: str, library: Path) -> None:
+def test_info_mentions_rounding(server: Any, name: str, library: Path):
     at = address(server, replicas=0)
     for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
-        run("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
-        assert f"vectors   {told}" in boc("info", name, "--at", at).stdout.splitlines()
+        run(f"index {name} {library}/photos.h5 --replace --at", f"{at}&vectors={vectors}")
+        assert f"vectors   {told}" in boc(f"info {name} --at {at}").stdout.splitlines()

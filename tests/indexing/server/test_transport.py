@@ -195,7 +195,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_refusal_message(name: str) -> None:
+def test_refusal_message(name: str):
     status, body, kind, reason = BODIES[name]
     found = refusal(AT, status, {"error": body, "status": status})
     assert (found.status, found.kind, found.reason) == (status, kind, reason)
@@ -203,7 +203,7 @@ def test_refusal_message(name: str) -> None:
     assert isinstance(found, BackendError)
 
 
-def test_401_names_the_variables() -> None:
+def test_401_names_the_variables():
     bodies = (
         {
             "error": error(
@@ -221,7 +221,7 @@ def test_401_names_the_variables() -> None:
 
 
 @pytest.mark.parametrize("reason", [NOT_ALLOWED, OPEN_NOT_ALLOWED])
-def test_403_names_the_action(reason: str) -> None:
+def test_403_names_the_action(reason: str):
     found = refusal(AT, 403, {"error": error("security_exception", reason), "status": 403})
     assert (
         str(found)
@@ -230,7 +230,7 @@ def test_403_names_the_action(reason: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
-def test_403_of_what_is_blocked(kind: str) -> None:
+def test_403_of_what_is_blocked(kind: str):
     message = str(
         refusal(
             AT,
@@ -254,13 +254,13 @@ JSON = ANYTHING | ERRORS | (ANYTHING | ERRORS).map(lambda inner: {"error": inner
 
 
 @given(status=st.integers(400, 599), body=JSON)
-def test_any_answer_becomes_an_error(status: int, body: Any) -> None:
+def test_any_answer_becomes_an_error(status: int, body: Any):
     found = refusal(AT, status, body)
     assert found.status == status
     assert str(found).startswith(AT)
 
 
-def test_long_reasons_are_cut() -> None:
+def test_long_reasons_are_cut():
     assert len(str(refusal(AT, 400, {"error": error("parsing_exception", "x" * 100_000)}))) < 1000
     assert len(str(refusal(AT, 502, {"error": "<html>" * 10_000}))) < 1000
 
@@ -273,7 +273,7 @@ def test_long_reasons_are_cut() -> None:
         (False, False, "whether the server runs there"),
     ],
 )
-def test_unreachable_message(tls: bool, late: bool, advice: str) -> None:
+def test_unreachable_message(tls: bool, late: bool, advice: str):
     found = unreachable(AT, "connection refused", tls=tls, late=late)
     assert isinstance(found, UnreachableError)
     assert not isinstance(found, RefusedError)

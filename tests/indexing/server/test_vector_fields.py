@@ -56,7 +56,7 @@ def test_bytes_round_to_half_a_step(
     seed: int,
     dim: int,
     dtype: str,
-) -> None:
+):
     field = kind().at("vector", dtype)
     vectors = vectors_of(seed, 5, dim).astype(dtype)
     stored = numbers(field.values(vectors))
@@ -80,7 +80,7 @@ def test_products_of_bytes(
     seed: int,
     dim: int,
     length: float,
-) -> None:
+):
     field = kind().at("vector", "float32")
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
@@ -92,7 +92,7 @@ def test_products_of_bytes(
 
 
 @given(product=st.floats(-20, 20))
-def test_products_of_floats(product: float) -> None:
+def test_products_of_floats(product: float):
     """Scores are those of the similarity, as Lucene defines it."""
     score = np.float32(1 / (1 - product) if product < 0 else product + 1)
     (found,) = DenseFloat().products([float(score)], np.ones(1, np.float32))
@@ -100,7 +100,7 @@ def test_products_of_floats(product: float) -> None:
 
 
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40))
-def test_byte_query_of_script_and_knn(seed: int, dim: int) -> None:
+def test_byte_query_of_script_and_knn(seed: int, dim: int):
     query = vectors_of(seed, 1, dim)[0]
     field = DenseByte()
     sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
@@ -109,7 +109,7 @@ def test_byte_query_of_script_and_knn(seed: int, dim: int) -> None:
 
 @BYTES
 @pytest.mark.parametrize("length", [0.0, 0.5, 0.98, 1.02])
-def test_bytes_refuse_other_lengths(kind: type[VectorField], length: float) -> None:
+def test_bytes_refuse_other_lengths(kind: type[VectorField], length: float):
     vectors = vectors_of(0, 3, 4)
     kind().check(vectors)
     vectors[1] *= length
@@ -132,7 +132,7 @@ def painless(source: str, query: NDArray[np.float32], data: bytes) -> float:
     factor = [float(x) for x in re.findall(r"sum \*= ([0-9.E]+);", source)] or [1.0]
     total = np.float32(0)
     for i, weight in enumerate(query):
-        known: dict[str, Any] = {"data": signed, "at": i * step}
+        known = {"data": signed, "at": i * step}
         for name, expression in steps.items():
             known[name] = int32(eval(expression, {}, known))
         total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))
@@ -148,7 +148,7 @@ def as_float(bits: int) -> np.float32:
 
 
 @pytest.mark.slow
-def test_script_decodes_float16() -> None:
+def test_script_decodes_float16():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)]
     assert len(every) == 2 * 31 * 1024
@@ -165,6 +165,6 @@ def test_script_decodes_float16() -> None:
         max_size=6,
     ),
 )
-def test_script_decodes_float32(values: list[float]) -> None:
+def test_script_decodes_float32(values: list[float]):
     for value in values:
         assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes()) == value

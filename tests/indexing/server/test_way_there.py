@@ -100,7 +100,7 @@ def tls_of(authority: trustme.CA, *names: str) -> ssl.SSLContext:
 
 
 def ask(kind: str, rest: str) -> Any:
-    transport: Any = backend(f"{kind}+{rest}").transport  # type: ignore[attr-defined]
+    transport = backend(f"{kind}+{rest}").transport  # type: ignore[attr-defined]
     return transport.request("GET", "/photos")
 
 
@@ -110,7 +110,7 @@ def test_proxies(
     authority: trustme.CA,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     plain = cluster(stack, kind)
     trusted = f"ca_certs={tmp_path / 'authority.pem'}"
     secure = cluster(stack, kind, tls_of(authority, NAME))
@@ -128,7 +128,7 @@ def test_proxies(
     )
 
 
-def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch: pytest.MonkeyPatch):
     server = cluster(stack, kind)
     monkeypatch.setenv("BOC_API_KEY", "key")
     for lines, authorization in (
@@ -153,7 +153,7 @@ def test_certificates_of_clients(
     kind: str,
     authority: trustme.CA,
     tmp_path: Path,
-) -> None:
+):
     context = tls_of(authority, "127.0.0.1")
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
