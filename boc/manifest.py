@@ -136,7 +136,7 @@ class Manifest:
             return own["rm"], int(own["query_z"])
         return self.rm, self.n_query_terms
 
-    def has_grown(self, measured: Mapping[str, Any]) -> bool:
+    def has_grown(self, measured: Mapping[str, float]) -> bool:
         """Return whether the index has grown by a quarter since the entry ``measured``."""
         return sum(self.items.values()) >= GROWN * measured.get("items", 0)
 
