@@ -20,8 +20,17 @@ from boc.names import ConceptDtype, Metric
 from boc.types import FieldType, Identity, Modality
 
 FORMAT = 4
-OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
+OPTIONAL: dict[str, Any] = {
+    "unreadable": {},
+    "table_facts": [],
+    "recall": {},
+    "usual": {},
+    "exclude": [],
+}
 """Optional entries with their defaults; an entry that equals its default is not written."""
+
+GROWN = 1.25
+"""Growth factor of the number of items from which the index is measured again."""
 
 
 class _Step(Struct, forbid_unknown_fields=True):
@@ -74,6 +83,7 @@ class _Entries(Struct):
     unreadable: dict[str, list[int]] = {}
     table_facts: list[str] = []
     recall: _Recall | None = None
+    usual: dict[str, Number] = {}
     exclude: list[str] = []
 
 
@@ -85,8 +95,9 @@ class Manifest:
     sets, None without sets; metadata fields of the items with their types; states (size,
     modification and change time in ns), by id, of picture files that could not be read; names of
     the file facts whose values a table replaced; the recall that the budgets were chosen for, with
-    the measurement, empty for budgets set by hand; and the name patterns that are left out of
-    folders of pictures."""
+    the measurement, empty for budgets set by hand; the usual cosine of two items, by modality, and
+    the number of items that it was measured on; and the name patterns that are left out of folders
+    of pictures."""
 
     encoder: Identity
     codec: dict[str, Any]
@@ -105,6 +116,7 @@ class Manifest:
     unreadable: dict[str, list[int]] = field(default_factory=dict)
     table_facts: list[str] = field(default_factory=list)
     recall: dict[str, Any] = field(default_factory=dict)
+    usual: dict[str, Any] = field(default_factory=dict)
     exclude: list[str] = field(default_factory=list)
 
     @property
@@ -124,6 +136,10 @@ class Manifest:
         if own:
             return own["rm"], int(own["query_z"])
         return self.rm, self.n_query_terms
+
+    def has_grown(self, measured: Mapping[str, float]) -> bool:
+        """Return whether the index has grown by a quarter since the entry ``measured``."""
+        return sum(self.items.values()) >= GROWN * measured.get("items", 0)
 
     @property
     def vector_floats(self) -> str:

@@ -116,7 +116,6 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
     "reference/servers.md": ["up to 63 times"],
     "results/encoders.md": ["10 to 25 minutes"],
-    "results/server-size.md": ["4 GB of heap", "each 30 GB or 10 million", "64 GB of memory"],
     "results/servers.md": ["a heap of 2 GB"],
     "howto/install.md": ["5.2 GB with CUDA"],
     "tutorial/first-search.md": ["1.2 GB, half of it"],

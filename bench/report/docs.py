@@ -12,7 +12,7 @@ README.md and every page below docs/ may have markers, and everything between th
 With ``--paper FOLDER`` each table is also written to the folder as LaTeX, and each plot as PDF.
 
 A plot has the digest of its rows, for comparison, because pixels depend on the version of
-matplotlib. A line below a table or plot names the commit of a script that is not in the tree.
+matplotlib. Every script whose rows are shown is in the tree.
 """
 
 from __future__ import annotations
@@ -40,21 +40,6 @@ MARKED = re.compile(
 SCRIPTS = {
     path.name for folder in ("bench", "tests/servers") for path in (ROOT / folder).rglob("*.py")
 }
-LAST_COMMIT = dict.fromkeys(
-    (
-        "alignment_candidates.py",
-        "attach_size.py",
-        "cluster_faults.py",
-        "embedded_growth.py",
-        "labels.py",
-        "many_loaders.py",
-        "server_load.py",
-        "server_memory.py",
-        "words.py",
-    ),
-    "f214dc2",
-) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555"}
-"""The last commit that has a script whose rows are shown."""
 
 
 class Marker(NamedTuple):
@@ -98,7 +83,7 @@ def generate(
             body = figure(rows, what, page, root, write, paper)
         else:
             body = show_table(rows, what, paper).markdown()
-        return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
+        return f"{match[1]}\n\n{body}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
 
@@ -113,20 +98,9 @@ def read_finished(path: Path) -> Rows:
     rows = read(path)
     if not rows.is_complete:
         raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
+    if rows.head["script"] not in SCRIPTS:
+        raise ViewError(f"{path}: {rows.head['script']} is not in the tree; delete these rows")
     return rows
-
-
-def origin(rows: Rows) -> str:
-    """Return a line that names the commit of a script that is not in the tree."""
-    script = rows.head["script"]
-    if script in SCRIPTS:
-        return ""
-    if script not in LAST_COMMIT:
-        raise ViewError(
-            f"{rows.name}: {script} is not in the tree; add the last commit that has it to "
-            "LAST_COMMIT",
-        )
-    return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
 
 def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:

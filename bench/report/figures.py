@@ -50,7 +50,6 @@ MEASURED_ON = {
     "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
     "race-composed": "200,000 composed pictures, sentences",
     "growth": "synthetic vectors of 256 components",
-    "server-memory": "1,000,000 synthetic vectors of 384 components",
     "rivals": "500 painted scenes",
 }
 
@@ -269,32 +268,6 @@ def exponent(n: Any, y: Any) -> float:
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
 
 
-def memory(axes: Sequence[Axes], table: Any) -> None:
-    """Draw a server's indexes against the memory for their files."""
-    table["share"] = table["memory"].replace("all", "1").astype(float)
-    for ax, state, column, unit in zip(
-        axes,
-        ("cold", "warm", "warm"),
-        ("p95_ms", "p95_ms", "read_kb"),
-        (
-            "95th percentile, milliseconds (log)",
-            "95th percentile, milliseconds (log)",
-            "kB read per query (log)",
-        ),
-        strict=True,
-    ):
-        points = table[(table["state"] == state) & (table[column] > 0)]
-        log_y(ax)
-        log_x(ax, [*points["share"], 1], lambda share: "all" if share == 1 else f"{share:g}")
-        ax.invert_xaxis()
-        for style, name in enumerate(table["index"].unique()):
-            line = points[points["index"] == name].sort_values("share")
-            if len(line):
-                draw_line(ax, name, line["share"], line[column], style, ":" not in name)
-        titles = {"cold": "first pass, nothing in memory", "warm": "after as many other queries"}
-        describe(ax, titles[state], "memory for files, of the bytes of the vectors", unit)
-
-
 def all_codes(axes: Sequence[Axes], table: Any) -> None:
     """Draw the recall of each code against the postings that it reads, with the front of the best
     codes; some codes on the front have names. Rows of a code with different seeds are one point
@@ -453,12 +426,6 @@ PLOTS = {
         size=(14, 5.6),
     ),
     "growth": Plot("Growth of the embedded engine", growth, 3, (14, 4.8)),
-    "memory": Plot(
-        "A server with less memory than its vectors; solid: ours, dashed: the server's own",
-        memory,
-        3,
-        (15, 5.2),
-    ),
     "codes": Plot("Codes by the postings that they read", all_codes, size=(12.5, 5)),
     "rivals": Plot(
         "Exact top ten among the first tenth; solid: ours, dashed: others",

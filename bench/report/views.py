@@ -8,7 +8,6 @@ change. Columns without a single cell are left out.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -279,25 +278,7 @@ def ratio(column: str, below: str, above: str, row: Row) -> str:
 
 
 def growth(rows: Rows) -> Table:
-    """Show a line per number of items; or, under limits of memory, a line per limit."""
-    if "limit_mb" in rows.columns:
-        return rows_table(
-            rows.table,
-            {
-                "items": "{n:,.0f}",
-                "index MB": "{index_mb:,.0f}",
-                "limit MB": "{limit_mb:,.0f}",
-                "build s": "{build_s:,.0f}",
-                "builder used MB": "{build_used_mb:,.0f}",
-                "recall": "{recall:.3f}",
-                "p50 ms": "{p50_ms:,.2f}",
-                "p95": "{p95_ms:,.2f}",
-                "p99": "{p99_ms:,.2f}",
-                "reads from the disk (major faults)": "{major_faults:,.0f}",
-                "kB read per query": "{read_kb:,.0f}",
-                "search used MB": "{used_mb:,.0f}",
-            },
-        )
+    """Show a line per number of items."""
     return rows_table(
         rows.table,
         {
@@ -315,34 +296,6 @@ def growth(rows: Rows) -> Table:
             "mapped MB": "{file_mb:,.0f}",
         },
     )
-
-
-def alignment(rows: Rows) -> Table:
-    """Show re-ranking by MrSw beside that by the dot product, of vectors stored as float16."""
-    head = ["Rm"]
-    lines = []
-    for side in DIRECTIONS.values():
-        head += [f"{side}, `dot` R@1 / 10", "`mrsw`", "added ms"]
-    for (rm,) in unique(rows.table, "Rm"):
-        line = [rm]
-        for direction in DIRECTIONS:
-            same = {"direction": direction, "Rm": rm, "stored as": "float16"}
-            dot = only(rows, metric="dot", **same)
-            mrsw = only(rows, metric="mrsw", **same)
-            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, mrsw)]
-            line.append(fill("{ms:.1f}", mrsw))
-        lines.append(line)
-    return Table(head, lines)
-
-
-def metrics(rows: Rows) -> Table:
-    """Show a line per metric of re-ranking, at Rm = 10."""
-    lines = []
-    same = {"Rm": "10", "stored as": "float16"}
-    for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
-        sides = [only(rows, metric=metric, direction=side, **same) for side in DIRECTIONS]
-        lines.append([f"`{metric}`", *(fill("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
-    return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
 
 
 def rivals(rows: Rows, kind: str) -> Table:
@@ -412,118 +365,7 @@ def ablations(rows: Rows, number: str) -> Table:
     )
 
 
-def memory(rows: Rows, state: str) -> Table:
-    """Show a server's indexes with decreasing memory, cold or warm."""
-    return rows_table(
-        [row for row in rows.table if row["state"] == state],
-        {
-            "index": "{index}",
-            "memory": "{memory}",
-            "setting": "{setting}",
-            "recall": "{recall:.3f}",
-            "p50 ms": "{p50_ms:,.1f}",
-            "p95": "{p95_ms:,.1f}",
-            "p99": "{p99_ms:,.1f}",
-            "disk reads": "{reads:,.1f}",
-            "kB read": "{read_kb:,.0f}",
-            "files in memory, MB": "{cached_mb:,.0f}",
-        },
-    )
-
-
-def loads(rows: Rows) -> Table:
-    """Show the cost of loading each index of a server."""
-    return rows_table(
-        {row["index"]: row for row in rows.table}.values(),
-        {
-            "index": "{index}",
-            "processor s to learn, load and merge": "{cpu_s:,.0f}",
-            "disk MB": "{disk_mb:,.0f}",
-            "vectors among it": "{vectors_mb:,.0f}",
-        },
-    )
-
-
-def growing(rows: Rows) -> Table:
-    """Show loads of increasing numbers of items into a server, and searches in these items."""
-    return rows_table(
-        rows.table,
-        {
-            "items": "{items:,.0f}",
-            "load s, with a kill": "{seconds:,.0f}",
-            "of it resuming": "{resume_s:,.0f}",
-            "of it after the last item": "{merge_s:,.0f}",
-            "items per s": "{items_per_s:,.0f}",
-            "processor s of the server": "{server_s:,.0f}",
-            "loader MB": "{loader_mb:,.0f}",
-            "setting": "{setting}",
-            "recall": "{recall:.3f}",
-            "p50 ms": "{p50_ms:,.1f}",
-            "p95": "{p95_ms:,.1f}",
-            "p99": "{p99_ms:,.1f}",
-        },
-    )
-
-
-PLANNED = (10_000_000, 100_000_000, 1_000_000_000)
-# largest values per shard
-SHARD_GB = 30
-SHARD_ITEMS = 10_000_000
-NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and the system
-PLAN = [
-    "items",
-    "GB on disk, one copy",
-    "shards",
-    f"nodes with {NODE_GB} GB for all files",
-    "for a quarter of the vectors",
-]
-
-
-def plan_cells(items: int, size: float, dim: float) -> list[str]:
-    """Return the cells of ``PLAN`` for a number of items of ``size`` GB."""
-    shards = max(math.ceil(size / SHARD_GB), math.ceil(items / SHARD_ITEMS))
-    nodes = [str(math.ceil(memory / NODE_GB)) for memory in (size, items * dim / 1e9)]
-    return [f"{items:,}", f"{size:,.0f}", str(shards), *nodes]
-
-
-def plan_indexes(rows: Rows) -> Table:
-    """Compute the cost of an index of many items, in proportion to the measured index."""
-    n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
-    sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
-    return Table(
-        ["index", *PLAN],
-        [
-            [name, *plan_cells(items, size * items / n, dim)]
-            for name, size in sizes.items()
-            for items in PLANNED
-        ],
-    )
-
-
-def extrapolate(rows: Rows) -> Table:
-    """Compute the cost of more items, from the bytes and the rate of the largest load."""
-    row = max(rows.table, key=lambda row: float(row["items"]))
-    each = float(row["bytes"]) / float(row["items"])
-    dim = float(rows.head["settings"]["dim"])
-    lines = [
-        [
-            *plan_cells(items, each * items / 1e9, dim),
-            f"{items / float(row['items_per_s']) / 3600:,.0f}",
-        ]
-        for items in PLANNED[1:]
-    ]
-    return Table([*PLAN, "hours to load, on one such node"], lines)
-
-
 LISTED: dict[str, dict[str, Template]] = {
-    "labels": {
-        "labels": "{labels}",
-        "terms": "{terms}",
-        "with words": "{with words}",
-        "share of top pictures": "{hits:.2s} +- {hits +-:.2s}",
-        "chance": "{chance:.2s}",
-        "terms above chance": "{above chance:.2s}",
-    },
     "filtered": {
         "filter": "{filter}",
         "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",
@@ -545,17 +387,10 @@ VIEWS: dict[str, View] = {
     "at": race,
     "ratios": ratios,
     "growth": growth,
-    "alignment": alignment,
-    "metrics": metrics,
     "truth": truth,
     "pointing": pointing,
     "ablations": ablations,
-    "memory": memory,
-    "loads": loads,
     "rivals": rivals,
-    "growing": growing,
-    "planned": plan_indexes,
-    "extrapolated": extrapolate,
     **{
         name: lambda rows, columns=columns: rows_table(rows.table, columns)
         for name, columns in LISTED.items()

@@ -259,7 +259,7 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
 @click.option("--learned", type=FILE, help="Terms of boc build-codebook --kind learned.")
 @click.option(
     "--queries",
-    default=1000,
+    default=500,
     show_default=True,
     help="Approximate largest number of captions that search.",
 )

@@ -25,7 +25,7 @@ from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
 from boc.manage.learn import held_out
-from boc.manage.load import BATCH, VectorSource
+from boc.manage.load import BATCH, VectorSource, usual_cosines
 from boc.manage.stored import StoredItems
 from boc.manifest import with_query_z
 from boc.plan import candidates, least_items, postings_read, quick_items, usual_way
@@ -63,8 +63,6 @@ START = 3200
 EASIER = 1.5
 """Factor by which captions of an index miss fewer pictures than sentences that its encoder never
 saw."""
-GROWN = 1.25
-"""Growth factor of the number of items from which budgets are chosen again."""
 
 
 def promise(
@@ -137,16 +135,21 @@ def choose_budgets(
         editor.commit(index.manifest.source, recall=chosen, **budgets)
 
 
-def renew_budgets(name: str, at: str) -> None:
-    """Choose the budgets of an edited index again if it has grown by a quarter since the last
-    choice, or if its searches use budgets from now on."""
-    stored = StoredItems(plugins.backend(at), name)
-    recall = stored.manifest.recall
-    items = sum(stored.manifest.items.values())
+def renew_measurements(name: str, at: str) -> None:
+    """Measure an edited index again if it has grown by a quarter since the last measurement: its
+    usual cosines, and the budgets that keep its promise. Its budgets are also chosen if its
+    searches use them from now on."""
+    backend = plugins.backend(at)
+    stored = StoredItems(backend, name)
+    manifest = stored.manifest
+    if manifest.has_grown(manifest.usual):
+        with backend.edit(name) as editor:
+            editor.commit(manifest.source, usual=usual_cosines(stored))
+    recall = manifest.recall
     if not recall:
         return
     needed = "measured" not in recall and usual_way(stored.index, metric="dot") != "all"
-    if needed or items >= GROWN * recall.get("items", 0):
+    if needed or manifest.has_grown(recall):
         choose_budgets(name, at, stored)
 
 

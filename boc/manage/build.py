@@ -18,7 +18,7 @@ from boc.errors import BocError
 from boc.inputs.features import SUFFIXES
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
-from boc.manage.budgets import choose_budgets, promise, renew_budgets
+from boc.manage.budgets import choose_budgets, promise, renew_measurements
 from boc.manage.index_sources import IndexSources, paths_of
 from boc.manage.learn import fit_code
 from boc.manage.load import DEFAULT_RM, VectorSource, add_features, load_index, new_manifest
@@ -265,7 +265,7 @@ def add_items(
             file.failures,
             replaced=max(0, total - grown),
         )
-    renew_budgets(name, at)
+    renew_measurements(name, at)
     return report
 
 

@@ -23,6 +23,7 @@ from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
+from boc.search.background import SIZE, usual_cosine
 from boc.types import MODALITIES, Batch, FieldType, Item, Rows
 from boc.vectors import Array
 
@@ -81,7 +82,21 @@ def new_manifest(
         concept_dtype=concepts,
         fields=file.header.types | types | own,
         table_facts=facts_among(metadata),
+        usual=usual_cosines(file),
     )
+
+
+def usual_cosines(source: VectorSource) -> dict[str, float]:
+    """Return the usual cosine of two items, by modality, and the number of items: the manifest
+    entry ``usual``, equal for equal sources."""
+    rng = np.random.default_rng(0)
+    usual: dict[str, float] = {"items": sum(map(source.count, MODALITIES))}
+    for modality in MODALITIES:
+        rows = rng.permutation(source.count(modality))[:SIZE]
+        if len(rows):
+            vectors = np.concatenate(list(source.sample(modality, np.sort(rows))))
+            usual[modality] = usual_cosine(rng.permutation(vectors))
+    return usual
 
 
 def load_index(

@@ -186,5 +186,6 @@ def stored_manifest(
         table_facts=sorted({*old.table_facts, *facts_among(metadata)}),
         exclude=old.exclude,
         recall=recall,
+        usual=old.usual,
     )
     return manifest, arrays

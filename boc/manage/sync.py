@@ -21,7 +21,7 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, look
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_sources
-from boc.manage.budgets import renew_budgets
+from boc.manage.budgets import renew_measurements
 from boc.manage.build import PLACE
 from boc.manage.compare import Changes, Reuse, SyncedFields, compare
 from boc.manage.index_sources import clear, encoded, paths_of
@@ -207,7 +207,7 @@ def sync_index(
 
     report = _apply(name, at, searcher, changes, gone, notes, encode, show, chunk)
     if report.encoded:
-        renew_budgets(name, at)
+        renew_measurements(name, at)
     return replace(report, away=Counter(away.values()))
 
 

@@ -23,6 +23,13 @@ SETS = 100  # items of the sample whose concept sets are read
 ALIKE = 1e-6  # standard deviation from rounding alone
 
 
+def usual_cosine(vectors: Floats) -> float:
+    """Return the median cosine of each row of ``vectors`` (n, d) and the next row, at most 1."""
+    if len(vectors) < 2:
+        return 1.0
+    return min(float(np.median((vectors[:-1] * vectors[1:]).sum(axis=1))), 1.0)
+
+
 @dataclass
 class Background:
     """A sample of the items of one modality, drawn on first use. An unchanged index always gives
@@ -42,16 +49,18 @@ class Background:
 
     @cached_property
     def near(self) -> float:
-        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of
-        random pairs.
+        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the usual
+        cosine.
 
         So the threshold fits encoders whose vectors all lie close together, and collections of one
-        subject.
+        subject. The usual cosine of the manifest is the same in all back ends. An index without it,
+        or one that has grown since, measures its sample.
         """
-        if len(self._ids) < 2:
-            return 1.0
-        usual = float(np.median((self.vectors[:-1] * self.vectors[1:]).sum(axis=1)))
-        return 1 - NEAR * (1 - min(usual, 1.0))
+        manifest = self.index.manifest
+        usual = manifest.usual.get(self.modality)
+        if usual is None or manifest.has_grown(manifest.usual):
+            usual = usual_cosine(self.vectors)
+        return 1 - NEAR * (1 - usual)
 
     @cached_property
     def _concepts(self) -> StoredConcepts:

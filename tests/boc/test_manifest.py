@@ -134,6 +134,7 @@ def test_optional_entries() -> None:
         unreadable={"a.jpg": [3, 10**18, 10**18]},
         table_facts=["taken"],
         recall={"target": 0.9},
+        usual={"image": 0.1, "items": 9},
         exclude=["raw"],
     )
     assert told.entries().keys() - plain.entries().keys() == OPTIONAL.keys()

@@ -11,6 +11,7 @@ import pytest
 
 from boc import Searcher, build_index
 from boc.errors import BocError
+from boc.manage.build import add_items
 from boc.search.queries import Query
 from boc.types import Batch, Embeddings, Filter, Item
 from tests.oracles import random_units, write_features
@@ -158,3 +159,26 @@ def test_unknown_items_are_named(address: str, name: str, tmp_path: Path, like: 
     )
     with pytest.raises(BocError, match="the index has no item"):
         Searcher.open(name, address).search_query(Query.of(like=like))
+
+
+def test_near_duplicates_are_those_of_a_folder(address: str, name: str, tmp_path: Path) -> None:
+    """Of an index that has grown too: its threshold is that of an index loaded at once."""
+    vectors = random_units(1, 1500, DIM)
+    items = [Item(f"{i:04}", "image", "", f"{i:04}") for i in range(len(vectors))]
+
+    def part(rows: slice) -> Path:
+        batch = Batch(items[rows], Embeddings("image", vectors[rows]))
+        return write_features(tmp_path / f"{rows.start}-{rows.stop}.h5", batch)
+
+    here = f"file:{tmp_path / 'here'}"
+    build_index(name, part(slice(0, 1500)), at=here, code="scalar(plain=true)")
+    build_index(name, part(slice(700, 1500)), at=address, code="scalar(plain=true)")
+    add_items(name, part(slice(0, 700)), at=address)
+    queries = Embeddings("image", random_units(2, 40, DIM))
+    one, other = (
+        Searcher.open(name, at).search_vectors(queries, k=10, collapse=True)
+        for at in (address, here)
+    )
+    pages = [[(hit.id, hit.duplicates) for hit in hits] for hits in one]
+    assert any(ids for page in pages for _, ids in page)
+    assert pages == [[(hit.id, hit.duplicates) for hit in hits] for hits in other]
