@@ -250,8 +250,7 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     scales = np.empty(len(X), np.float32)
     for i in range(0, len(X), ROUNDED_ROWS):
         block = X[i : i + ROUNDED_ROWS]
-        finite = np.isfinite(block).all(axis=1, keepdims=True)
-        block = np.where(finite, block, 0)
+        block = np.where(np.isfinite(block).all(axis=1, keepdims=True), block, 0)
         most = np.abs(block).max(axis=1, initial=0).astype(np.float64)
         factors = LARGEST / np.where(most > 0, most, 1)
         whole = np.rint(block * factors[:, None]).astype(np.int8)
@@ -264,11 +263,10 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
             ),
         )
         rows[i : i + len(block)] = whole
-        inverse = np.zeros(len(block))
         scales[i : i + len(block)] = np.divide(
             1,
             lengths,
-            out=inverse,
+            out=np.zeros(len(block)),
             where=lengths > 0,
         )
     return rows, scales

@@ -138,8 +138,7 @@ def evaluate_ndcg(
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
         to_image = ndcg(part, grades)
-        to_text = ndcg(part.T, grades.T)
-        sides.append(mean_ndcg(to_image, to_text))
+        sides.append(mean_ndcg(to_image, ndcg(part.T, grades.T)))
     return Ndcg.mean(sides)
 
 
@@ -156,8 +155,7 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
-            "pictures, "
-            f"there are {n_texts} and {n_images}; give the matrix of these items",
+            f"pictures, there are {n_texts} and {n_images}; give the matrix of these items",
         )
 
 

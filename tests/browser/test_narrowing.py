@@ -170,10 +170,9 @@ def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str
     }
 
     def described(route: Any) -> None:
-        info = route.fetch().json()
         route.fulfill(
             json={
-                **info,
+                **route.fetch().json(),
                 "fields": {"taken": "date"},
                 "facets": {"taken": ["2021"]},
             },

@@ -36,7 +36,6 @@ def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
 
 def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
-    labels = pack_labels([Label((name,)) for name in names])
     return Codebook(
         words,
         Identity(
@@ -48,7 +47,7 @@ def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook
         {},
         len(words),
         names,
-        labels,
+        pack_labels([Label((name,)) for name in names]),
         origin=origin,
     )
 
@@ -230,10 +229,9 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
         at=at,
     )
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
-    gone = [id for id in before if id.startswith("007")]
     delete_items(
         "words",
-        gone,
+        [id for id in before if id.startswith("007")],
         at=at,
     )
     add_items(
