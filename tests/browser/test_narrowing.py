@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
+from zipfile import ZipFile
 
 import pytest
 
@@ -31,6 +32,9 @@ def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
         "() => /2 paths copied/.test(document.querySelector('#status').textContent)",
     )
     assert page.evaluate("navigator.clipboard.readText()").split("\n") == shown[:2]
+    with page.expect_download() as sent:
+        bar.get_by_role("button", name="Save").click()
+    assert ZipFile(sent.value.path()).namelist() == shown[:2]
     ids_after = settle_after(
         page,
         "/api/s",
