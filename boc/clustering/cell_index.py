@@ -220,8 +220,7 @@ class Centroids:
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
-            places = order[bounds[i] : bounds[i + 1]]
-            asking, slots = np.divmod(places, cell.shape[1])
+            asking, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
             members = self.vectors.take(slice(self.starts[i], self.starts[i + 1]))
             products = _products(rows[asking], members.rows) * members.scales
             padded[asking, slots, : products.shape[1]] = products
@@ -291,8 +290,7 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     vectors = _cellwise(points, k, rng)
     for _ in range(REFINEMENTS):
         centroids = in_cells(vectors, rng)
-        owners = centroids.owners(points, REFINING_CELLS)
-        vectors = points.means(owners, centroids.vectors)
+        vectors = points.means(centroids.owners(points, REFINING_CELLS), centroids.vectors)
     return in_cells(_distinct(vectors), rng)
 
 

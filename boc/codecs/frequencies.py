@@ -123,8 +123,7 @@ class UnitNorm(SparseStep):
         rows = as_rows(self._validate(X, reset=False))
         n, width = rows.shape
         owners = np.repeat(np.arange(n), np.diff(rows.indptr))
-        squares = np.square(rows.data, dtype=np.float64)
-        lengths = np.sqrt(np.bincount(owners, squares, n))
+        lengths = np.sqrt(np.bincount(owners, np.square(rows.data, dtype=np.float64), n))
         scaled = (rows.data / lengths[owners]).astype(rows.dtype)
         if n == 1:
             return one_row(scaled, rows.indices, width)

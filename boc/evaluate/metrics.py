@@ -190,8 +190,7 @@ def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
     hits = hits[:, :p]
     gained = np.take_along_axis(grades, np.maximum(hits, 0), axis=1)
     gained[hits < 0] = 0
-    best = np.partition(grades, -p, axis=1)[:, -p:]
-    ideal = _dcg(np.sort(best, axis=1)[:, ::-1])
+    ideal = _dcg(np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1])
     values = np.zeros(len(hits))
     np.divide(_dcg(gained), ideal, out=values, where=ideal > 0)
     return values

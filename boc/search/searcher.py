@@ -256,14 +256,19 @@ class Searcher:
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
         name = query.words or ""
-        alone = len(query.parts) == 1 and re.fullmatch(r"[\w.-]*\d[\w.-]*", name)
-        if alone and (named := self._named(name, options)):
+        has_names = "name" in self.index.manifest.fields
+        if (
+            has_names
+            and len(query.parts) == 1
+            and re.fullmatch(r"[\w.-]*\d[\w.-]*", name)
+            and (named := self._named(name, options))
+        ):
             return _sort_hits(named, options)
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
             notes.append(
-                f"the encoder knows no word of {query.words!r}; hybrid search knows names, labels",
+                f"the encoder knows no word of {name!r}: searched by words of names and labels",
             )
         elif options.hybrid is None:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
@@ -272,7 +277,8 @@ class Searcher:
             encoded = [self._encode(part) for part in query.parts]
         rows, parts = self._compose(query, encoded, options)
         if nothing:
-            return Hits(0, list, notes)
+            matched = self._match([name], options)[0] if has_names else []
+            return _sort_hits(matched, options, notes)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
         if query.ids:
@@ -298,12 +304,14 @@ class Searcher:
 
     def _named(self, name: str, options: SearchOptions) -> list[Hit]:
         """Return the pictures whose file is called ``name``, with or without its suffix."""
-        if "name" not in self.index.manifest.fields:
-            return []
         names = [folded(words_of(each)) for each in (name, Path(name).stem)]
-        filters = cast("tuple[Filter, ...]", options.filters)
-        hits = self.index.match(names[:1], options.k, self.target(options.find), filters)[0]
+        hits = self._match(names[:1], options)[0]
         return [hit for hit in hits if folded(str(hit.fields.get("name"))) in names]
+
+    def _match(self, texts: Sequence[str], options: SearchOptions) -> list[list[Hit]]:
+        """Return the hits of each text by words of names, labels and captions."""
+        filters = cast("tuple[Filter, ...]", options.filters)
+        return self.index.match(texts, options.k, self.target(options.find), filters)
 
     def search_texts(
         self,
@@ -340,9 +348,7 @@ class Searcher:
         options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
-        filters = cast("tuple[Filter, ...]", options.filters)
-        answers = self.index.match(texts, options.k, self.target(options.find), filters)
-        return [_sort_hits(hits, options) for hits in answers]
+        return [_sort_hits(hits, options) for hits in self._match(texts, options)]
 
     def search_vectors(
         self,

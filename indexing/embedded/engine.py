@@ -294,8 +294,7 @@ class EmbeddedEngine:
     @_refusing
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         groups = locate(self._parts, ids)
-        n_terms = self.manifest.codec["n_terms"]
-        parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
+        parts = [sparse.csr_array((0, self.manifest.codec["n_terms"]), dtype=np.int32)]
         for part, _, rows in groups:
             postings = part.segment.postings
             parts.append(

@@ -108,7 +108,7 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path) -> 
     answer = json.loads(run("search", "photos", "猫", "--at", at, "--json").stdout)
     assert answer["hits"] == []
     (note,) = answer["notes"]
-    assert note == "the encoder knows no word of '猫'; hybrid search knows names, labels"
+    assert note == "the encoder knows no word of '猫': searched by words of names and labels"
 
 
 def test_scores_that_are_all_zero_are_no_hits(searcher: Searcher) -> None:
