@@ -172,7 +172,8 @@ class Ragged:
             stop = max(stop, start + 1)
             low = self.offsets[start]
             yield Ragged(
-                self.values[low : self.offsets[stop]], self.offsets[start : stop + 1] - low
+                self.values[low : self.offsets[stop]],
+                self.offsets[start : stop + 1] - low,
             )
             start = stop
 
