@@ -248,6 +248,5 @@ def term_growth(
     that pass lie farther from it."""
     if not planned or not filters or not index.costs.growth:
         return 1.0
-    passing = max(1, index.statistics(find, filters).passing)
-    share = passing / index.manifest.items[find]
+    share = max(1, index.statistics(find, filters).passing) / index.manifest.items[find]
     return float(2 ** (index.costs.growth * round(math.log2(1 / share))))

@@ -23,8 +23,7 @@ def topk(scores: Array, k: int) -> Ints:
         return np.array(places, dtype=np.int64).reshape(len(scores), min(k, scores.shape[1]))
     rows = np.arange(len(scores))
     if 0 < k < len(scores):
-        least = np.partition(scores, -k)[-k]
-        rows = np.flatnonzero(scores >= least)
+        rows = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
     best: Ints = rows[np.argsort(-scores[rows], kind="stable")[:k]]
     return best
 

@@ -170,8 +170,10 @@ class Ragged:
             stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
             stop = max(stop, start + 1)
             low = self.offsets[start]
-            high = self.offsets[stop]
-            yield Ragged(self.values[low:high], self.offsets[start : stop + 1] - low)
+            yield Ragged(
+                self.values[low : self.offsets[stop]],
+                self.offsets[start : stop + 1] - low,
+            )
             start = stop
 
     @classmethod

@@ -74,8 +74,7 @@ def parts(name: str, folder: Path) -> ModelFiles:
         raise EncoderError(
             f"{name}: no weights in {folder} (model.safetensors); copy the whole model there",
         )
-    settings = models.settings(folder)
-    return ModelFiles(settings, weights, lambda: models.contents(folder, weights))
+    return ModelFiles(models.settings(folder), weights, lambda: models.contents(folder, weights))
 
 
 def digest(name: str, folder: Path) -> str:

@@ -220,8 +220,7 @@ class Centroids:
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
-            places = order[bounds[i] : bounds[i + 1]]
-            asking, slots = np.divmod(places, cell.shape[1])
+            asking, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
             members = self.vectors.take(slice(self.starts[i], self.starts[i + 1]))
             products = _products(rows[asking], members.rows) * members.scales
             padded[asking, slots, : products.shape[1]] = products
@@ -248,8 +247,7 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     scales = np.empty(len(X), np.float32)
     for i in range(0, len(X), ROUNDED_ROWS):
         block = X[i : i + ROUNDED_ROWS]
-        finite = np.isfinite(block).all(axis=1, keepdims=True)
-        block = np.where(finite, block, 0)
+        block = np.where(np.isfinite(block).all(axis=1, keepdims=True), block, 0)
         most = np.abs(block).max(axis=1, initial=0).astype(np.float64)
         factors = LARGEST / np.where(most > 0, most, 1)
         whole = np.rint(block * factors[:, None]).astype(np.int8)
@@ -262,11 +260,10 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
             ),
         )
         rows[i : i + len(block)] = whole
-        inverse = np.zeros(len(block))
         scales[i : i + len(block)] = np.divide(
             1,
             lengths,
-            out=inverse,
+            out=np.zeros(len(block)),
             where=lengths > 0,
         )
     return rows, scales
@@ -291,8 +288,7 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     vectors = _cellwise(points, k, rng)
     for _ in range(REFINEMENTS):
         centroids = in_cells(vectors, rng)
-        owners = centroids.owners(points, REFINING_CELLS)
-        vectors = points.means(owners, centroids.vectors)
+        vectors = points.means(centroids.owners(points, REFINING_CELLS), centroids.vectors)
     return in_cells(_distinct(vectors), rng)
 
 

@@ -169,8 +169,7 @@ def shared_codebook(
         return codebook
     raise BocError(
         f"none of {len(codebook)} centroids holds both regions and words, so no sentence would "
-        "find a picture; take an "
-        "encoder that brings regions and words into one space",
+        "find a picture; take an encoder that brings regions and words into one space",
     )
 
 
@@ -264,9 +263,8 @@ def vocabulary(
         identity.dim,
     )
     shares = np.array([counts[word] for word in chosen]) / counts[chosen[0]]
-    lengths = (shares[:, None] ** FREQUENT).astype(np.float32)
     return Codebook(
-        unit_rows(vectors.astype(np.float32)) * lengths,
+        unit_rows(vectors.astype(np.float32)) * (shares[:, None] ** FREQUENT).astype(np.float32),
         identity,
         sources_of(files),
         {"mode": "words", "clusters": words},

@@ -159,12 +159,11 @@ class Step:
 
         if not reset:
             check_is_fitted(self)
-        accepted = (np.float32, np.float64)
         return validate_data(
             self,
             X,
             reset=reset,
-            dtype=accepted,
+            dtype=(np.float32, np.float64),
             accept_sparse=self.sparse_form,
         )
 
@@ -348,8 +347,7 @@ def frequencies(values: Array, rows: sparse.csr_array) -> sparse.csr_array:
     if rows.shape[0] == 1 and values.min(initial=1) >= 1:
         return one_row(values.astype(np.int32), rows.indices, rows.shape[1])
     whole = np.maximum(values, 0).astype(np.int32)
-    columns = rows.indices.astype(np.int32)
-    terms = sparse.csr_array((whole, columns, rows.indptr), rows.shape)
+    terms = sparse.csr_array((whole, rows.indices.astype(np.int32), rows.indptr), rows.shape)
     terms.eliminate_zeros()
     terms.sort_indices()
     return terms

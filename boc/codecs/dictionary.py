@@ -208,10 +208,9 @@ class Dictionary(Step):
         chosen = np.take_along_axis(chosen, order, axis=1)
         weights = np.take_along_axis(weights, order, axis=1)
         numbers = np.take_along_axis(candidates, chosen, axis=1)
-        frequencies = quantized(weights, 2**self.bits - 1)
         return _term_rows(
             rows,
-            frequencies,
+            quantized(weights, 2**self.bits - 1),
             numbers,
             len(centroids),
         )
@@ -260,10 +259,9 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
     rows = X - code.mean
     centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
-    frequencies = quantized(cosines, code.top, code.temperature)
     terms = _term_rows(
         rows,
-        frequencies,
+        quantized(cosines, code.top, code.temperature),
         numbers,
         len(centroids),
     )

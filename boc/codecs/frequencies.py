@@ -94,8 +94,7 @@ def keep_block(X: Any, z: int) -> sparse.csr_array:
     where = columns[positive]
     if len(block) == 1:
         return one_row(kept, where, block.shape[1])
-    ends = np.cumsum([0, *positive.sum(axis=1)])
-    return sparse.csr_array((kept, where, ends), block.shape)
+    return sparse.csr_array((kept, where, np.cumsum([0, *positive.sum(axis=1)])), block.shape)
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
@@ -106,8 +105,7 @@ def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
     order = np.lexsort((terms.indices, -terms.data, row))
     rank = np.arange(len(order)) - terms.indptr[row]
     places = np.sort(order[rank < z])
-    ends = np.searchsorted(places, terms.indptr)
-    entries = (terms.data[places], terms.indices[places], ends)
+    entries = (terms.data[places], terms.indices[places], np.searchsorted(places, terms.indptr))
     return sparse.csr_array(entries, terms.shape)
 
 
@@ -125,8 +123,7 @@ class UnitNorm(SparseStep):
         rows = as_rows(self._validate(X, reset=False))
         n, width = rows.shape
         owners = np.repeat(np.arange(n), np.diff(rows.indptr))
-        squares = np.square(rows.data, dtype=np.float64)
-        lengths = np.sqrt(np.bincount(owners, squares, n))
+        lengths = np.sqrt(np.bincount(owners, np.square(rows.data, dtype=np.float64), n))
         scaled = (rows.data / lengths[owners]).astype(rows.dtype)
         if n == 1:
             return one_row(scaled, rows.indices, width)
@@ -165,8 +162,7 @@ class ScalarQuantizer(SparseStep):
     def transform(self, X: Any) -> sparse.csr_array:
         """Quantize X (n, d) -> int32 csr (n, d)."""
         rows = as_rows(self._validate(X, reset=False))
-        whole = np.floor(rows.data.astype(np.float64) * self.scale)
-        return frequencies(whole, rows)
+        return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
 
 
 class BitQuantizer(SparseStep):

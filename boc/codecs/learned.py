@@ -111,8 +111,7 @@ class LearnedTerms(BookTerms, ConceptStep):
         parts = []
         for block in blocks:
             largest = largest_products(block, self.directions_, thresholds)
-            activations = np.log1p(np.where(largest > LEAST, largest, 0))
-            parts.append(keep_block(activations, min(z, p)))
+            parts.append(keep_block(np.log1p(np.where(largest > LEAST, largest, 0)), min(z, p)))
         return stack_rows(parts, p)
 
 

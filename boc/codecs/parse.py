@@ -399,9 +399,8 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         book = None
         if code.reads_codebook:
             options = {"spherical": every.get("spherical", False)}
-            centroids = np.zeros((every["clusters"], 1), np.float32)
             book = Codebook(
-                centroids,
+                np.zeros((every["clusters"], 1), np.float32),
                 Identity("", "", 1),
                 (),
                 options,

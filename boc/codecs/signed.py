@@ -72,8 +72,7 @@ class Center(Step):
         sums: dict[str, Doubles] = {}
         counts = Counter[str]()
         for X, label in blocks:
-            total = X.sum(axis=0, dtype=np.float64)
-            sums[label] = sums.get(label, 0) + total
+            sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
             counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
         # Centring would turn rows that are all equal into zeros.

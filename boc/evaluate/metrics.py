@@ -136,8 +136,7 @@ def evaluate_ndcg(
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
         to_image = ndcg(part, grades)
-        to_text = ndcg(part.T, grades.T)
-        sides.append(mean_ndcg(to_image, to_text))
+        sides.append(mean_ndcg(to_image, ndcg(part.T, grades.T)))
     return mean_of_folds(sides)
 
 
@@ -154,8 +153,7 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
-            "pictures, "
-            f"there are {n_texts} and {n_images}; give the matrix of these items",
+            f"pictures, there are {n_texts} and {n_images}; give the matrix of these items",
         )
 
 
@@ -190,8 +188,7 @@ def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
     hits = hits[:, :p]
     gained = np.take_along_axis(grades, np.maximum(hits, 0), axis=1)
     gained[hits < 0] = 0
-    best = np.partition(grades, -p, axis=1)[:, -p:]
-    ideal = _dcg(np.sort(best, axis=1)[:, ::-1])
+    ideal = _dcg(np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1])
     values = np.zeros(len(hits))
     np.divide(_dcg(gained), ideal, out=values, where=ideal > 0)
     return values

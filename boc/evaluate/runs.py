@@ -166,8 +166,7 @@ class Gallery:
                 if name is None:
                     rankings = _rank_rows(scores[asking], ids[asking], ids[target])
                 else:
-                    searcher = Searcher.open(name, at)
-                    searched = _search(searcher, file, asking, target, rm, score)
+                    searched = _search(Searcher.open(name, at), file, asking, target, rm, score)
                     rankings = ((item.id, keys, values) for item, keys, values in searched)
                 write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
                 write_run(place, rankings)

@@ -29,12 +29,10 @@ PART = 256  # items per part of a feature file; a killed run loses at most one p
 
 @dataclass
 class Speed:
-    """The speed of a run: the number of ``images`` tried in ``seconds``, and ``waiting``, the
-    seconds spent waiting for pictures."""
+    """The speed of a run: the number of ``images`` tried in ``seconds``."""
 
     images: int = 0
     seconds: float = 0.0
-    waiting: float = 0.0
 
 
 class Extraction:
@@ -166,7 +164,6 @@ class Extraction:
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         """Return the batches of some items, and pairs (id, reason) of pictures that cannot be
         used."""
-        began = time.perf_counter()
         pictures = []
         values = []
         failed = []
@@ -184,7 +181,6 @@ class Extraction:
                     item = replace(item, fields={**item.fields, **facts})
                 pictures.append(item)
                 values.append(value)
-        self.speed.waiting += time.perf_counter() - began
         captions = [item for item in items if item.modality == "text"]
         batches: list[Batch | RegionBatch] = []
         if self.encoder is None:

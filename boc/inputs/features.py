@@ -292,8 +292,7 @@ class FeatureFiles:
                     if key in place:
                         raise FeatureFileError(
                             f"{file.path} and {place[key].path} both hold {key!r}; leave one of "
-                            "them out, or extract distinct "
-                            "shards",
+                            "them out, or extract distinct shards",
                         )
                 place.update(dict.fromkeys(ids, file))
             self._stack = stack.pop_all()

@@ -315,8 +315,7 @@ def _are_whole(data: NDArray[np.uint8], starts: Ints) -> bool:
     time."""
 
     def word(places: Ints) -> NDArray[np.uint64]:
-        rows = np.ascontiguousarray(data[places[:, None] + np.arange(8)])
-        return rows.view("<u8")[:, 0]
+        return np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
 
     # The size of a heap follows its mark, then come its strings.
     starts = starts[starts + 2 * HEADER <= len(data)]

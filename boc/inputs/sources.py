@@ -360,8 +360,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
         if root.name in names:
             raise SourceError(
                 f"{folder} and {names[root.name]} are both called {root.name!r}, with which the "
-                "ids of their pictures "
-                "begin; rename one, or give the folder that holds both",
+                "ids of their pictures begin; rename one, or give the folder that holds both",
             )
         names[root.name] = folder
         for outer in roots:

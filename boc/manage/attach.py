@@ -186,12 +186,11 @@ def _add_batch(
     if changed:
         numbers = [i for i, *_ in changed]
         rows, places = np.unique(numbers, return_inverse=True)
-        terms = codec.encode_documents(batch.embeddings.take(rows.tolist()))
         place.put(
             [(id, routing) for _, id, routing, _ in changed],
             [row for *_, row in changed],
             [batch.items[i] for i in numbers],
-            terms[places],
+            codec.encode_documents(batch.embeddings.take(rows.tolist()))[places],
             batch.embeddings.vectors[numbers],
         )
     return len(changed), len(same), [item.id for item in batch.items if not documents.get(item.id)]

@@ -194,7 +194,7 @@ def build_index(
                 manifest = replace_in(manifest, recall=promise(recall, code_of, rm, codec))
             manifest = replace_in(
                 manifest,
-                unreadable=sources.unreadable(file),
+                unreadable=sources.unreadable,
                 exclude=[*exclude],
             )
             learned = codec

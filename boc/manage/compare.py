@@ -115,7 +115,7 @@ class SyncedFields:
         item = reuse.item
         facts = {}
         if item.modality == "image":
-            digest = reuse.digest or _content_hash(reuse.donor)
+            digest = reuse.digest or stored_hash(reuse.donor)
             facts = dict(reuse.donor.fields)
             if reuse.state and digest is not None:
                 inside = {name: facts[name] for name in DECODED if name in facts}
@@ -157,10 +157,18 @@ class Changes:
         self.reuses.append(Reuse(item, item, "same"))
 
 
-def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool) -> Changes:
+def compare(
+    index: Engine,
+    source: Source,
+    table: Metadata | None,
+    removed: Mapping[str, Item],
+    *,
+    ocr: bool,
+) -> Changes:
     """Compare a source, and a ``table`` of metadata, with the contents of an index.
 
-    With ``ocr``, pictures whose words have not been read yet count as new.
+    ``removed`` maps content hashes to removed pictures, whose vectors are still known. With
+    ``ocr``, pictures whose words have not been read yet count as new.
     """
     manifest = index.manifest
     stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
@@ -172,6 +180,7 @@ def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool)
         stored["image"],
         manifest.unreadable,
         changes,
+        removed,
     )
     sentences = [item for item in source.items if item.modality == "text"]
     donors = _Donors(
@@ -191,13 +200,12 @@ def compare(index: Engine, source: Source, table: Metadata | None, *, ocr: bool)
             changes.states[reuse.item.id] = reuse.state
         else:
             reuses.append(reuse)
-    rewritten = [reuse for reuse in reuses if metadata.differs(reuse)]
     return replace(
         changes,
         metadata=metadata,
         reuses=reuses,
         new=unread + changes.new,
-        rewritten=rewritten,
+        rewritten=[reuse for reuse in reuses if metadata.differs(reuse)],
     )
 
 
@@ -206,20 +214,18 @@ def compare_pictures(
     stored: Mapping[str, Item],
     unreadable: Mapping[str, Sequence[int]],
     changes: Changes,
+    removed: Mapping[str, Item],
 ) -> None:
     """Compare the pictures of a source with the ``stored`` pictures, and with the states of
     ``unreadable`` files.
 
     The content of a file is read only if its size or times have changed, or if the file is new and
-    as large as a stored picture.
+    as large as a stored or a removed picture.
     """
     states = {item.id: look(system_path(item.content)) for item in items}
-    donors = _Donors(
-        stored,
-        _content_hash,
-        [key for key in stored if states.get(key, ()) == ()],
-    )
-    sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
+    known = {**stored, **removed}
+    donors = _Donors(known, stored_hash, [key for key in stored if states.get(key, ()) == ()])
+    sizes = {size for item in known.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
         state = states[item.id]
         old = stored.get(item.id)
@@ -254,8 +260,8 @@ def compare_pictures(
     for item in items:
         state = states[item.id]
         if state != ():
-            known = stored.get(item.id, item)
-            device = known.fields.get("device_number", state and state[-1])
+            old = stored.get(item.id, item)
+            device = old.fields.get("device_number", state and state[-1])
             # None stands for the unknown device in indexes of earlier versions.
             seen.update(product(_folders(item.id), (device, None)))
     for key in donors.missing_ids:
@@ -273,7 +279,7 @@ def _folders(key: str) -> list[str]:
     return [*accumulate(["", *key.split("/")[:-1]], "{}{}/".format)]
 
 
-def _content_hash(item: Item) -> str | None:
+def stored_hash(item: Item) -> str | None:
     """Return the content hash of a stored item; None if it has no hash, or if a metadata field of
     this name holds something else."""
     fact = item.fields.get("content_hash")
@@ -281,7 +287,8 @@ def _content_hash(item: Item) -> str | None:
 
 
 class _Donors:
-    """Stored items by content; each has a vector that other items with the same content can reuse.
+    """Stored and removed items by content; each has a vector that other items with the same content
+    can reuse.
 
     The first item that takes the vector of a ``missing`` item has moved from there, and the old id
     is removed from ``missing_ids``.

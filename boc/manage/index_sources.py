@@ -3,7 +3,7 @@ and sentences, which an encoder turns into vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from boc import plugins
 from boc.atomic_files import check_writable, file_lock, json_sha256, remove
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, ImageError, SourceError
 from boc.inputs.archives import FileState
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
@@ -28,17 +28,18 @@ from boc.names import MODALITIES
 from boc.paths import system_path
 from boc.plugins import Encoder
 from boc.progress import Progress
+from boc.types import ImageRef, Item
 
 
 @dataclass
 class IndexSources:
-    """The sources of an index. ``states`` are the states of its picture files before they are
-    encoded."""
+    """The sources of an index. ``unreadable`` maps the ids of pictures that could not be encoded to
+    the states of their files."""
 
     paths: list[Path]
     images: Path | None = None
     exclude: Sequence[str] = ()
-    states: dict[str, FileState] = field(default_factory=dict)
+    unreadable: dict[str, list[int]] = field(default_factory=dict)
 
     @cached_property
     def form(self) -> Literal["copy", "features", "vectors", "items"]:
@@ -107,11 +108,12 @@ class IndexSources:
                 for item in self.items.items
                 if self.items.file is None and item.modality == "image"
             ]
-            self.states = {
+            states = {
                 item.id: look(system_path(item.content), settled_state) or () for item in pictures
             }
             making = encoded(name, at, self.items, network, progress, concepts=concepts, ocr=ocr)
             with making as path, FeatureFiles([path]) as file:
+                self.unreadable = still_unreadable(pictures, file.failures, states, network)
                 yield self._usable(file)
 
     def _usable(self, file: VectorSource) -> VectorSource:
@@ -122,9 +124,29 @@ class IndexSources:
             )
         return file
 
-    def unreadable(self, file: VectorSource) -> dict[str, list[int]]:
-        """Return the file states of the pictures that could not be read, by id."""
-        return {key: list(self.states[key]) for key, _ in file.failures if self.states.get(key)}
+
+def still_unreadable(
+    pictures: Iterable[Item],
+    failures: Sequence[tuple[str, str]],
+    states: Mapping[str, FileState],
+    network: Encoder,
+) -> dict[str, list[int]]:
+    """Return the file states, by id, of failed pictures that still cannot be read and whose files
+    have not changed since ``states``.
+
+    The next sync tries all other failed pictures again: perhaps their disk was away.
+    """
+    failed = {key for key, _ in failures}
+    result = {}
+    for item in pictures:
+        state = states.get(item.id)
+        if item.id in failed and state:
+            with suppress(ImageError):
+                network.prepare(ImageRef(item.id, item.path))
+                continue
+            if look(item.path) == state:
+                result[item.id] = list(state)
+    return result
 
 
 def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -186,7 +208,7 @@ def beside(name: str, at: str, contents: object) -> Iterator[Path]:
     """Yield a path beside the index ``name`` for a file made from ``contents``. Files that earlier
     calls with other contents left are removed first; the file itself is removed when the block
     succeeds."""
-    place = _place(at)
+    place = place_of(at)
     path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
     lock = place / f".{name}.lock"
     check_writable(lock)
@@ -205,12 +227,12 @@ _LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
 def clear(name: str, at: str) -> None:
     """Remove files that killed commands encoded for the index ``name``, unless another process
     encodes for it now."""
-    if any(_place(at).glob(_LEFT.format(name))):
+    if any(place_of(at).glob(_LEFT.format(name))):
         with suppress(BocError), beside(name, at, None) as path:
             path.touch()
 
 
-def _place(at: str) -> Path:
+def place_of(at: str) -> Path:
     """Return the folder for temporary files of an index: the folder of its back end, or the current
     folder if the index is on a server."""
     return Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()

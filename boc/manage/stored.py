@@ -16,7 +16,7 @@ from boc.codecs.surrogate_text import word_fields
 from boc.errors import BocError, note
 from boc.inputs.features import Header, LazyBatch
 from boc.inputs.metadata import Metadata, values_of
-from boc.manage.load import facts_among
+from boc.manage.load import BATCH, CONCEPT_BATCH, facts_among
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import Backend, Engine, check_name
@@ -135,6 +135,13 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
         raise BocError(
             f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",
         ) from None
+
+
+def stored_batches(index: Engine, items: Sequence[Item]) -> Iterator[Rows]:
+    """Yield the ``stored_rows`` of ``items`` in batches."""
+    size = BATCH if index.manifest.concept_dtype is None else CONCEPT_BATCH
+    for start in range(0, len(items), size):
+        yield stored_rows(index, items[start : start + size])
 
 
 def _ids(items: Sequence[Item]) -> list[str]:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,16 @@ from boc.atomic_files import json_sha256
 from boc.errors import BocError, SourceError, note
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
-from boc.inputs.file_facts import FACTS, STATE, look
+from boc.inputs.file_facts import FACTS, STATE
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_sources
 from boc.manage.budgets import renew_measurements
 from boc.manage.build import PLACE
-from boc.manage.compare import Changes, Reuse, SyncedFields, compare
-from boc.manage.index_sources import clear, encoded, paths_of
-from boc.manage.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
-from boc.manage.stored import stored_rows
+from boc.manage.compare import Changes, Reuse, compare
+from boc.manage.index_sources import clear, encoded, paths_of, still_unreadable
+from boc.manage.load import check_fields, facts_among, write_items
+from boc.manage.removed import RemovedPictures
+from boc.manage.stored import stored_batches
 from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Item, Rows
@@ -164,7 +165,8 @@ def sync_index(
                 f"{name} has no field for the words inside pictures",
                 f"make it again: <boc index {name} SOURCE --replace> with <--ocr>",
             )
-    changes = compare(searcher.index, items, table, ocr=ocr)
+    removed = RemovedPictures(name, at, searcher.index)
+    changes = compare(searcher.index, items, table, removed.items, ocr=ocr)
     if changes.kept:
         note(
             f"{len(changes.kept)} pictures cannot be read now (such as {changes.kept[0]}); what "
@@ -205,7 +207,8 @@ def sync_index(
         source = Source(some, types=items.types)
         return encoded(name, at, source, searcher.encoder, show, concepts=concepts, ocr=ocr)
 
-    report = _apply(name, at, searcher, changes, gone, notes, encode, show, chunk)
+    removed.add([changes.stored[key] for key in gone])
+    report = _apply(name, at, searcher, removed.rows, changes, gone, notes, encode, show, chunk)
     if report.encoded:
         renew_measurements(name, at)
     return replace(report, away=Counter(away.values()))
@@ -215,6 +218,7 @@ def _apply(
     name: str,
     at: str,
     searcher: Searcher,
+    removed: Engine,
     changes: Changes,
     gone: Sequence[str],
     notes: dict[str, Any],
@@ -224,14 +228,15 @@ def _apply(
 ) -> SyncReport:
     """Commit the changes of an index, in as many commits as there are chunks to encode.
 
-    ``gone`` are the ids of the items to remove, ``notes`` the manifest entries that a sync writes.
-    ``encode`` makes a feature file from items, as ``encoded`` does.
+    ``removed`` holds the vectors of pictures that come back. ``gone`` are the ids of the items to
+    remove, ``notes`` the manifest entries that a sync writes. ``encode`` makes a feature file from
+    items, as ``encoded`` does.
     """
     backend = plugins.backend(at)
     index = searcher.index
     rewritten = changes.rewritten
     failed: list[tuple[str, str]] = []
-    removed = -len(changes.vacated)
+    count = -len(changes.vacated)
     if not changes.new:
         clear(name, at)
     for start in range(0, max(1, len(changes.new)), chunk):
@@ -256,17 +261,14 @@ def _apply(
                     f"{name} was changed by somebody else meanwhile; repeat the command",
                 )
             done = [reuse.item.id for reuse in rewritten]
-            _rewrite(editor, index, rewritten, changes.metadata, progress)
+            _rewrite(editor, index, removed, rewritten, changes, progress)
             if file is not None:
                 done += [key for modality in MODALITIES for key in file.ids(modality)]
                 failed += file.failures
-                paths = {item.id: item.path for item in changes.new}
-                for key, _ in file.failures:
-                    # A file that has gone or changed in the meantime is left to the next sync.
-                    if look(paths[key]) == changes.states[key]:
-                        notes["unreadable"][key] = list(changes.states[key])
-                        if key in changes.stored:
-                            leaving.append(key)
+                some = changes.new[start:stop]
+                bad = still_unreadable(some, file.failures, changes.states, searcher.encoder)
+                notes["unreadable"] |= bad
+                leaving += [key for key in bad if key in changes.stored]
                 table = changes.metadata.table
                 deque(write_items(editor.put, file, searcher.codec, index.manifest, table), 0)
             for begin in range(0, len(leaving), DELETED):
@@ -274,35 +276,37 @@ def _apply(
             editor.commit(json_sha256([index.manifest.source, done, leaving]), **notes)
             index = backend.open(name)
             rewritten = []
-            removed += len(leaving)
+            count += len(leaving)
     counts = Counter[str](reuse.change for reuse in changes.reuses)
-    bad = dict(failed).keys()
+    unusable = dict(failed).keys()
     counts.update(
         "changed" if item.id in changes.stored else "added"
         for item in changes.new
-        if item.id not in bad
+        if item.id not in unusable
     )
     return SyncReport(
         counts["added"],
         counts["changed"],
         counts["moved"],
-        removed,
+        count,
         counts["same"],
         len(changes.missing) - len(gone),
         len(changes.new) - len(failed),
         failed,
-        sorted({*(item.id for item in changes.lost), *notes["unreadable"]} - bad),
+        sorted({*(item.id for item in changes.lost), *notes["unreadable"]} - unusable),
     )
 
 
 def _rewrite(
     editor: IndexEditor,
     index: Engine,
+    removed: Engine,
     rewritten: Sequence[Reuse],
-    metadata: SyncedFields,
+    changes: Changes,
     progress: Progress,
 ) -> None:
-    """Write items whose vectors the index already holds, with their new ids, paths and metadata.
+    """Write items whose vectors are known, with their new ids, paths and metadata. The vectors of
+    donors that the index does not hold come from ``removed``.
 
     A back end that edits in place must not overwrite a vector that is still needed. So rows of
     items that are themselves replaced are read first, all at once.
@@ -310,20 +314,23 @@ def _rewrite(
     replaced = {reuse.item.id for reuse in rewritten}
     first: list[Reuse] = []
     later: list[Reuse] = []
+    returned: list[Reuse] = []
     for reuse in rewritten:
-        if reuse.donor.id != reuse.item.id and reuse.donor.id in replaced:
+        if reuse.donor.id not in changes.stored:
+            returned.append(reuse)
+        elif reuse.donor.id != reuse.item.id and reuse.donor.id in replaced:
             first.append(reuse)
         else:
             later.append(reuse)
-    size = BATCH if index.manifest.concept_dtype is None else CONCEPT_BATCH
 
-    def read(reuses: Sequence[Reuse]) -> Iterator[tuple[Sequence[Reuse], Rows]]:
-        for start in range(0, len(reuses), size):
-            batch = reuses[start : start + size]
-            yield batch, stored_rows(index, [reuse.donor for reuse in batch])
+    def read(reuses: Sequence[Reuse], source: Engine) -> Iterator[Rows]:
+        left = iter(reuses)
+        for rows in stored_batches(source, [reuse.donor for reuse in reuses]):
+            some = islice(left, len(rows.items))
+            yield rows._replace(items=list(map(changes.metadata.item, some)))
 
     done = 0
-    for batch, rows in chain(list(read(first)), read(later)):
-        editor.put(rows._replace(items=list(map(metadata.item, batch))))
-        done += len(batch)
+    for rows in chain(list(read(first, index)), read(later, index), read(returned, removed)):
+        editor.put(rows)
+        done += len(rows.items)
         progress("moving", done, len(rewritten))

@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from boc import plugins
-from boc.errors import ManifestError
+from boc.errors import BocError, ManifestError
 from boc.manage.build import PLACE
+from boc.manage.removed import backend_of
 from boc.plugins import check_name
 
 
@@ -25,8 +26,8 @@ def index_names(at: str = PLACE) -> list[str]:
 
 
 def delete_index(name: str, *, at: str = PLACE) -> int | None:
-    """Delete the whole index ``name``. Return the number of its items, or None if the index is too
-    damaged to count them.
+    """Delete the whole index ``name`` and the vectors of its removed pictures. Return the number of
+    its items, or None if the index is too damaged to count them.
 
     Raises BackendError if there is no such index.
     """
@@ -36,6 +37,8 @@ def delete_index(name: str, *, at: str = PLACE) -> int | None:
     with suppress(ManifestError):
         count = sum(backend.open(check_name(name)).manifest.items.values())
     backend.remove(name)
+    with suppress(BocError):
+        backend_of(at).remove(name)
     return count
 
 

@@ -108,8 +108,7 @@ def look(
     for part in parts:
         start = len(part.folder)
         part.names[:] = [name[start:] for name in files if name.startswith(part.folder)]
-    known = "+".join(part.revision for part in parts)
-    return Offer(repository, known, licence, files, parts, pair)
+    return Offer(repository, "+".join(part.revision for part in parts), licence, files, parts, pair)
 
 
 def _ask(

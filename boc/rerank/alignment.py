@@ -87,9 +87,8 @@ def alignment_scores(
     for query, row, weight in parts or [(rescore.queries, i, 1.0)]:
         assert query.concepts is not None
         by_words = (query.modality, modality) != ("image", "text")
-        concepts = query.concepts[row]
         scores = align(
-            concepts,
+            query.concepts[row],
             candidates,
             rescore.metric,
             asks_by_words=by_words,

@@ -64,8 +64,7 @@ def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     Rows of components below about 2**-119 become zeros, with scale 0; rows with NaN, infinity or
     the largest float32 become NaN.
     """
-    most = np.abs(rows).max(axis=1, initial=0)
-    scales = most.astype(np.float32) / LARGEST
+    scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
     # The scale is computed from the rounded row: a few scales differ in the last bit.
     with np.errstate(over="ignore"):
         scales = scales * LARGEST / LARGEST

@@ -6,7 +6,8 @@ arranges the hits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,9 +24,9 @@ from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.images import Picture, picture_file
-from boc.inputs.metadata import by_field, check_sort
+from boc.inputs.metadata import by_field, check_sort, holds, values_of
 from boc.names import Metric
-from boc.paths import nfc
+from boc.paths import folded, nfc, words_of
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
 from boc.plugins import Encoder, Engine, check_name, find_item
 from boc.remarks import knows_none, rare_words, read_counts
@@ -211,8 +212,7 @@ class Searcher:
         if not isinstance(text, (str, NoneType)):
             raise BocError(
                 f"search takes one sentence, got {type(text).__name__}; write image= for a "
-                "picture, vector= for "
-                "numbers, and index.search_many([...]) for several sentences",
+                "picture, vector= for numbers, and index.search_many([...]) for several sentences",
             )
         if vector is not None:
             if text is not None or image is not None or like or unlike:
@@ -245,16 +245,26 @@ class Searcher:
         """Return the k best items for a query of several parts, best first, without the items in
         the query.
 
-        A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
+        A file name with a digit, such as IMG_1234.jpg or IMG_1234, finds the files of this name. A
+        hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
         one row, if they are already encoded. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
+        name = query.words or ""
+        has_names = "name" in self.index.manifest.fields
+        if (
+            has_names
+            and len(query.parts) == 1
+            and re.fullmatch(r"[\w.-]*\d[\w.-]*", name)
+            and (named := self._named(name, options))
+        ):
+            return _sort_hits(named, options)
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
             notes.append(
-                f"the encoder knows no word of {query.words!r}: nothing can be found by it",
+                f"the encoder knows no word of {name!r}: searched by words of names and labels",
             )
         elif options.hybrid is None:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
@@ -263,12 +273,41 @@ class Searcher:
             encoded = [self._encode(part) for part in query.parts]
         rows, parts = self._compose(query, encoded, options)
         if nothing:
-            return Hits(0, list, notes)
+            matched = self._match([name], options)[0] if has_names else []
+            return _sort_hits(matched, options, notes)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
         if query.ids:
             hits = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
-        return self._finish(hits, rows.vectors[0], options, notes)
+        found = self._finish(hits, rows.vectors[0], options, notes)
+        if not found:
+            found.notes += self._lacking_values(options)
+        return found
+
+    def _lacking_values(self, options: SearchOptions) -> Iterator[str]:
+        """Yield a note for each keyword that a filter requires and no item of a sample has, with
+        similar or other values."""
+        index = self.index
+        items = index.find(index.sample(1000, self.target(options.find)))
+        for condition in cast("tuple[Filter, ...]", options.filters):
+            name = condition.field
+            values = {value for item in items for value in values_of(item.fields, name)}
+            lacks = condition.op == "=" and not any(holds(condition, item.fields) for item in items)
+            if lacks and values and index.manifest.fields[name] == "keyword":
+                asked = folded(str(condition.value))
+                near = sorted(values, key=lambda value: (asked not in folded(value), value))
+                yield f"no item has {name}={condition.value}; some have {', '.join(near[:3])}"
+
+    def _named(self, name: str, options: SearchOptions) -> list[Hit]:
+        """Return the pictures whose file is called ``name``, with or without its suffix."""
+        names = [folded(words_of(each)) for each in (name, Path(name).stem)]
+        hits = self._match(names[:1], options)[0]
+        return [hit for hit in hits if folded(str(hit.fields.get("name"))) in names]
+
+    def _match(self, texts: Sequence[str], options: SearchOptions) -> list[list[Hit]]:
+        """Return the hits of each text by words of names, labels and captions."""
+        filters = cast("tuple[Filter, ...]", options.filters)
+        return self.index.match(texts, options.k, self.target(options.find), filters)
 
     def search_texts(
         self,
@@ -281,8 +320,7 @@ class Searcher:
         """Search by several sentences as one batch. Return one list of hits per sentence."""
         texts = check_texts(texts)
         options = self._options(options, **keywords)
-        encoder = self.encoder
-        encoded = encoder.encode_texts(texts)
+        encoded = self.encoder.encode_texts(texts)
         answers = self.search_vectors(encoded, options, texts=texts, stages=stages)
         for i, text in enumerate(texts):
             query = Query.of(text)
@@ -306,9 +344,7 @@ class Searcher:
         options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
-        filters = cast("tuple[Filter, ...]", options.filters)
-        answers = self.index.match(texts, options.k, self.target(options.find), filters)
-        return [_sort_hits(hits, options) for hits in answers]
+        return [_sort_hits(hits, options) for hits in self._match(texts, options)]
 
     def search_vectors(
         self,
@@ -569,13 +605,12 @@ class Searcher:
                 terms = heaviest(terms, options.query_z)
         if stages is not None:
             stages.codes = terms
-        rescore = Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True)
         return SearchRequest(
             terms,
             way.depth,
             way.find,
             way.filters,
-            rescore,
+            Rescore(way.metric, queries.rows, options.k, queries.parts, plain=True),
             code,
             way.planned,
             None if code is None else way,

@@ -61,8 +61,7 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
     @app.get("/", include_in_schema=False)
     def page() -> Response:
         # The page uses relative addresses, so that a proxy may serve it below a prefix.
-        shown = template.render(name=settings.name, token=settings.token is not None)
-        return HTMLResponse(shown)
+        return HTMLResponse(template.render(name=settings.name, token=settings.token is not None))
 
     add_operations(app, library, metrics)
     app.add_middleware(Compression)

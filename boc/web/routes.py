@@ -24,9 +24,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Annotated, Any, cast
 from urllib.parse import quote
+from zipfile import ZipFile
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.concurrency import contextmanager_in_threadpool
@@ -330,11 +332,7 @@ def thumb(
     if side not in SIDES:
         raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
 
-    def picture(snapshot: LibrarySnapshot) -> Item:
-        entry = find(snapshot, id)
-        return entry if entry.modality == "image" else find(snapshot, entry.group)
-
-    entry = service.library.do(picture)
+    entry = service.library.do(lambda snapshot: find_picture(snapshot, id))
     with opened(entry) as content:
         name = service.thumbnails.name(entry.content, content.state, side)
         headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
@@ -362,6 +360,49 @@ def original(service: Served, id: str) -> StreamingResponse:
     return StreamingResponse(read(), 200, headers, f"image/{content.kind.lower()}")
 
 
+@api.get("/picture")
+def originals(
+    service: Served,
+    ids: Annotated[list[str], Query(alias="id", min_length=1, max_length=100)],
+) -> StreamingResponse:
+    """Return the unchanged files of several pictures as one ZIP. A sentence stands for the picture
+    that it describes."""
+    entries = service.library.do(
+        lambda snapshot: dict.fromkeys(find_picture(snapshot, each) for each in ids),
+    )
+    # A picture that cannot be sent is refused before anything is sent.
+    for entry in entries:
+        with opened(entry):
+            pass
+
+    def read() -> Iterator[bytes]:
+        # Without ``seek``, the archive is written from its beginning to its end.
+        blocks: list[bytes] = []
+
+        def write(block: bytes) -> int:
+            blocks.append(bytes(block))
+            return len(block)
+
+        file = SimpleNamespace(write=write, flush=list)
+        with ZipFile(cast(Any, file), "w") as archive:
+            for entry in entries:
+                name = "/".join(
+                    part for part in PurePosixPath(entry.id).parts if part not in ("/", "..")
+                )
+                with opened(entry) as content, archive.open(name, "w", force_zip64=True) as member:
+                    for block in content.read():
+                        member.write(block)
+                        yield b"".join(blocks)
+                        blocks.clear()
+        yield b"".join(blocks)
+
+    headers = {
+        "Content-Disposition": "attachment; filename=pictures.zip",
+        "Cache-Control": CACHE_CONTROL,
+    }
+    return StreamingResponse(read(), 200, headers, "application/zip")
+
+
 @contextmanager
 def opened(entry: Item) -> Iterator[Content]:
     """Open the file of a picture. Raises ProblemError 404 if it cannot be read or decoded."""
@@ -387,6 +428,12 @@ def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
         except KeyError as error:
             del ids[ids.index(error.args[0]) :]
     return []
+
+
+def find_picture(snapshot: LibrarySnapshot, id: str) -> Item:
+    """Return a picture, or the picture that a sentence describes. Raises the errors of ``find``."""
+    entry = find(snapshot, id)
+    return entry if entry.modality == "image" else find(snapshot, entry.group)
 
 
 def find(snapshot: LibrarySnapshot, id: str) -> Item:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model
 
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
-from boc.paths import folded, words_of
-from boc.search.hits import Hits
 from boc.search.options import SearchOptions
 from boc.search.queries import Query, QueryPart, parse_text
 from boc.types import Embeddings
@@ -25,7 +22,6 @@ from boc.web.settings import FILTERS, SENTENCE, K
 MOST = 10_000_000  # upper limit on the number of terms in a request
 ITEMS = 64  # largest number of items that a query marks as wanted, and as unwanted
 UNWANTED = 16  # largest number of unwanted words and sentences in a query
-NAME = re.compile(r"[\w.-]*\d[\w.-]*")
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 LIMITS: Mapping[str, tuple[Any, Any]] = {
@@ -109,23 +105,11 @@ def answer_question(
     query: Query,
     encode: Callable[[QueryPart], Embeddings],
 ) -> serialize.Json:
-    """Return the hits of a search; ``more`` is true if a larger k might return more hits.
-
-    A file name, such as IMG_1234.jpg or IMG_1234, finds the files with this name.
-    """
+    """Return the hits of a search; ``more`` is true if a larger k might return more hits."""
     searcher = snapshot.searcher
     options = question.options(snapshot)
     find = searcher.target(question.find)
-    hits = Hits(0, list)
-    if len(query.parts) == 1 and NAME.fullmatch(question.q or ""):
-        asked = str(question.q)
-        names = [folded(words_of(each)) for each in (asked, Path(asked).stem)]
-        alike = searcher.search_words(names[:1], k=options.k, find=find, filters=options.filters)[0]
-        named = [hit for hit in alike if folded(str(hit.fields.get("name"))) in names]
-        hits = Hits(len(named), lambda: named)
-    if not hits:
-        encoded = list(map(encode, query.parts))
-        hits = searcher.search_query(query, options, encoded=encoded)
+    hits = searcher.search_query(query, options, encoded=list(map(encode, query.parts)))
     shown = [
         {
             **serialize.item(hit.item),

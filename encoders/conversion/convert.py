@@ -55,14 +55,12 @@ def convert(
         raise EncoderError(
             f"{tokens}: no such file; name the vocabulary that the checkpoint came with",
         )
-    published = checkpoints.read_published(checkpoint)
-    kind, network = from_published(published)
+    kind, network = from_published(checkpoints.read_published(checkpoint))
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
             f"regions of {source.identity.spec} have {source.identity.dim} numbers, those of the "
-            "checkpoint "
-            f"{network.config.region_dim}; name the features that it was trained on, for example "
-            "files:DIR",
+            f"checkpoint {network.config.region_dim}; name the features that it was trained on, "
+            "for example files:DIR",
         )
     words: Vocabulary | WordPieces
     if kind == "vsrn":

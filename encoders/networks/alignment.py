@@ -41,10 +41,9 @@ def pool_cosines(
         real = regions * region_mask[..., None]
         cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
         best = cosines.max(dim=1).values.to(precise)
-        owners = word_mask.nonzero(as_tuple=True)[0]
         by_word = best.new_zeros(len(regions), len(words)).index_add(
             1,
-            owners,
+            word_mask.nonzero(as_tuple=True)[0],
             best,
         )
         if pooling == "mravgw":

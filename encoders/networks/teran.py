@@ -83,13 +83,11 @@ class Teran(Tern):
         lengths: Tensor,
     ) -> Encodings:
         encoded = super().images(features, boxes, lengths)
-        mask = self.region_mask(lengths, encoded.sets.shape[1])
-        return self._pool(encoded, mask, "image_gather")
+        return self._pool(encoded, self.region_mask(lengths, encoded.sets.shape[1]), "image_gather")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().words(hidden, lengths)
-        mask = row_mask(1, lengths - 1, hidden.shape[1])
-        return self._pool(encoded, mask, "text_gather")
+        return self._pool(encoded, row_mask(1, lengths - 1, hidden.shape[1]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Return a mask of the words. Without stop-words, the last remaining piece is left out, as

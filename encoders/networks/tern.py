@@ -150,14 +150,12 @@ class Tern(Network):
         boxes = nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        joined = self.image_joint(rows, src_key_padding_mask=mask)
-        return self._encodings(joined, rows)
+        return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         mask = padding_mask(lengths, hidden.shape[1])
         rows = self.cap_proj(hidden)
-        joined = self.transformer_encoder_1(rows, src_key_padding_mask=mask)
-        return self._encodings(joined, rows)
+        return self._encodings(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
 
     @property
     def image_joint(self) -> nn.Module:

@@ -175,8 +175,7 @@ def load_tower(
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        tokens = WordPieces(tokenizer, config.max_position_embeddings)
-        return TextTower(tokens, describe(config))
+        return TextTower(WordPieces(tokenizer, config.max_position_embeddings), describe(config))
     if spec == "small-gru":
         pieces = WordPieces(learn_tokenizer(captions), LIMIT)
         text = {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL}
@@ -252,8 +251,7 @@ def opposite_ids(tokens: Tokens) -> dict[int, int]:
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return ids (B, longest) padded with 0, and lengths (B,)."""
     rows = [torch.tensor(row) for row in ids]
-    lengths = torch.tensor([len(row) for row in ids])
-    return pad_sequence(rows, batch_first=True), lengths
+    return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in ids])
 
 
 def _minilm_folder() -> Path:

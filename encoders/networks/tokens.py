@@ -166,8 +166,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     # The library's own error has no class.
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
         raise ValueError(f"{path} holds no tokenizer")
-    limit = text.get("max_position_embeddings", LIMIT)
-    return WordPieces(Tokenizer.from_str(dumped), limit)
+    return WordPieces(Tokenizer.from_str(dumped), text.get("max_position_embeddings", LIMIT))
 
 
 def whole_words(tokenizer: Tokenizer) -> frozenset[str]:

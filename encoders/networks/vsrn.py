@@ -181,8 +181,7 @@ class _VsrnImageTower(nn.Module):
             )
         else:
             # The first numbers that numpy draws do not depend on the number of draws.
-            drawn = np.random.default_rng(0).random(count)
-            keys = torch.from_numpy(drawn).to(boxes)
+            keys = torch.from_numpy(np.random.default_rng(0).random(count)).to(boxes)
         keys = keys.expand(real.shape)
         order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
         return regions.take_along_dim(order[..., None], dim=1)
@@ -263,12 +262,10 @@ def _gru(
 
 def mean_of(rows: Tensor, real: Tensor) -> Tensor:
     """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
-    total = (rows * real[..., None]).sum(dim=1)
-    return total / real.sum(dim=1, keepdim=True)
+    return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
     """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward
     GRU never reads."""
-    items = torch.arange(len(states), device=states.device)
-    return states[items, lengths - 1]
+    return states[torch.arange(len(states), device=states.device), lengths - 1]

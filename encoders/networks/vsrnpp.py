@@ -66,8 +66,7 @@ class Kernels(nn.Module):
         far, wide = self.log_deviations.exp().unbind(1)
         squares = (distance / far).square() + (angle / wide).square()
         exponents = -squares.movedim(-1, 1) / 2
-        padding = ~real[:, None, None, :]
-        return exponents.masked_fill(padding, -torch.inf).softmax(dim=-1)
+        return exponents.masked_fill(~real[:, None, None, :], -torch.inf).softmax(dim=-1)
 
 
 class LocationReasoning(nn.Module):
@@ -123,8 +122,7 @@ class VsrnPlusPlus(Vsrn):
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.word_reasoning:
-            real = ~padding_mask(lengths, hidden.shape[1])
-            hidden = self.word_reasoning(hidden, real)
+            hidden = self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1]))
         return super().words(hidden, lengths)
 
 

@@ -81,9 +81,8 @@ class BottomUpRegions:
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} 0.3"
-        spec = write_spec("bottomup", str(path.resolve()), options)
         self.identity = Identity(
-            spec,
+            write_spec("bottomup", str(path.resolve()), options),
             hashlib.sha256(decides.encode()).hexdigest(),
             self._network.width,
         )

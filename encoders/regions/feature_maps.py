@@ -24,9 +24,8 @@ from ._shared import cell_boxes, parse_spec, write_spec
 # The metadata of an exported network has the SHA-256 of its weights.
 WEIGHTS = "weights"
 FORM = (
-    "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and "
-    "gives one map float32 "
-    "(B, C, rows, columns)"
+    "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and gives "
+    "one map float32 (B, C, rows, columns)"
 )
 # A JPEG is decoded to at least this multiple of the width and height that the network reads.
 SPARE = 2
@@ -123,8 +122,7 @@ class MapRegions:
         rows, columns = self._means
         cells = rows @ maps[0] @ columns.T
         cells = cells.reshape(len(cells), -1).T
-        features = np.concatenate([cells, maps[1:].mean(axis=(2, 3))])
-        return Regions(features, self._boxes)
+        return Regions(np.concatenate([cells, maps[1:].mean(axis=(2, 3))]), self._boxes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MapRegions, (*self._made_of, 1)

@@ -73,8 +73,7 @@ def _describe(picture: Image.Image, side: int) -> Floats:
 
 def _of_cells(parts: Array, side: int) -> Array:
     """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
-    cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
-    return cells.reshape(side * side, -1)
+    return parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2).reshape(side * side, -1)
 
 
 def _histograms(pixels: Floats) -> Doubles:

@@ -165,8 +165,7 @@ def _in_fractions(
 ) -> Regions:
     """Return regions with boxes as fractions, from boxes of four numbers in pixels of a picture of
     this size."""
-    scale = np.array([width, height] * 2, dtype=np.float64)
-    fractions = boxes.reshape(-1, 4) / scale
+    fractions = boxes.reshape(-1, 4) / np.array([width, height] * 2, dtype=np.float64)
     return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
 
@@ -214,5 +213,4 @@ class ScanRegions:
                 f"{path}: row {row} has the shape {features.shape}; regions are "
                 f"{self.identity.dim} wide",
             )
-        whole = np.array([[0, 0, 1, 1]], np.float32)
-        return Regions(features, whole.repeat(len(features), axis=0))
+        return Regions(features, np.array([[0, 0, 1, 1]], np.float32).repeat(len(features), axis=0))

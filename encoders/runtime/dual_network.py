@@ -69,13 +69,12 @@ class DualNetwork:
         inputs: Sequence[Any],
         encode: Encode[Any],
     ) -> Floats:
-        lengths = [len(each) for each in inputs]
         vectors, _ = in_batches(
             self.device,
             self._runtime,
             self.dim,
             inputs,
-            lengths,
+            [len(each) for each in inputs],
             encode,
         )
         return vectors
@@ -113,10 +112,9 @@ class DualNetwork:
             backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
         left = full and tokenizer.padding_side == "left"
         # A text has at most 512 ids, unless the tokenizer or the network sets a lower limit.
-        limit = min(512, tokenizer.model_max_length, config.max_position_embeddings)
         return TextForm(
             backend,
-            limit,
+            min(512, tokenizer.model_max_length, config.max_position_embeddings),
             tokenizer.pad_token_id or 0,
             full,
             left,
@@ -143,8 +141,7 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
     if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
         raise EncoderError(
             f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of "
-            "texts, each on "
-            f"its own; take one of {WORKS}",
+            f"texts, each on its own; take one of {WORKS}",
         )
     model, info = kind.from_pretrained(
         folder,

@@ -58,8 +58,7 @@ class PairOnnx(OnnxSessions):
         steps = [tokenizer.normalizer] if tokenizer.normalizer else []
         if details["plain"]:
             # open_clip does so for networks with this training.
-            marks = Regex(r"[!-/:-@\[-`{-~]")
-            steps.insert(0, normalizers.Replace(marks, ""))
+            steps.insert(0, normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""))
         if details["lower"]:
             steps.insert(0, normalizers.Lowercase())
         if steps:

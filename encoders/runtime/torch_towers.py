@@ -33,13 +33,12 @@ class TorchTowers:
             places = [range(before, before + len(each)) for each in batch]
             return self._rows(self.network.images(*inputs), places)
 
-        lengths = [len(each) for each in regions]
         return in_batches(
             self.device,
             self._runtime,
             self.dim,
             regions,
-            lengths,
+            [len(each) for each in regions],
             encode,
         )
 
@@ -62,13 +61,12 @@ class TorchTowers:
             encoded = self.network.texts(*(to_device(each, self.device) for each in padded))
             return self._rows(encoded, [own for _, own in batch])
 
-        lengths = [len(row) for row in ids]
         vectors, sets = in_batches(
             self.device,
             self._runtime,
             self.dim,
             inputs,
-            lengths,
+            [len(row) for row in ids],
             encode,
         )
         return vectors, sets, chosen or []

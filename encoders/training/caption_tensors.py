@@ -99,5 +99,4 @@ class CaptionTensors:
         items = np.repeat(np.arange(len(numbers)), lengths)
         shares = np.repeat(1 / lengths, lengths)
         columns = np.concatenate([self.ids[i] for i in numbers])
-        shape = (len(numbers), self.size)
-        return sparse.coo_array((shares, (items, columns)), shape=shape).tocsr()
+        return sparse.coo_array((shares, (items, columns)), shape=(len(numbers), self.size)).tocsr()

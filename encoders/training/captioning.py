@@ -86,6 +86,5 @@ class CaptionBranch(nn.Module):
             states.append(state)
         counted = targets[:, :-1] != 0
         logits = self.out(torch.stack(states, dim=1)[counted])
-        following = targets[:, 1:][counted]
-        loss = nn.functional.cross_entropy(logits, following, reduction="sum")
+        loss = nn.functional.cross_entropy(logits, targets[:, 1:][counted], reduction="sum")
         return loss / len(targets)

@@ -76,8 +76,7 @@ class Fragments:
             return row
         place = rng.choice(places)
         start = rng.integers(1, place + 1)
-        stop = rng.integers(place + 1, len(row))
-        return [row[0], *row[start:stop], row[-1]]
+        return [row[0], *row[start : rng.integers(place + 1, len(row))], row[-1]]
 
 
 def exchange_opposites(

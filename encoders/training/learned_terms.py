@@ -137,8 +137,7 @@ def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
     if len(captions) < 2:
         raise FeatureFileError(
             f"{files[0].path}: {len(captions)} pictures with captions, at least 2 are needed to "
-            "learn terms; "
-            "give a file of pictures with captions",
+            "learn terms; give a file of pictures with captions",
         )
     rows = {modality: Ragged.concatenate(parts[modality]) for modality in MODALITIES}
     return ItemPairs(rows, {picture: np.array(places) for picture, places in captions.items()})

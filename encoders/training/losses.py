@@ -31,8 +31,7 @@ def hinge(
     by_column = (margin + others[:, sentences].T - own).clamp(min=0)
     total = scores.new_zeros(())
     for costs in (by_row, by_column):
-        hardest = costs.topk(min(negatives, costs.shape[1]), dim=1).values
-        total = total + hardest.mean(dim=1).sum()
+        total = total + costs.topk(min(negatives, costs.shape[1]), dim=1).values.mean(dim=1).sum()
     return total
 
 

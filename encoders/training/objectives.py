@@ -85,8 +85,7 @@ class Objective(nn.Module):
                 losses.append(self.config.generation_weight * loss)
                 continue
             scores = self.scores(part, images, region_mask, chunks)
-            own = scores[:, : len(numbers)]
-            loss = self._ranking_loss(part, own, positive, negatives, apart)
+            loss = self._ranking_loss(part, scores[:, : len(numbers)], positive, negatives, apart)
             if turned and part == "alignment":
                 opposites = self._opposites_loss(scores, positive, turned)
                 loss = loss + len(numbers) * self.config.opposites * opposites

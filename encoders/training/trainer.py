@@ -108,12 +108,11 @@ class Trainer:
             )
         self.fragments: Fragments | None = None
         if config.fragments:
-            share = config.fragments
             self.fragments = Fragments(
                 captions.ids,
                 self.train,
                 captions.stops,
-                share,
+                config.fragments,
             )
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(
@@ -427,8 +426,7 @@ class Trainer:
             objective.scores(objective.ranking, images, mask, chunks).cpu().numpy()
             for images, mask in self._images(self.held_out.pictures)
         ]
-        by_caption = np.concatenate(scores).T
-        return np.ascontiguousarray(by_caption, np.float32)
+        return np.ascontiguousarray(np.concatenate(scores).T, np.float32)
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:

@@ -124,10 +124,9 @@ class EmbeddedEngine:
                 DAMAGED,
             )
         return ManifestError(
-            f"{self._home}: its files are as they were written, but do not fit each other, or "
-            "boc fails on this "
-            f"request ({error}); keep them, and report this; if a stranger made the index, do "
-            "not use it",
+            f"{self._home}: its files are as they were written, but do not fit each other, or boc "
+            f"fails on this request ({error}); keep them, and report this; if a stranger made the "
+            "index, do not use it",
         )
 
     @cached_property
@@ -298,8 +297,7 @@ class EmbeddedEngine:
     @_refusing
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         groups = locate(self._parts, ids)
-        n_terms = self.manifest.codec["n_terms"]
-        parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
+        parts = [sparse.csr_array((0, self.manifest.codec["n_terms"]), dtype=np.int32)]
         for part, _, rows in groups:
             postings = part.segment.postings
             parts.append(

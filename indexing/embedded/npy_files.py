@@ -113,10 +113,9 @@ def load_array(path: Path, *, scattered: bool = False) -> Array:
         if header is None:
             raise ValueError("its header is none of an array")
         shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
-        dtype = np.dtype(header[1].decode())
         array = np.frombuffer(
             mapped,
-            dtype,
+            np.dtype(header[1].decode()),
             math.prod(shape),
             header.end(),
         ).reshape(shape)

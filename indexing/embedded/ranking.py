@@ -59,8 +59,7 @@ class Ranking:
         postings = sum(len(each.postings.rows) for each in segments)
         n_terms = max((each.postings.n_terms for each in segments), default=1)
         passing = sum(map(len, self.passing_rows()))
-        rows = sum(map(len, segments))
-        return Statistics(passing, rows, postings / max(1, n_terms), self._dim)
+        return Statistics(passing, sum(map(len, segments)), postings / max(1, n_terms), self._dim)
 
     def passing_rows(self) -> list[Ints]:
         """Return the rows of each part that the masks select, in ascending order."""

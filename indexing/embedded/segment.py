@@ -95,12 +95,11 @@ class Segment:
     def items(self, rows: Ints) -> list[Item]:
         """Return the items of ``rows``, in the given order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
-        modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         return list(
             map(
                 Item,
                 ids,
-                modalities,
+                [MODALITIES[number] for number in self.modality[rows].tolist()],
                 content,
                 group,
                 *map(_objects, metadata),
@@ -366,12 +365,11 @@ class _SegmentOutput(Output):
             (n,),
             merged.column(lambda part: part.modality),
         )
-        vectors = merged.column(lambda part: part.vectors)
         self.array(
             "vectors",
             like.vectors.dtype,
             (n, like.vectors.shape[1]),
-            vectors,
+            merged.column(lambda part: part.vectors),
         )
         for name in like.texts:
             self.strings(name, merged.strings(name))

@@ -231,8 +231,7 @@ class TextStore:
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files "
-                "(ulimit -n 4096), or the "
-                "disk may be failing; check that, and repeat",
+                "(ulimit -n 4096), or the disk may be failing; check that, and repeat",
             )
         return self._damage_error(error)
 

@@ -157,8 +157,7 @@ def merge(
                 lists = [
                     (part.lists(words[first], words[last - 1]), places) for part, places in sources
                 ]
-                rows = _rows_of(_join(lists))
-                file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", rows)
+                file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _rows_of(_join(lists)))
             file.execute("INSERT INTO lengths VALUES (?)", (pack(lengths, int(lengths.max())),))
             for number, (name, field) in enumerate(fields.items()):
                 data = pack(field.rows, n - 1)

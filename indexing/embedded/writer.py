@@ -99,12 +99,11 @@ class _Writing:
             self._held.callback(self._remove_if_empty)
             parts = self._first_parts()
             self._buffer = _Buffer(self._manifest)
-            code = CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim)
             self._merger = Merger(
                 self._home,
                 self._manifest,
                 parts,
-                code,
+                CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim),
             )
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
@@ -143,11 +142,10 @@ class _Writing:
         entries, named = list_entries(self._home, parts)
         counts = [part.segment.counts(part.live) for part in parts]
         items: dict[str, int] = {m: sum(each[m] for each in counts) for m in MODALITIES}
-        postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
         manifest = replace(
             self._manifest,
             items=items,
-            postings=postings,
+            postings=sum(int(part.segment.count(part.live).sum()) for part in parts),
             format=FORMAT,
         )
         return Commit(

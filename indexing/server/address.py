@@ -93,8 +93,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     if colon:
         raise BackendError(
             f"the address of {hosts} holds a password, which others could read; leave it out and "
-            "put it into the "
-            f"environment variable BOC_PASSWORD: {example}",
+            f"put it into the environment variable BOC_PASSWORD: {example}",
         )
     if not all(hosts.split(",")):
         raise BackendError(f"the address names no host; write it like {example}")

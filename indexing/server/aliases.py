@@ -217,9 +217,8 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
     if generation is None:
         raise BackendError(
             f"{name!r} at {transport.label} was not made by boc",
-            "choose another name, or add a code to its documents with "
-            f"<boc attach {name} FEATURES> (if it is to be a copy of an index of boc, make it "
-            "with <boc copy>)",
+            f"choose another name, or add a code to its documents with <boc attach {name} "
+            "FEATURES> (if it is to be a copy of an index of boc, make it with <boc copy>)",
         )
     if generation.shadowed:
         raise BackendError(
@@ -477,8 +476,7 @@ def _generation(
         if name_of_field not in table:
             raise ManifestError(
                 f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the "
-                "index again, or use "
-                "the version of boc that made it",
+                "index again, or use the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
     computed = () if state.attached else entry["mappings"].get("runtime", ())

@@ -184,9 +184,8 @@ class ServerAttachment:
         source = self._mapping.get("_source", {})
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
-                f"{self.name} keeps a part of its documents in _source, so that an update "
-                "would lose the rest; "
-                "make it again with a whole _source",
+                f"{self.name} keeps a part of its documents in _source, so that an update would "
+                "lose the rest; make it again with a whole _source",
             )
         # This test script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}

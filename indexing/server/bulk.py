@@ -248,9 +248,8 @@ class Bulk:
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self.transport.label}: {len(ids)} rows were sent and {len(items)} answered; "
-                "is this a server of "
-                f"the kind that the address says?",
+                f"{self.transport.label}: {len(ids)} rows were sent and {len(items)} answered; is "
+                "this a server of the kind that the address says?",
             )
         again = []
         deleted = 0

@@ -183,9 +183,8 @@ class PartWriter(ServerWriter):
         if count != expected:
             raise UnfinishedError(
                 f"{self.transport.label} holds {count} items, and the {self.count} parts had "
-                f"{expected}: an id is in "
-                "several, or they are of other versions of the source; load them with another "
-                "number of parts",
+                f"{expected}: an id is in several, or they are of other versions of the source; "
+                "load them with another number of parts",
             )
 
 

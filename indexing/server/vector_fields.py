@@ -107,8 +107,7 @@ class VectorField(ABC):
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > 0.01]).size:
             raise BackendError(
                 f"?vectors={self.name} stores vectors of length 1, got one of length "
-                f"{wrong[0]:.3g}; leave it out of "
-                "the address",
+                f"{wrong[0]:.3g}; leave it out of the address",
             )
 
     @abstractmethod

@@ -52,10 +52,9 @@ SENTENCES = [" ".join(default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(2
 def write_coco(data: Path) -> None:
     """Write pictures, features, captions and SPICE of COCO; the ids are those of val2014."""
     numbers = [391895 + 7 * i for i in range(len(SPLITS))]
-    names = [f"COCO_val2014_{number:012d}.jpg" for number in numbers]
     write_pictures(
         data / "coco",
-        names,
+        [f"COCO_val2014_{number:012d}.jpg" for number in numbers],
         "val2014",
         "dataset_coco.json",
         "cocobu",
@@ -145,8 +144,7 @@ def write_pictures(
 
 def write_bert(data: Path) -> None:
     """Write a folder of a BERT with its vocabulary, whose length is that of the checkpoints."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *ENGLISH][:PIECES]
+    pieces = [*["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], *ENGLISH][:PIECES]
     sizes = {
         "hidden_size": 24,
         "num_attention_heads": 2,

@@ -78,13 +78,12 @@ def write(
         [np.array(concepts) for *_, concepts, _ in captions],
         dim,
     )
-    vectors = np.float32([v for _, _, v, *_ in captions])
     batches.append(
         Batch(
             items,
             Embeddings(
                 "text",
-                vectors,
+                np.float32([v for _, _, v, *_ in captions]),
                 sets,
                 words=[words for *_, words in captions],
             ),

@@ -258,11 +258,10 @@ def test_fastest_setting_at_each_recall():
     slow = variant(0.99, 3, 4, 5)
     quick = variant(0.96, 1, 9, 2)
     low = variant(0.91, 1, 1, 1)
-    none = variant(0.5, 0, 0, 0)
     at = timing.best_at(
         {
             "one": [slow, quick, low],
-            "other": [none],
+            "other": [variant(0.5, 0, 0, 0)],
         },
     )
     assert at == {

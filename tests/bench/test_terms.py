@@ -36,13 +36,11 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> str:
         home / "captions.npy",
         images[np.arange(QUERIES) % N] + rng.standard_normal((QUERIES, 32)) / 2,
     )
-    lines = [f"{i % N}\tsentence {i}, \u00e4 \u732b" for i in range(QUERIES)]
     (home / "captions.txt").write_text(
-        "\n".join(lines),
+        "\n".join([f"{i % N}\tsentence {i}, \u00e4 \u732b" for i in range(QUERIES)]),
         encoding="utf-8",
     )
-    ids = [f"c{i}" for i in range(QUERIES)]
-    (home / "captions.ids.txt").write_text("\n".join(ids))
+    (home / "captions.ids.txt").write_text("\n".join([f"c{i}" for i in range(QUERIES)]))
     build_index(
         "mine",
         [
@@ -60,9 +58,8 @@ def hits_of(at: str) -> dict[str, list[tuple[str, int]]]:
     searcher = Searcher.open("mine", at)
     answers = {}
     for i in range(QUERIES):
-        query = searcher.embeddings(f"c{i}")
         request = SearchRequest(
-            searcher.codec.encode_queries(query),
+            searcher.codec.encode_queries(searcher.embeddings(f"c{i}")),
             N,
             "image",
         )
@@ -112,9 +109,8 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path):
         Searcher.open("mine", at).index,
         tmp_path / "mine.jsonl",
     )
-    path = str(tmp_path / "mine.image.jsonl")
     index = seismic.SeismicIndex.build(
-        path,
+        str(tmp_path / "mine.image.jsonl"),
         n_postings=N,
         centroid_fraction=1.0,
         summary_energy=1.0,
@@ -166,8 +162,7 @@ def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_p
         header.num_postings_lists,
     ) == (1, N, len(lists))
     assert [each.docid for each in documents] == list(range(N))
-    images = Searcher.open("mine", at).index
-    terms = images.terms([each.collection_docid for each in documents])
+    terms = Searcher.open("mine", at).index.terms([each.collection_docid for each in documents])
     assert [each.doclength for each in documents] == terms.sum(axis=1).tolist()
     assert (
         header.total_terms_in_collection

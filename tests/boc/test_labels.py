@@ -206,11 +206,10 @@ def test_index_labels(tmp_path: Path) -> None:
 
 
 def test_index_labels_without_captions(tmp_path: Path) -> None:
-    items = [Item(f"p{i}", "image", f"/p{i}.jpg") for i in range(5)]
     labels = IndexLabels(
         index_of(
             tmp_path,
-            items,
+            [Item(f"p{i}", "image", f"/p{i}.jpg") for i in range(5)],
             np.arange(1, 6, dtype=np.int32)[:, None],
         ),
         1,
@@ -222,11 +221,10 @@ def test_index_labels_without_captions(tmp_path: Path) -> None:
 
 
 def test_background_size(tmp_path: Path) -> None:
-    items = [Item(f"c{i:03d}", "text", f"word{'x' * i}") for i in range(100)]
     counts, size = IndexLabels(
         index_of(
             tmp_path,
-            items,
+            [Item(f"c{i:03d}", "text", f"word{'x' * i}") for i in range(100)],
             np.ones((100, 1), np.int32),
         ),
         1,

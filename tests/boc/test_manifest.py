@@ -63,10 +63,9 @@ def test_json_round_trips(
     fields: dict[str, FieldType],
 ) -> None:
     identity = Identity(spec, "ab" * 32, dim)
-    config = {"steps": [], "n_terms": 3}
     written = Manifest.new(
         identity,
-        config,
+        {"steps": [], "n_terms": 3},
         ARRAYS,
         rm=rm,
         dtype="float16",
@@ -213,9 +212,8 @@ def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) ->
     flipped = bytearray(array.tobytes())
     place = data.draw(st.integers(0, 8 * len(flipped) - 1))
     flipped[place // 8] ^= 1 << place % 8
-    changed = np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape)
     others = [
-        changed,
+        np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape),
         array.reshape(1, *array.shape),
         np.repeat(array, 2, axis=0),
     ]

@@ -36,13 +36,12 @@ VECTORS = Embeddings(
 
 
 def request_for(k: int, depth: int, **options: Any) -> SearchRequest:
-    planned = {"planned": True, **options}
     return SearchRequest(
         TERMS,
         depth,
         "image",
         rescore=Rescore("dot", VECTORS, k),
-        **planned,
+        **{"planned": True, **options},
     )
 
 

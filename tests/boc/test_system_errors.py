@@ -92,10 +92,9 @@ def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], ob
 def test_limit_of_open_files(library: Path):
     code = (
         "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli "
-        "import main;"
-        "n = len(__import__('os').listdir('/proc/self/fd'));"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (n, n));"
-        f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
+        "import main;n = "
+        "len(__import__('os').listdir('/proc/self/fd'));resource.setrlimit(resource.RLIMIT_NOFILE, "
+        f"(n, n));main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -214,9 +213,8 @@ def test_delete_writes_no_codec(
 def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: int):
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli "
-        "import main;"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
-        f"main(['index', 'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
+        f"import main;resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));main(['index', "
+        f"'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -25,9 +25,8 @@ PHONE = {"width": 360, "height": 740}
 
 def chromium() -> str | None:
     """The path of a browser: BOC_CHROMIUM, or what the system has."""
-    names = ("chromium", "chromium-browser", "google-chrome")
     return os.environ.get("BOC_CHROMIUM") or next(
-        filter(None, map(shutil.which, names)),
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
         None,
     )
 

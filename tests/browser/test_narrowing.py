@@ -2,6 +2,7 @@
 
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
+from zipfile import ZipFile
 
 import pytest
 
@@ -30,6 +31,9 @@ def test_selection_actions(visit: Any, server: str):
         "() => /2 paths copied/.test(document.querySelector('#status').textContent)",
     )
     assert page.evaluate("navigator.clipboard.readText()").split("\n") == shown[:2]
+    with page.expect_download() as sent:
+        bar.get_by_role("button", name="Save").click()
+    assert ZipFile(sent.value.path()).namelist() == shown[:2]
     ids_after = settle_after(
         page,
         "/api/s",
@@ -169,10 +173,9 @@ def test_years_of_dates_narrow_the_search(visit: Any, server: str):
     }
 
     def described(route: Any) -> None:
-        info = route.fetch().json()
         route.fulfill(
             json={
-                **info,
+                **route.fetch().json(),
                 "fields": {"taken": "date"},
                 "facets": {"taken": ["2021"]},
             },

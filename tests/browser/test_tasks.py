@@ -145,8 +145,7 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand):
     page.go_back()
     page.wait_for_function("() => scrollY === 700")
     assert page.input_value("#q") == SENTENCE
-    seen = page.locator("li.hit").nth(30)
-    hand.click(seen)
+    hand.click(page.locator("li.hit").nth(30))
     page.wait_for_selector("dialog .fields")
     page.go_back()
     page.wait_for_function("() => !document.querySelector('dialog').open")

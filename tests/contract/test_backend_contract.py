@@ -414,13 +414,12 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool):
         replace(sentence("some", "a dog"), fields={"tag": ["dog", "été"]}),
     ]
     terms = sparse.csr_array(np.array([[1, 0], [3, 0], [2, 0]], np.int32))
-    vectors = np.eye(3, dtype=np.float32)
     index = build(
         backend,
         name,
         items,
         terms,
-        vectors,
+        np.eye(3, dtype=np.float32),
         fields=FIELDS,
     )
     rescore = (
@@ -690,8 +689,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str):
         3,
         1,
     )
-    sets = Ragged.from_sets([np.ones((2, 5), np.float32)], 5)
-    aligned = Embeddings("text", vectors_for(1), sets)
+    aligned = Embeddings("text", vectors_for(1), Ragged.from_sets([np.ones((2, 5), np.float32)], 5))
     bare = Embeddings("text", vectors_for(1))
     index = build(
         backend,
@@ -854,8 +852,7 @@ FOLDED = {
 
 def test_words_are_folded_and_cut_alike(backend: Backend, name: str):
     items = [sentence(f"s{i:02d}", text) for i, text in enumerate(FOLDED)]
-    terms = random_terms(0, (len(items), 3), 9, 1)
-    index = build(backend, name, items, terms)
+    index = build(backend, name, items, random_terms(0, (len(items), 3), 9, 1))
     for item, (text, questions) in zip(items, FOLDED.items(), strict=True):
         found = index.match([text, *questions], 50)
         assert [{hit.item.id for hit in hits} for hits in found] == [{item.id}] * len(found)
@@ -1048,11 +1045,10 @@ def everything(index: Engine, queries: sparse.csr_array) -> list[object]:
         index.search(SearchRequest(queries, 50, modality)) for modality in (None, *MODALITIES)
     ]
     concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
-    rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
     return [
         items,
         answers,
-        rows,
+        [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts],
         arrays,
         index.manifest,
     ]

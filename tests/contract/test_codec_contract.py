@@ -117,9 +117,8 @@ def test_row_alone_equals_batch(step: Step):
         ):
             batch = dense(encode(kind(X), modality))
             for i in range(ROWS):
-                alone = dense(encode(kind(X[i : i + 1]), modality))[0]
                 np.testing.assert_allclose(
-                    alone,
+                    dense(encode(kind(X[i : i + 1]), modality))[0],
                     batch[i],
                     rtol=1e-5,
                     atol=1e-6,

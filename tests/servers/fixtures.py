@@ -98,8 +98,7 @@ def check_fetched(kind: Kind) -> None:
     if not place(kind).exists():
         raise UnavailableError(
             f"{kind.name} is not here; python -m tests.servers fetch {kind.name} fetches it "
-            f"({kind.megabytes} MB), "
-            "make test-servers all kinds",
+            f"({kind.megabytes} MB), make test-servers all kinds",
         )
 
 

@@ -38,8 +38,7 @@ def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
         keywords["encoder"] = None
     with options.bars() as progress:
         if all(map(is_picture, sources)) and keywords["images"] is None:
-            index = boc.open(name, keywords["at"], encoder=keywords["encoder"])
-            report = index.add(
+            report = boc.open(name, keywords["at"], encoder=keywords["encoder"]).add(
                 sources,
                 metadata=keywords["metadata"],
                 ocr=keywords["ocr"],

@@ -116,11 +116,7 @@ def command(
     if extraction.speed.images:
         speed = extraction.speed
         rate = f"{speed.images / speed.seconds:.1f} images per second"
-        text = f"{rate}, {extraction.workers or 'no'} workers"
-        if encoder is not None:
-            share = f"{100 * speed.waiting / speed.seconds:.0f} % of the time"
-            text += f"; the encoder waited for pictures {share}"
-        click.echo(text, err=True)
+        click.echo(f"{rate}, {extraction.workers or 'no'} workers", err=True)
     with FeatureFile(output) as file:
         pictures = options.amount(file.count("image"), "picture")
         click.echo(f"{pictures} and {options.amount(file.count('text'), 'caption')} in {output}")

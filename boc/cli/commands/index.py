@@ -63,8 +63,8 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     several folders, ids begin with the name of the folder. After a kill, the same command continues
     where it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors from other programs: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
-    ann-benchmarks. X.txt and X.ids.txt beside X.npy have sentences and ids.
+    SOURCE can also be vectors from other programs: .npy. X.txt and X.ids.txt beside X.npy have
+    sentences and ids.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 
@@ -92,6 +92,8 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
               boc index photos copy.zip --at elastic+https://search.example.org:9200
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
     """
+    from boc import plugins
+    from boc.inputs.metadata import values_of
     from boc.inputs.vector_files import has_vectors
     from boc.manage.build import build_index
 
@@ -108,5 +110,10 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     click.echo(sentence(name, report))
     options.report(report.failed, report.images + report.texts)
     at = "" if keywords["at"] == "file:boc-data" else f" --at {shlex.quote(keywords['at'])}"
-    query = "--like ID" if all(map(has_vectors, sources)) else '"a dog in the snow"'
+    index = plugins.backend(keywords["at"]).open(name)
+    texts = [item.content for item in index.find(index.sample(1, "text"))]
+    for item in index.find(index.sample(100, "image")):
+        texts += values_of(item.fields, "keywords")
+    like = all(map(has_vectors, sources))
+    query = "--like ID" if like else shlex.quote([*texts, "a dog in the snow"][0])
     click.echo(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open", err=True)

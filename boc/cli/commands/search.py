@@ -146,8 +146,11 @@ def command(
               boc search photos --queries topics.tsv --run photos.run
               boc search photos "a dog" --request --at elastic+https://USER@HOST:9200
     """
-    if len(words) > 1 and any(word.startswith("-") for word in words):
-        raise click.UsageError(f"write TEXT in quotes: {' '.join(words)!r}")
+    if len(words) > 1 and (unknown := [word for word in words if word.startswith("-")]):
+        raise click.UsageError(
+            f"no option {unknown[0]}; if it belongs to TEXT, write TEXT in quotes: "
+            f"{' '.join(words)!r}",
+        )
     if bool(words or images or like) == (queries is not None):
         where = f"; {name!r} is read as the name of an index" if queries is None else ""
         raise click.UsageError(
@@ -186,9 +189,8 @@ def command(
 
         check_run(run)
     searcher = Searcher.open(name, at, encoder=encoder)
-    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
     search_options = SearchOptions(
-        filters=filters,
+        filters=[parse_filter(each, searcher.index.manifest.fields) for each in conditions],
         hybrid=None if hybrid == "words" else hybrid,
         **settings,
     )

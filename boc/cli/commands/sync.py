@@ -120,7 +120,6 @@ def _print(name: str, report: SyncReport) -> None:
     if report.unreadable:
         click.echo(
             f"{len(report.unreadable)} pictures are not in the index, since they have no file or "
-            "could not be read "
-            f"before (such as {options.plain(report.unreadable[0])})",
+            f"could not be read before (such as {options.plain(report.unreadable[0])})",
             err=True,
         )

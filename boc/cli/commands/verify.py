@@ -88,7 +88,6 @@ def print_report(name: str, report: Verification) -> None:
         state = "as the manifest says"
     click.echo(
         f"{name}: {report.pairs} pairs of {report.queries} queries against "
-        f"{AGAINST[report.against]}, "
-        f"{len(report.mismatches)} wrong; {image} pictures, {text} captions, {postings} postings, "
-        f"{state}",
+        f"{AGAINST[report.against]}, {len(report.mismatches)} wrong; {image} pictures, {text} "
+        f"captions, {postings} postings, {state}",
     )

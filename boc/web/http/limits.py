@@ -110,8 +110,7 @@ class LoadLimit:
             return
         # Thumbnails and picture files have queues of their own, and every request with a body is an
         # upload.
-        path = path_of(scope)
-        kind = path.split("/")[2]
+        kind = path_of(scope).split("/")[2]
         if kind in ("library", "facets", "words", "explain"):
             kind = "helper"
         elif kind not in ("thumb", "picture"):

@@ -153,8 +153,8 @@ export class Search {
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
       const unknown = `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`;
-      // Without hits the notes say so already.
-      const said = notes.length && !this.results.hits.length ? notes : [...notes, unknown];
+      // Notes of a sentence of unknown words say so already.
+      const said = notes.some((each) => each.includes("knows no word")) ? notes : [...notes, unknown];
       this.meter.say(
         said.join("; "),
         right !== q && right,

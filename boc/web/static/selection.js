@@ -2,6 +2,8 @@
 
 import { h, many } from "./dom.js";
 
+const PACKED = 100; // pictures that the server packs into one file
+
 export class Selection {
   #hits = new Map();
 
@@ -21,6 +23,7 @@ export class Selection {
       button("More like these", then(onMore)),
       button("Less like these", then(onLess)),
       button("Copy paths", () => this.copy()),
+      button("Save", () => this.save()),
       button("Clear", () => this.clear()),
     );
   }
@@ -59,6 +62,16 @@ export class Selection {
     } catch {
       this.notices.show("The browser does not let this page copy; only pages at localhost or of https may.");
     }
+  }
+
+  /** Save the pictures as one ZIP. */
+  save() {
+    if (this.ids.length > PACKED) {
+      this.notices.show(`At most ${PACKED} pictures go into one file; select fewer.`);
+      return;
+    }
+    const query = new URLSearchParams(this.ids.map((id) => ["id", id]));
+    h("a", { href: `api/picture?${query}`, download: "" }).click();
   }
 
   #show() {

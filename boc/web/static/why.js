@@ -158,6 +158,8 @@ export class Why {
     this.drawSeen();
     const looks = (term) => this.looks(term);
     const back = () => this.word(this.chosen, true);
+    const words = this.context.state.q.toLowerCase().split(/[^\p{L}\p{N}]+/u);
+    for (const term of found.terms) term.words.sort((a, b) => words.includes(b) - words.includes(a));
     body.replaceChildren(this.head(), termTable(found, looks, back));
     this.word(this.chosen, true);
   }

@@ -90,7 +90,7 @@ CASES = [
     ("search photos", ["TEXT", "'photos' is read as the name of an index"]),
     (f"search nosuch hello {AT}", ["no index 'nosuch'", "photos", "boc index"]),
     (f"search Photos hello {AT}", ["'Photos'", "lower-case", "such as photos"]),
-    (f"search photos hello -n 5 {AT}", ["write TEXT in quotes: 'hello -n 5'"]),
+    (f"search photos hello -n 5 {AT}", ["no option -n", "write TEXT in quotes: 'hello -n 5'"]),
     (f"search photos ' ' {AT}", ["sentence is empty"]),
     (f"search photos hello --queries {{home}}/notes.txt {AT}", ["give TEXT", "--queries FILE"]),
     (f"search photos -- -snow {AT}", ["write TEXT in quotes"]),

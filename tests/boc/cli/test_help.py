@@ -25,13 +25,11 @@ ONE_WAY = {"convert", "doctor"}
 
 def examples(name: str) -> list[str]:
     """The lines of the block of examples of a command, at the end of its help."""
-    command = main.commands[name]
-    text = inspect.cleandoc(command.help or "").replace(
+    text = inspect.cleandoc(main.commands[name].help or "").replace(
         "\x08\n",
         "\b\n",
     )
-    block = text.rpartition("\b\n")[2]
-    first, *others = block.splitlines()
+    first, *others = text.rpartition("\b\n")[2].splitlines()
     start = re.match(r"Examples?: ", first)
     assert start, f"{name}: the help does not end with Examples"
     for line in others:

@@ -134,10 +134,9 @@ def run_busy(table: Path, output: Path) -> Run:
         "--set=workers=2",
     )
     # Started in the background, this process may ignore interrupts, and so would its children.
-    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     command = [
         *BOC[:-1],
-        heeding + BOC[-1],
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + BOC[-1],
         *(str(a) for a in arguments),
     ]
     pipes = {

@@ -24,10 +24,9 @@ def test_plain_text_is_printable(text: str):
 def test_output_is_printable(tmp_path: Path):
     batches = []
     for seed, modality in enumerate(MODALITIES):
-        items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
         batches.append(
             Batch(
-                items,
+                [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)],
                 Embeddings(modality, random_units(seed, 5, 16)),
             ),
         )

@@ -76,10 +76,9 @@ def write(
                 ),
             ),
         )
-    filled = [rows for rows in batches if rows.items]
     return write_features(
         path,
-        *filled,
+        *[rows for rows in batches if rows.items],
         spec=identity.spec,
         digest=identity.digest,
     )
@@ -232,7 +231,6 @@ def test_centered_codebook(two: Any):
 
 def test_rescaled_codebook(two: Any):
     rng = default_rng(0)
-    turned = np.linalg.qr(rng.standard_normal((5, 5)))[0]
     points = (
         rng.standard_normal((5000, 5))
         * [
@@ -242,7 +240,7 @@ def test_rescaled_codebook(two: Any):
             0.2,
             0.1,
         ]
-        @ turned
+        @ np.linalg.qr(rng.standard_normal((5, 5)))[0]
     ).astype(np.float32)
     axes = rescaling(points)
     assert np.allclose(
@@ -449,9 +447,8 @@ def test_check_files(tmp_path: Path, library: Path):
 
 
 def made(words: tuple[str, ...] | None = None) -> Codebook:
-    centroids = default_rng(0).standard_normal((3, DIM)).astype(np.float32)
     return Codebook(
-        centroids,
+        default_rng(0).standard_normal((3, DIM)).astype(np.float32),
         IDENTITY,
         ("cd", "ef"),
         {"seed": 3, "spherical": True},

@@ -78,8 +78,7 @@ def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool 
         )
         for i in range(7)
     ]
-    regions = Ragged.from_sets([rng.standard_normal((n, 3)) for n in sizes], 3)
-    ragged = {"concepts": regions}
+    ragged = {"concepts": Ragged.from_sets([rng.standard_normal((n, 3)) for n in sizes], 3)}
     if boxes:
         ragged["boxes"] = Ragged.from_sets([rng.random((n, 4)) for n in sizes], 4)
     sentences = WORDS * 3
@@ -91,7 +90,6 @@ def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool 
         )
         for i, s in enumerate(sentences)
     ]
-    spoken = Ragged.from_sets([rng.standard_normal((len(s), 3)) for s in sentences], 3)
     write_features(
         path,
         Batch(
@@ -107,7 +105,7 @@ def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool 
             Embeddings(
                 "text",
                 np.ones((12, 3), np.float32),
-                spoken,
+                Ragged.from_sets([rng.standard_normal((len(s), 3)) for s in sentences], 3),
                 words=sentences if words else None,
             ),
         ),

@@ -251,10 +251,9 @@ def test_blocks_equal_whole(options: dict[str, Any]):
         )
     ]
     for step, exact in ((soft, 1e-5), (hard, 0)):
-        whole = np.concatenate([step.transform(part).toarray() for part in parts])
         np.testing.assert_allclose(
             step.transform(sets).toarray(),
-            whole,
+            np.concatenate([step.transform(part).toarray() for part in parts]),
             rtol=exact,
         )
 
@@ -279,10 +278,9 @@ def test_nearest_of_many_rows_equals_few(seed: int, z: int):
     )
     for (columns, squared), (others, _) in ((few, many), (many, few)):
         assert np.array_equal(np.sort(columns[:30], axis=1), np.sort(others[:30], axis=1))
-        exact = ((X[:30, None, :] - C[columns[:30]]) ** 2).sum(axis=2)
         np.testing.assert_allclose(
             squared[:30],
-            exact,
+            ((X[:30, None, :] - C[columns[:30]]) ** 2).sum(axis=2),
             rtol=1e-4,
             atol=1e-4,
         )

@@ -222,10 +222,9 @@ def pursued(
 
 
 def test_two_equal_candidates_do_not_break_it() -> None:
-    candidates = unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))
     _, weights = pursued(
         unit_rows(np.array([[1.0, 0.0]])),
-        candidates[None],
+        unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))[None],
         2,
     )
     assert np.isfinite(weights).all()

@@ -128,8 +128,7 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str):
         "text",
         seed + 10,
     )
-    codec = book_code(codebook, "learned").fit(some)
-    rows = getattr(codec, f"encode_{side}")(some).toarray()
+    rows = getattr(book_code(codebook, "learned").fit(some), f"encode_{side}")(some).toarray()
     for i, row in enumerate(rows):
         exact = np.array(
             slow(

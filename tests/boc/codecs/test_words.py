@@ -35,7 +35,6 @@ def gaussian(rows: int, seed: int) -> Floats:
 
 def book_of(words: Floats, origin: Floats) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
-    labels = pack_labels([Label((name,)) for name in names])
     return Codebook(
         words,
         Identity(
@@ -47,7 +46,7 @@ def book_of(words: Floats, origin: Floats) -> Codebook:
         {},
         len(words),
         names,
-        labels,
+        pack_labels([Label((name,)) for name in names]),
         origin=origin,
     )
 
@@ -221,10 +220,9 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
         at=at,
     )
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
-    gone = [id for id in before if id.startswith("007")]
     delete_items(
         "words",
-        gone,
+        [id for id in before if id.startswith("007")],
         at=at,
     )
     add_items(

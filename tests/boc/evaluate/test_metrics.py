@@ -36,9 +36,8 @@ def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
     """Pictures, sentences and owners; small whole numbers, so that scores are exact and many are
     equal."""
     n = draw(st.integers(1, most))
-    spare = draw(st.lists(st.integers(0, n - 1), max_size=6))
     owners = np.array(
-        draw(st.permutations([*range(n), *spare])),
+        draw(st.permutations([*range(n), *draw(st.lists(st.integers(0, n - 1), max_size=6))])),
         dtype=np.int64,
     )
     whole = st.integers(-1, 1).map(np.float32)

@@ -151,10 +151,9 @@ def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["dot", "mrsw"])
 def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric) -> None:
-    items = items_of(12, 60)
     path = write(
         tmp_path / "f.h5",
-        items,
+        items_of(12, 60),
         dim=8,
         least=1,
     )
@@ -171,8 +170,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
         concepts="float16",
         **shared,
     )
-    relevance = np.float32(default_rng(0).random((60, 12)))
-    relevance.tofile(tmp_path / "r.f32")
+    np.float32(default_rng(0).random((60, 12))).tofile(tmp_path / "r.f32")
     options = ("--ndcg", tmp_path / "r.f32", "--json")
     dense = json.loads(
         boc(

@@ -211,8 +211,7 @@ def test_terms_that_rounding_changes_are_right(
     codec = fitted("dictionary")
     vectors = on_edges(codec, seed)
     backend = plugins.backend(f"file:{tmp_path}")
-    index = build(backend, "edges", codec, vectors=vectors, dtype=dtype)
-    report = verify(index, pairs=N * N)
+    report = verify(build(backend, "edges", codec, vectors=vectors, dtype=dtype), pairs=N * N)
     assert report.right
     assert len(report.rounded) > 5
 
@@ -375,8 +374,7 @@ def test_features_are_an_outside_witness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
-    file = write(tmp_path / "photos.h5", ITEMS, unit())
-    report = verify(index, files=[file], pairs=N * N)
+    report = verify(index, files=[write(tmp_path / "photos.h5", ITEMS, unit())], pairs=N * N)
     assert report.right
     assert report.against == "features"
     other = unit()

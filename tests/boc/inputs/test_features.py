@@ -56,12 +56,11 @@ def make_rows(
         for i in range(len(sizes))
     ]
     sets = [rng.standard_normal((size, dim)).astype(np.float32) for size in sizes]
-    vectors = rng.standard_normal((len(sizes), dim)).astype(np.float32)
     return Batch(
         items,
         Embeddings(
             modality,
-            vectors,
+            rng.standard_normal((len(sizes), dim)).astype(np.float32),
             Ragged.from_sets(sets, dim) if concepts else None,
         ),
     )
@@ -284,8 +283,7 @@ def test_kill_while_parts_are_removed(tmp_path: Path, lost: int) -> None:
     with FeatureWriter(path, HEADER) as writer:
         extend(writer, PARTS)
     shutil.copy(whole, path)
-    parts = sorted((tmp_path / "f.h5.parts").glob("[0-9]*.h5"))
-    parts[lost].unlink()
+    sorted((tmp_path / "f.h5.parts").glob("[0-9]*.h5"))[lost].unlink()
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5][lost]
         extend(writer, PARTS[lost:])

@@ -66,8 +66,7 @@ def test_the_orientation_of_the_camera_is_applied(tmp_path: Path, orientation: i
     upright = np.asarray(corners())
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
-    stored = np.ascontiguousarray(STORED[orientation](upright))
-    Image.fromarray(stored).save(
+    Image.fromarray(np.ascontiguousarray(STORED[orientation](upright))).save(
         tmp_path / "a.png",
         exif=exif,
     )

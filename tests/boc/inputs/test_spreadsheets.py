@@ -244,8 +244,7 @@ def test_a_mark_before_three_digits_is_read_as_the_column_tells(whole: int):
 def test_half_a_character_of_utf_16_costs_its_sentence(tmp_path: Path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
-    data = "image,caption\na.png,one\nb.png,two".encode("utf-16")
-    (tmp_path / "t.csv").write_bytes(data[:-1])
+    (tmp_path / "t.csv").write_bytes("image,caption\na.png,one\nb.png,two".encode("utf-16")[:-1])
     with pytest.warns(LeftOut) as told:
         items = open_source(tmp_path / "t.csv").items
     assert [item.content for item in items[2:]] == ["one"]

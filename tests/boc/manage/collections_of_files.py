@@ -218,11 +218,10 @@ def held(name: str, at: str) -> dict[str, tuple[Any, ...]]:
     items = list(index.items())
     ids = [item.id for item in items]
     terms = index.terms(ids).toarray()
-    vectors = index.vectors(ids)
     rows = zip(
         items,
         terms.tolist(),
-        vectors.astype(float).tolist(),
+        index.vectors(ids).astype(float).tolist(),
         strict=True,
     )
     found = {

@@ -400,6 +400,41 @@ def test_a_disk_goes_while_its_pictures_are_encoded(
     assert (report.changed, report.added, report.failed) == (1, 1, [])
 
 
+@pytest.mark.parametrize("command", ["index", "extract"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_disk_goes_while_the_index_is_made(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+    command: str,
+    at_once: bool,
+) -> None:
+    """Its pictures are not taken for damaged, whether it is back before the end or later."""
+    files.write(files.folder / "2023" / "6.png", "bad: damaged")
+    disk = files.folder / "disk"
+    store = tmp_path / "store"
+    steps = [lambda: None] * 22
+    steps[-1] = lambda: disk.rename(store)
+    if at_once:
+        steps[0] = lambda: store.rename(disk)
+    encoder.meanwhile = steps
+    if command == "index":
+        files.index()
+    else:
+        features = tmp_path / "x.h5"
+        told = boc("extract", files.folder, "-o", features, "--encoder", "test:counting")
+        assert told.exit_code == 0
+        new("x", features, at)
+    assert len(files.held()) == 6
+    if not at_once:
+        store.rename(disk)
+    report = files.sync()
+    assert report.added == 4
+    assert len(encoder.seen) == len(set(encoder.seen)) == 10
+    assert files.sync().unreadable == ["2023/6.png"]
+
+
 def mount(*arguments: object) -> None:
     """Mount or unmount; skip the test where that is not allowed."""
     words = list(map(str, arguments))

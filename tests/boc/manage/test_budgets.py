@@ -47,11 +47,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
     pictures = [Item(f"i{i}", "image", "") for i in range(PICTURES)]
-    captions = [sentence(f"t{i}") for i in range(300)]
     return write_features(
         path,
         Batch(pictures, Embeddings("image", rows(PICTURES, 1, 0.3))),
-        Batch(captions, Embeddings("text", rows(300, 2, -0.3))),
+        Batch([sentence(f"t{i}") for i in range(300)], Embeddings("text", rows(300, 2, -0.3))),
     )
 
 

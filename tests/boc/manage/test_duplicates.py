@@ -136,8 +136,7 @@ def test_equal_pictures_are_searched_deeply_by_once(
 
 
 def test_default_threshold(tmp_path: Path) -> None:
-    vectors = crowded(60, 0)
-    searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
+    searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], crowded(60, 0))
     assert 0.6 < searcher.background("image").near < 1
     for threshold in (0, 1.2):
         with pytest.raises(BocError, match="threshold must be above 0"):

@@ -387,8 +387,7 @@ def test_downloaded_model_searches(
     monkeypatch.chdir(tmp_path)
     assert boc(f"model get {name} --yes").exit_code == 0
     assert f"models: {name}\n" in boc("doctor").stdout
-    pictures = draw_pictures(tmp_path / "p", 5)
-    run("index", "photos", pictures, "--encoder", f"clip:{name}")
+    run("index", "photos", draw_pictures(tmp_path / "p", 5), "--encoder", f"clip:{name}")
     found = run("search", "photos", "a red box", "-k", "3", "--json")
     assert len(json.loads(found.stdout)["hits"]) == 3
     hub.asked.clear()

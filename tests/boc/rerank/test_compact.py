@@ -154,12 +154,11 @@ def test_estimates_are_near_products():
     )[0]
     centred = vectors - code.means[1]
     scale = 127 / np.abs(rotated(code, query)).max()
-    stored = code.encode(vectors, np.ones(n, np.uint8))
     errors = (
         estimates(
             code,
             query,
-            stored,
+            code.encode(vectors, np.ones(n, np.uint8)),
         )
         / scale
         - centred @ query

@@ -80,8 +80,7 @@ def slow(hits: list[Hit], vectors: np.ndarray, threshold: float) -> list[tuple[s
 @pytest.mark.parametrize("most", [1, 7, 40, 300])
 def test_the_first_that_remain_are_those_of_a_slow_loop(most: int) -> None:
     """Of several blocks; the vectors are whole numbers, so that no sum is rounded."""
-    rng = default_rng(most)
-    vectors = rng.integers(-1, 2, (300, 6)).astype(np.float32)
+    vectors = default_rng(most).integers(-1, 2, (300, 6)).astype(np.float32)
     hits = [Hit(picture(f"{i:03d}"), 1.0) for i in range(300)]
     shown = collapse(hits, vectors, 4.0, most)
     expected = slow(hits, vectors, 4.0)

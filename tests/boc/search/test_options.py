@@ -80,9 +80,8 @@ def test_other_filters_are_refused_with_the_right_form(filters: Any, message: st
 
 
 def test_names_load_no_other_module_of_ours_and_no_numpy() -> None:
-    code = "import sys, boc.names; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", "import sys, boc.names; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

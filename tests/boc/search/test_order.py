@@ -20,15 +20,13 @@ WORDS = ("red", "green", "box", "kite", "dog")
 def some(modality: Modality, count: int, seed: int) -> Embeddings:
     """Vectors near a few centres, some of them nearly equal, and sets of three concepts each."""
     rng = np.random.default_rng(seed)
-    centres = random_units(0, 30, 16)
-    vectors = centres[rng.integers(0, 30, count)]
+    vectors = random_units(0, 30, 16)[rng.integers(0, 30, count)]
     vectors = vectors + rng.choice([0.01, 0.3], (count, 1)) * rng.standard_normal((count, 16))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    sets = [vector + 0.3 * rng.standard_normal((3, 16)) for vector in vectors]
     return Embeddings(
         modality,
         vectors.astype(np.float32),
-        Ragged.from_sets(sets, 16),
+        Ragged.from_sets([vector + 0.3 * rng.standard_normal((3, 16)) for vector in vectors], 16),
     )
 
 

@@ -345,9 +345,8 @@ def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
 
 
 def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
-    query = Query.of("green", minus=["left"])
     hits = searcher.search_query(
-        query,
+        Query.of("green", minus=["left"]),
         k=5,
         find="text",
         hybrid="rrf",

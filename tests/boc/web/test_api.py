@@ -335,8 +335,7 @@ def picture_index(folder: Path, library: Path) -> str:
 @pytest.mark.slow
 def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path):
     at = picture_index(tmp_path, library)
-    searcher = Searcher.open("photos", at, device="cpu")
-    client = client_of(searcher, tmp_path / "cache", at=at)
+    client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at)
     found = {
         h["content"]: h
         for h in fetch(
@@ -588,11 +587,10 @@ def test_search_of_several_parts(client: TestClient, searcher: Searcher, library
         **asked,
     )
     minus = ["green", "a blue box"]
-    like = ["003.png", "004.png"]
     query = Query.of(
         TEXT,
         minus=minus,
-        like=like,
+        like=["003.png", "004.png"],
         unlike=["005.png"],
     )
     assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))

@@ -46,9 +46,8 @@ LONG = 300.0
 
 @contextmanager
 def serving(files: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    command = [sys.executable, "-c", SERVER, str(files)]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", SERVER, str(files)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,9 +3,11 @@ index calls one."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +136,19 @@ def test_pictures_of_the_library_are_sent(client: TestClient, home: Path) -> Non
         assert answer.content == (home / "p" / name).read_bytes()
         assert answer.headers["content-length"] == str(len(answer.content))
         assert client.get(f"/api/thumb/{name}").status_code == 200
+
+
+def test_pictures_are_sent_as_one_archive(client: TestClient, home: Path) -> None:
+    names = ["good.png", "linked.png", "good.png"]
+    answer = client.get("/api/picture", params={"id": names})
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        sent = {name: archive.read(name) for name in archive.namelist()}
+    assert sent == {name: (home / "p" / name).read_bytes() for name in names}
+    for name in ("link.png", "forged0.png", "nosuch.png"):
+        refused = client.get("/api/picture", params={"id": ["good.png", name]})
+        assert (refused.status_code, SECRET in refused.content) == (404, False)
+    assert client.get("/api/picture", params={"id": ["good.png"] * 101}).status_code == 400
 
 
 def test_a_picture_replaced_while_it_is_open(tmp_path: Path) -> None:

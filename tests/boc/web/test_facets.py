@@ -134,11 +134,10 @@ def test_facets_of_a_picture_are_those_of_its_hits(
         params={"filter": "year=2001"},
     )
     found = answer.json()
-    query = {"k": 100, "filter": "year=2001"}
     hits = client.post(
         "/api/search",
         files={"image": ("any.png", data)},
-        params=query,
+        params={"k": 100, "filter": "year=2001"},
     ).json()
     sure = hits["hits"]
     assert found["hits"] == len(sure)

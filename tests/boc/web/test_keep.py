@@ -74,8 +74,7 @@ def test_a_picture_that_cannot_be_encoded_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ):
     at = f"file:{tmp_path / 'at'}"
-    searcher = Searcher.open("photos", at)
-    client = client_of(searcher, tmp_path, at=at, token="secret", keep=pictures)
+    client = client_of(Searcher.open("photos", at), tmp_path, at=at, token="secret", keep=pictures)
     there = {path.name: path.read_bytes() for path in pictures.iterdir()}
     sent = {"image": ("x.png", (tmp_path / "more" / "images" / "007.png").read_bytes())}
     for error in (BackendError("no room"), MemoryError()):

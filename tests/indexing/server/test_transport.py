@@ -30,8 +30,7 @@ WINDOW = (
 UNKNOWN = "No handler for type [nope] declared on field [a]"
 FULL = (
     "index [photos] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, "
-    "index has "
-    "read-only-allow-delete block];"
+    "index has read-only-allow-delete block];"
 )
 NOT_ALLOWED = (
     "action [indices:admin/create] is unauthorized for API key id [k1] of user [elastic] on "
