@@ -401,11 +401,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
     """Point the name to ``generation`` only, in one request; the generations ``before`` may have
     had it."""
     own = {"index": generation.physical}
-    gone = [
-        {"index": old.physical, "alias": old.name}
-        for old in before
-        if old.physical != generation.physical
-    ]
+    gone = [{"index": old.physical, "alias": old.name} for old in before]
     gone.append({**own, "alias": generation.loading_alias})
     actions: list[Json] = [{"remove": {**each, "must_exist": False}} for each in gone]
     alias = {**own, "alias": generation.alias, "is_write_index": True}

@@ -169,10 +169,10 @@ class ServerAttachment:
         # After a refresh, documents written a moment ago are found, too.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
-        alias = attached_alias(self.name)
-        if taken := theirs_of(indices_of(self._transport, alias)):
+        if taken := theirs_of(indices_of(self._transport, attached_alias(self.name))):
             raise BackendError(
-                f"{alias}, the alias of a code of {self.name}, is a name of {', '.join(taken)}",
+                f"{attached_alias(self.name)}, the alias of a code of {self.name}, is a name of "
+                f"{', '.join(taken)}",
                 "give the documents another alias (POST /_aliases), and attach to this alias",
             )
         if generation is None:

@@ -122,8 +122,10 @@ class ServerWriter:
         number of a new one."""
         live = max((g.number for g in present if g.live), default=0)
         self._next = 1 + max((g.number for g in present), default=0)
-        same = [g for g in present if g.digest == self._digest and not g.shadowed]
-        return next((g for g in same[::-1] if g.number > live), None)
+        same = [
+            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
+        ]
+        return same[-1] if same else None
 
     def _begin(self, generation: Generation) -> None:
         """Continue with the contents of ``generation``; an earlier load may have died while the
