@@ -120,9 +120,7 @@ class Generation:
     def alias(self) -> str:
         """The alias of a published generation: its name, unless that name is an index of another
         program."""
-        if self.state.attached:
-            return attached_alias(self.physical.rpartition("-boc-")[0].removeprefix(ATTACHED_NAME))
-        return self.name
+        return attached_alias(attached_name(self.physical)) if self.state.attached else self.name
 
     @property
     def target(self) -> str:
@@ -140,6 +138,11 @@ class Generation:
 def attached_alias(name: str) -> str:
     """Return the alias of an attachment to the index ``name``."""
     return f"{name}-boc"
+
+
+def attached_name(physical: str) -> str:
+    """Return the name under which the attachment ``physical`` was made."""
+    return physical.rpartition("-boc-")[0].removeprefix(ATTACHED_NAME)
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
@@ -175,6 +178,11 @@ def live_generation(transport: Transport, name: str) -> Generation:
     generation = generation_behind(transport, name)
     if generation is None:
         existing = names(transport)
+        if name in existing:
+            raise BackendError(
+                f"{name} at {transport.label} has a code, but its documents are removed",
+                f"<boc attach {name} --detach> removes the code, too",
+            )
         there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
         raise BackendError(
             f"no index {name!r} at {transport.label} ({there})",
@@ -189,17 +197,18 @@ def check_own(generation: Generation | None) -> None:
     if generation is None:
         return
     name = generation.name
+    if generation.state.attached:
+        own = attached_name(generation.physical)
+        raise BackendError(
+            f"{name} is an index of another program, with a code attached to its documents",
+            f"<boc attach {own}> adds to them, <boc attach {own} --detach> takes it away",
+        )
     # The index is an alias, a clone, or was restored or shrunk.
     if not generation.digest:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, "
             "not changed; change it "
             "under its own name, or load under a name of its own and move the alias",
-        )
-    if generation.state.attached:
-        raise BackendError(
-            f"{name} is an index of another program, with a code attached to its documents",
-            f"<boc attach {name}> adds to them, <boc attach {name} --detach> takes it away",
         )
 
 
@@ -211,7 +220,7 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
         return None
     generation = (
         next((each for each in _parse_generations(indices, name)[::-1] if each.live), None)
-        or _attachment(transport, theirs_of(indices), name)
+        or attachment_behind(transport, theirs_of(indices), name)
         or _behind_alias(transport, indices, name)
     )
     if generation is None:
@@ -230,7 +239,7 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
     return generation
 
 
-def _attachment(transport: Transport, indices: Json, name: str) -> Generation | None:
+def attachment_behind(transport: Transport, indices: Json, name: str) -> Generation | None:
     """Return the attachment to documents behind ``name``, under this name or under another name of
     their index. Raises BackendError if an index was recreated and its boc fields are different."""
     others = [name]
@@ -238,14 +247,11 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
         if OBJECT in entry["mappings"].get("properties", {}):
             others += [physical, *entry.get("aliases", ())]
     for each in dict.fromkeys(others):
-        there = generations(transport, each)
-        if not there:
-            # With rights on two aliases only, a pattern does not match the second alias.
-            with suppress(RefusedError):
-                there = _parse_generations(indices_of(transport, attached_alias(each)), each)
-        live = [g for g in there if g.live and g.state.attached]
-        if live:
-            break
+        # A user may lack the rights on another alias.
+        with suppress(RefusedError):
+            there = _parse_generations(indices_of(transport, attached_alias(each)), each)
+            if live := [g for g in there if g.live and g.state.attached]:
+                break
     else:
         return None
     generation = live[-1]
@@ -268,7 +274,7 @@ def _attachment(transport: Transport, indices: Json, name: str) -> Generation | 
             f"was attached to {', '.join(generation.state.targets)}: the index was made again, or "
             "the name stands for another one",
             f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
-            "<boc attach> after <boc attach --detach>, or name the index that has the code",
+            "<boc attach> after <boc attach --detach>, or move the alias back",
         )
     if others:
         note(
@@ -368,7 +374,7 @@ def names(transport: Transport) -> list[str]:
         if match is None:
             continue
         aliases = entry.get("aliases", ())
-        attached = match["name"].removeprefix(ATTACHED_NAME)
+        attached = attached_name(entry["name"])
         if attached_alias(attached) in aliases:
             result.add(attached)
         elif match["name"] in aliases:
@@ -394,11 +400,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
     """Point the name to ``generation`` only, in one request; the generations ``before`` may have
     had it."""
     own = {"index": generation.physical}
-    gone = [
-        {"index": old.physical, "alias": old.name}
-        for old in before
-        if old.physical != generation.physical
-    ]
+    gone = [{"index": old.physical, "alias": old.name} for old in before]
     gone.append({**own, "alias": generation.loading_alias})
     actions = [{"remove": {**each, "must_exist": False}} for each in gone]
     alias = {**own, "alias": generation.alias, "is_write_index": True}

@@ -31,6 +31,9 @@ from .aliases import (
     THEIRS,
     AliasState,
     Generation,
+    attached_alias,
+    attachment_behind,
+    check_own,
     digest_of,
     drop,
     generations,
@@ -99,11 +102,6 @@ class ServerAttachment:
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         indices = theirs_of(indices_of(transport, name))
-        if not indices:
-            raise BackendError(
-                f"no index {name!r} at {transport.label}",
-                "<boc attach> adds to one that is there",
-            )
         if any("data_stream" in entry for entry in indices.values()):
             raise BackendError(
                 f"{name} is a data stream, whose documents stay as they are; attach to a _reindex "
@@ -113,7 +111,7 @@ class ServerAttachment:
         self._address = address
         self.name = name
         self._indices = indices
-        self._physical, entry = next(iter(indices.items()))
+        self._physical, entry = next(iter(indices.items()), ("", Json()))
         self._mapping: Json = entry.get("mappings", {})
         if "boc" in self._mapping.get("_meta", {}):
             raise BackendError(
@@ -129,7 +127,12 @@ class ServerAttachment:
         return [each for each in generations(self._transport, self.name) if each.state.attached]
 
     def _check_single(self) -> None:
-        """Raise BackendError if the name stands for several indexes."""
+        """Raise BackendError unless the name stands for one index."""
+        if not self._indices:
+            raise BackendError(
+                f"no index {self.name!r} at {self._transport.label}",
+                "<boc attach> adds to one that is there",
+            )
         if len(self._indices) > 1:
             coded = self._generation.state.targets if self._generation is not None else ()
             told = f"; {', '.join(coded)} has the code" if coded else ""
@@ -166,6 +169,14 @@ class ServerAttachment:
         # After a refresh, documents written a moment ago are found, too.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
+        if taken := theirs_of(indices_of(self._transport, attached_alias(self.name))):
+            raise BackendError(
+                f"{attached_alias(self.name)}, the alias of a code of {self.name}, is a name of "
+                f"{', '.join(taken)}",
+                "give the documents another alias (POST /_aliases), and attach to this alias",
+            )
+        if generation is None:
+            check_own(attachment_behind(self._transport, self._indices, self.name))
         mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)
         if present is None:
             return {"properties": {OBJECT: mapping}}
@@ -204,19 +215,23 @@ class ServerAttachment:
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
         """Store the code and change the mapping, unless this is already done."""
-        check_unclaimed(self._transport, self._attachments())
-        is_new = self._generation is None
-        if self._generation is None:
+        attached = self._attachments()
+        check_unclaimed(self._transport, attached)
+        generation = self._generation
+        if generation is None:
+            # Indexes left by a killed attachment have no code yet.
+            if any(each.state.blocks for each in attached):
+                raise in_use(self._transport, self.name)
+            drop(self._transport, attached)
             self._store(manifest, arrays)
         else:
-            generation = self._generation
             alias = generation.alias if generation.live else generation.loading_alias
             self._claim.take(generation.physical, alias)
         if change:
             try:
                 self._transport.request("PUT", f"/{self._physical}/_mapping", change)
             except BackendError:
-                if is_new:
+                if generation is None:
                     drop(self._transport, self._attachments())
                 raise
         refresh(self._transport, self._physical)
@@ -229,8 +244,6 @@ class ServerAttachment:
 
     def _store(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Create the index of the code."""
-        # Indexes left by a killed attachment have no code yet.
-        drop(self._transport, self._attachments())
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
             "loading",
@@ -275,13 +288,13 @@ class ServerAttachment:
         path = f"/{self.name}/_search"
         params = {"allow_partial_search_results": "false"}
         for part in batches(list(places), min(KEYS, self._settings("max_terms_count", KEYS))):
-            body: Json = {"size": WINDOW, "_source": [OBJECT], "track_total_hits": True}
-            if key is None:
-                body["query"] = {"ids": {"values": part}}
-                body["docvalue_fields"] = [ROW]
-            else:
-                body["query"] = {"terms": {key: part}}
-                body["docvalue_fields"] = [ROW, key]
+            body = {
+                "query": {"terms": {key or "_id": part}},
+                "size": WINDOW,
+                "_source": [OBJECT],
+                "docvalue_fields": [*filter(None, (ROW, key))],
+                "track_total_hits": True,
+            }
             hits = self._transport.search(path, body, **params)["hits"]
             if hits["total"]["value"] > WINDOW:
                 raise BackendError(
@@ -381,8 +394,7 @@ class ServerAttachment:
         final = replace(self._generation, manifest=manifest, state=state)
         self._claim.withdraw()
         self._remember(final)
-        if not final.live:
-            publish(self._transport, final, [])
+        publish(self._transport, final, [])
         return sum(items.values()), lost
 
     def detach(self) -> Iterator[int]:

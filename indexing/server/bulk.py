@@ -105,6 +105,7 @@ class Bulk:
         self._bytes = 0
         self._sent: dict[Future[int], dict[str, bytes]] = {}
         self._deleted = 0
+        self._updates = False
         self._progress = self.clock()
         self._trouble = ""
         self._stop = threading.Event()
@@ -141,6 +142,7 @@ class Bulk:
         head = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
+        self._updates = True
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
@@ -216,6 +218,9 @@ class Bulk:
             again = ids
             path = f"/{self.target}/_bulk"
             try:
+                # An update would make a removed index of another program again.
+                if self._updates:
+                    self.transport.request("GET", f"/{self.target}/_alias")
                 answer = self.transport.request("POST", path, body, **self._params)
                 again, deleted, trouble = self._read(ids, answer)
                 count += deleted

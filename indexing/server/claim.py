@@ -45,6 +45,12 @@ class Claim:
         self._thread: threading.Thread | None = None
         self._files = ExitStack()
         self._files.enter_context(file_lock(_file(self.key), name))
+        # Remove lock files of processes that died more than a day ago.
+        for path in _file("").parent.glob("boc-load-*.lock"):
+            with suppress(BocError, OSError):
+                if time.time() - path.stat().st_mtime > 24 * 3600:
+                    with file_lock(path, name):
+                        pass  # a file that no process has locked is removed
 
     def take(self, physical: str, alias: str, *, again: bool = True) -> None:
         """Claim the index ``physical``, which is written through ``alias``. Raises BackendError if

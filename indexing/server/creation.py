@@ -8,6 +8,7 @@ import orjson
 
 from boc.errors import BackendError
 
+from .force_merge import reopen
 from .transport import Json, Transport
 
 MANAGED = (
@@ -24,13 +25,14 @@ PIPELINES = (
 
 
 def create_index(transport: Transport, index: str, body: Json) -> Json:
-    """Create ``index``, read it back, and remove whatever templates added. Return the server's
-    response.
+    """Create ``index``, read it back, remove whatever templates added, and wait for its shards.
+    Return the server's response.
 
     Raises BackendError, and leaves no index, if an addition remains that changes written documents,
     or lets others read or write them.
     """
-    created = transport.request("PUT", f"/{index}", body)
+    # Additions are removed first, since an alias of another program refuses writes meanwhile.
+    transport.request("PUT", f"/{index}", body, wait_for_active_shards=0)
     try:
         entry = _read(transport, index)
         if _take_away(transport, index, entry, body):
@@ -42,10 +44,10 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
                 "alter what is written; change it (GET /_index_template, GET /_template), then "
                 "repeat the command",
             )
+        return reopen(transport, index)
     except BackendError:
         transport.request("DELETE", f"/{index}")
         raise
-    return created
 
 
 def _read(transport: Transport, index: str) -> Json:

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from itertools import count
 
-from .transport import RefusedError, Transport
+from .transport import Json, RefusedError, Transport
 
 PATIENCE = 24 * 3600.0
 """Timeout of a merge, in seconds."""
@@ -93,9 +93,9 @@ def _retains(transport: Transport, index: str) -> bool:
     )
 
 
-def reopen(transport: Transport, index: str) -> None:
-    """Open a closed index; an open index stays open."""
-    transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
+def reopen(transport: Transport, index: str) -> Json:
+    """Open a closed index, and wait for its shards; an open index stays open."""
+    return transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
 
 
 def merge(transport: Transport, index: str) -> None:

@@ -65,14 +65,12 @@ class PartWriter(ServerWriter):
     count: int
     first_state = TESTING
 
-    def __enter__(self) -> PartWriter:
+    def _enter(self) -> None:
         self._digest = digest_of(self.manifest, [*self.address.layout, "parts", self.count])
         others = [g for g in self._generations() if g.digest != self._digest]
         check_unclaimed(self.transport, others)
-        generation = self._join()
-        if generation is not None:
+        if generation := self._join():
             self._begin(generation)
-        return self
 
     def commit(self) -> None:
         """Mark this part as complete, and publish if all parts are complete."""
@@ -113,12 +111,9 @@ class PartWriter(ServerWriter):
     def _create(self, largest: int) -> Generation:
         """Return the generation that another process created, or a new generation."""
         while True:
-            # The number is chosen before checking for another process's generation: a generation
-            # created in between has the same number, and is refused below.
-            present = generations(self.transport, self.name)
-            self._next = 1 + max((g.number for g in present), default=0)
-            generation = self._join()
-            if generation is not None:
+            # A generation that another process creates after this check has the same number, and is
+            # refused below.
+            if generation := self._join():
                 return generation
             try:
                 generation = super()._create(largest)
@@ -136,17 +131,8 @@ class PartWriter(ServerWriter):
         # A process that tests for longer is considered dead.
         deadline = time.monotonic() + 60
         while True:
-            present = generations(self.transport, self.name)
-            live = max((g.number for g in present if g.live), default=0)
-            ours = [
-                g
-                for g in present
-                if g.digest == self._digest and g.number > live and not g.shadowed
-            ]
-            if not ours:
-                return None
-            generation = ours[-1]
-            if generation.state.state != TESTING:
+            generation = self._continued(generations(self.transport, self.name))
+            if generation is None or generation.state.state != TESTING:
                 return generation
             if time.monotonic() > deadline:
                 drop(self.transport, [generation])

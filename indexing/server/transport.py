@@ -37,6 +37,9 @@ NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
     "block_exception": "free disk space if it is short, have this block taken away",
     "cannot execute": "allow scripts (script.allowed_types, script.allowed_contexts)",
+    "Limit of": "raise this limit (PUT /NAME/_settings)",
+    "no such index": "see what was removed (GET /_cat/indices)",
+    "same name as the alias": "rename or remove that index",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 """The next step for each cause, found by words in the message."""

@@ -83,33 +83,49 @@ class ServerWriter:
         self._hold = Claim(self.transport, self.name, self.number)
 
     def __enter__(self) -> ServerWriter:
+        with ExitStack() as held:
+            # The context is not entered yet, so no exit would give the claim back.
+            held.callback(self._hold.release)
+            self._enter()
+            held.pop_all()
+        return self
+
+    def _enter(self) -> None:
+        """Remove unwanted generations, and continue an earlier load of the same contents."""
         self._digest = digest_of(self.manifest, self.address.layout)
         present = self._generations()
-        live = max((g.number for g in present if g.live), default=0)
         kept = newest_whole(present)
-        self._next = 1 + max((g.number for g in present), default=0)
-        left = [
-            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
-        ][-1:]
-        unwanted = [g for g in present if g.number != kept and g not in left]
-        check_unclaimed(self.transport, [*unwanted, *left])
-        drop(self.transport, unwanted)
-        for generation in left:
-            self._begin(generation)
+        left = self._continued(present)
+        others = [g for g in present if g.number != kept]
+        check_unclaimed(self.transport, others)
+        drop(self.transport, [g for g in others if g is not left])
+        if left is not None:
+            self._begin(left)
             # If no row exists, the earlier load may have died during the score check.
             if next(self._ledger.strays(), None) is None:
                 self._hold.withdraw()
-                drop(self.transport, left)
+                drop(self.transport, [left])
                 self._begun = False
-        return self
 
     def _generations(self) -> list[Generation]:
         """Return the generations of this name. Raises BackendError if boc did not make the
         index."""
         present = generations(self.transport, self.name)
-        if not any(g.live and not g.state.attached for g in present):
+        own = {g.physical for g in present if not g.state.attached}
+        # A template may have given the name to a generation whose load broke off.
+        if not own.issuperset(indices_of(self.transport, self.name)):
             check_own(generation_behind(self.transport, self.name))
         return present
+
+    def _continued(self, present: Sequence[Generation]) -> Generation | None:
+        """Return the generation of ``present``, if any, that this load continues, and choose the
+        number of a new one."""
+        live = max((g.number for g in present if g.live), default=0)
+        self._next = 1 + max((g.number for g in present), default=0)
+        same = [
+            g for g in present if g.digest == self._digest and g.number > live and not g.shadowed
+        ]
+        return same[-1] if same else None
 
     def _begin(self, generation: Generation) -> None:
         """Continue with the contents of ``generation``; an earlier load may have died while the
@@ -118,13 +134,9 @@ class ServerWriter:
         # A published load no longer has such an alias.
         add = {"index": generation.physical, "alias": generation.loading_alias}
         self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
-        with ExitStack() as held:
-            # The context may not be entered yet, in which case no exit would give the claim back.
-            held.callback(self._hold.release)
-            self._hold.take(generation.physical, generation.loading_alias)
-            refresh(self.transport, generation.physical)
-            self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
-            held.pop_all()
+        self._hold.take(generation.physical, generation.loading_alias)
+        refresh(self.transport, generation.physical)
+        self._ledger.add_earlier(stored_ids(self.transport, generation.physical))
         self._load_into(generation)
 
     def _load_into(self, generation: Generation) -> None:
@@ -193,7 +205,12 @@ class ServerWriter:
         manifest = replace(self.manifest, items=items, postings=postings)
         loaded = replace(self.generation, manifest=manifest, state=state)
         remember(self.transport, loaded)
-        publish(self.transport, loaded, generations(self.transport, self.name))
+        try:
+            present = self._generations()
+        except BackendError as error:
+            # Another program may have taken the name meanwhile; the rows stay.
+            raise UnfinishedError(str(error)) from None
+        publish(self.transport, loaded, present)
         self._committed = True
 
     def __exit__(self, *raised: object) -> None:

@@ -10,6 +10,7 @@ import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -271,8 +272,8 @@ def roll(site: Site) -> None:
     site.ask("PUT", site.second, {"aliases": {site.art: {"is_write_index": True}}})
 
 
-def route(site: Site) -> None:
-    add = {"index": site.first, "alias": f"{site.art}r", "index_routing": "1"}
+def add_alias(site: Site, index: str, alias: str, **options: object) -> None:
+    add = {"index": index, "alias": alias, **options}
     site.ask("POST", "_aliases", {"actions": [{"add": add}]})
 
 
@@ -290,6 +291,12 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
         "has a field 'boc' of its own",
         {},
     ),
+    "keyword of theirs, mapped": (
+        {"properties": {"boc": {"type": "keyword"}}},
+        lambda site: None,
+        "has a field 'boc' of another kind",
+        {},
+    ),
     "object of theirs, mapped": (
         {"properties": {"boc": {"properties": {"theirs": {"type": "keyword"}}}}},
         lambda site: None,
@@ -302,6 +309,22 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
         "keeps a part of its documents in _source.*make it again",
         {},
     ),
+    "name of the code taken": (
+        None,
+        lambda site: add_alias(site, site.first, f"{site.art}-boc"),
+        "the alias of a code of .* is a name of .*give the documents another alias",
+        {},
+    ),
+    "limit of fields": (
+        None,
+        lambda site: site.set(site.first, "mapping.total_fields.limit", 2),
+        "Limit of total fields .*raise this limit",
+        {},
+    ),
+    "wildcard": (None, lambda site: None, "cannot name an index; use", {"name": "art*"}),
+    "another cluster": (None, lambda site: None, "cannot name an index; use", {"name": "a:art"}),
+    "hidden name": (None, lambda site: None, "cannot name an index; use", {"name": ".art"}),
+    "long name": (None, lambda site: None, "cannot name an index; use", {"name": 101 * "a"}),
     "small window": (
         None,
         lambda site: site.set(site.first, "max_result_window", 500),
@@ -311,6 +334,12 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "write block": (
         None,
         lambda site: site.set(site.first, "blocks.write", True),
+        "have this block taken away",
+        {},
+    ),
+    "read-only": (
+        None,
+        lambda site: site.set(site.first, "blocks.read_only", True),
         "have this block taken away",
         {},
     ),
@@ -384,7 +413,7 @@ def copy_mapped(site: Site) -> None:
     body = {"source": {"index": site.first}, "dest": {"index": site.second}}
     site.ask("POST", "_reindex?refresh=true", body)
     site.ask("DELETE", site.first)
-    site.ask("POST", "_aliases", {"actions": [{"add": {"index": site.second, "alias": site.art}}]})
+    add_alias(site, site.second, site.art)
 
 
 def clone(site: Site) -> None:
@@ -392,8 +421,7 @@ def clone(site: Site) -> None:
     site.ask("PUT", f"{site.first}/_clone/{site.second}")
     site.restore()
     site.ask("PUT", f"{site.second}/_settings", {"index.blocks.write": None})
-    add = {"index": site.second, "alias": site.art}
-    site.ask("POST", "_aliases", {"actions": [{"add": add}]})
+    add_alias(site, site.second, site.art)
     site.ask("DELETE", site.first)
 
 
@@ -447,6 +475,163 @@ def test_changes_after_an_attachment_are_told(site: Site, case: str):
     assert not site.ask("GET", f"boc-on-*{site.key}*?expand_wildcards=all")
 
 
+def remove_code(site: Site) -> None:
+    (code,) = site.ask("GET", f"boc-on-{site.art}-*?expand_wildcards=all")
+    site.ask("DELETE", code)
+
+
+def attach_again(site: Site) -> None:
+    detach_index(site.art, at=site.at)
+    site.make()
+    site.attach()
+
+
+def make_again(site: Site) -> None:
+    site.ask("DELETE", site.first)
+    site.make()
+
+
+def move_alias(site: Site, old: str, new: str) -> None:
+    add_alias(site, new, site.art)
+    actions = [{"remove": {"index": old, "alias": site.art}}]
+    site.ask("POST", "_aliases", {"actions": actions})
+
+
+def move_away(site: Site) -> None:
+    site.ask("PUT", site.second)
+    move_alias(site, site.first, site.second)
+
+
+# After an attachment: what cannot be done, the error, and what mends it.
+BROKEN: dict[str, tuple[Step, Step, str, Step]] = {
+    "index of the code removed": (
+        remove_code,
+        lambda site: site.hits(site.art),
+        "add a code to its documents with",
+        Site.attach,
+    ),
+    "documents removed": (
+        lambda site: site.ask("DELETE", site.first),
+        lambda site: site.hits(site.art),
+        "has a code, but its documents are removed.*detach",
+        attach_again,
+    ),
+    "index made again": (
+        make_again,
+        lambda site: site.hits(site.art),
+        "the index was made again",
+        Site.attach,
+    ),
+    "alias moved away": (
+        move_away,
+        lambda site: site.hits(site.art),
+        "or move the alias back",
+        lambda site: move_alias(site, site.second, site.first),
+    ),
+    "read-only": (
+        lambda site: site.set(site.first, "blocks.read_only", True),
+        lambda site: detach_index(site.art, at=site.at),
+        "have this block taken away",
+        Site.restore,
+    ),
+    "attached under another name": (
+        lambda site: None,
+        lambda site: site.attach(site.first),
+        "with a code attached.*attach art[0-9a-f]* adds to them",
+        lambda site: None,
+    ),
+    "loaded under its name": (
+        lambda site: None,
+        lambda site: build_index(site.art, site.some, at=site.at, code=CODE, replace=True),
+        "is an index of another program",
+        lambda site: None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_errors_after_an_attachment_name_the_remedy(site: Site, case: str) -> None:
+    change, use, words, mend = BROKEN[case]
+    site.make()
+    before = site.theirs()[site.first][1]
+    site.attach()
+    change(site)
+    with pytest.raises(BocError, match=words):
+        use(site)
+    mend(site)
+    site.check(site.art)
+    detach_index(site.art, at=site.at)
+    assert site.theirs()[site.first][1] == before
+    assert not site.ask("GET", f"boc-on-*{site.key}*?expand_wildcards=all")
+
+
+def test_removed_documents_stay_removed(site: Site) -> None:
+    """An attachment that is under way does not make their index again."""
+    site.make()
+
+    def remove(stage: str, done: int, total: int) -> None:
+        if stage == "attaching":
+            site.ask("DELETE", site.first)
+
+    with pytest.raises(BocError, match=r"no such index .*see what was removed"):
+        site.attach(progress=remove)
+    assert detach_index(site.art, at=site.at) == 0
+    assert not site.ask("GET", f"*{site.key}*?expand_wildcards=all")
+
+
+def give_back(site: Site) -> None:
+    actions = [{"remove": {"index": site.first, "alias": site.pics}}]
+    site.ask("POST", "_aliases", {"actions": actions})
+
+
+@pytest.mark.parametrize(
+    ("take", "restore"),
+    [
+        (lambda site: add_alias(site, site.first, site.pics), give_back),
+        (
+            lambda site: site.ask("PUT", site.pics),
+            lambda site: site.ask("DELETE", site.pics),
+        ),
+    ],
+)
+def test_name_taken_amid_a_load(site: Site, take: Step, restore: Step) -> None:
+    """It stays theirs alone. When they give it back, the load goes on with its rows."""
+    site.make()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "indexing":
+            take(site)
+
+    with pytest.raises(BocError, match="was not made by boc; choose another name"):
+        site.build(progress=progress)
+    assert not [each for each in site.ask("GET", site.pics) if "-boc-" in each]
+    restore(site)
+    (physical,) = site.ask("GET", f"{site.pics}-boc-*")
+    site.build()
+    assert {*site.ask("GET", site.pics)} == {physical}
+    site.check(site.pics)
+
+
+@pytest.mark.parametrize("work", [Site.attach, Site.build])
+def test_two_at_once(site: Site, work: Step) -> None:
+    """One does the work, and the others are refused or find it done."""
+    site.make()
+
+    def outcome(number: int) -> str:
+        try:
+            work(site)
+        except BocError as error:
+            return str(error)
+        return "done"
+
+    with ThreadPoolExecutor() as pool:
+        outcomes = {*pool.map(outcome, range(3))}
+    assert "done" in outcomes
+    refused = ("written by another process; wait for it or stop it", "has an index")
+    assert all(any(words in each for words in refused) for each in outcomes - {"done"}), outcomes
+    site.check(site.art if work is Site.attach else site.pics)
+
+
 def update_some(site: Site) -> None:
     site.ask("POST", f"{site.pics}/_update_by_query?max_docs=5&refresh=true")
 
@@ -459,6 +644,14 @@ def delete_some(site: Site) -> None:
 def take_alias(site: Site) -> None:
     actions = [{"remove": {"index": f"{site.pics}-boc-*", "alias": site.pics}}]
     site.ask("POST", "_aliases", {"actions": actions})
+
+
+def break_off(site: Site) -> None:
+    """Leave the index as a killed load does where a template gives the alias."""
+    ((physical, entry),) = site.ask("GET", site.pics).items()
+    own = entry["mappings"]["_meta"]
+    own["server"]["state"] = "loading"
+    site.ask("PUT", f"{physical}/_mapping", {"_meta": own})
 
 
 # To an index of ours: the error, if any, and what mends it.
@@ -495,6 +688,12 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
         lambda site: site.hits(site.pics),
         "no index",
         lambda site: site.build(replace=True),
+    ),
+    "load broken off under the name": (
+        break_off,
+        lambda site: site.hits(site.pics),
+        "is not loaded in whole.*repeat",
+        Site.build,
     ),
     "array of the code removed": (
         lambda site: site.ask("DELETE", f"{site.pics}/_doc/boc:block:0?refresh=true"),

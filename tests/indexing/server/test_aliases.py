@@ -1,12 +1,17 @@
 """What an index on a server says of itself in its mapping, as this version and others wrote it."""
 
+import os
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from boc.atomic_files import file_lock
 from boc.errors import ManifestError
 from indexing.server.aliases import AliasState, generations, meta
+from indexing.server.claim import Claim
 from indexing.server.transport import Transport
 from tests.oracles import new_manifest
 
@@ -46,6 +51,22 @@ def test_state_ignores_unknown_entries():
         (found,) = generations(server, "photos")
         assert found.state == STATE
         assert (found.number, found.digest, found.live) == (7, "0123456789ab", True)
+
+
+def test_lock_files_of_dead_processes_are_removed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a day, in which the same load may go on; those of living processes stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, held, recent = (tmp_path / f"boc-load-{name}.lock" for name in ("a", "b", "c"))
+    for path in (dead, held, recent):
+        path.touch()
+    for path in (dead, held):
+        os.utime(path, (1e9, 1e9))
+    with file_lock(held, "held"):
+        Claim(written(), "photos").release()
+        assert sorted(tmp_path.iterdir()) == [held, recent]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from tests.servers import SecureServer
 
 pytestmark = pytest.mark.servers
 
+RIGHTS = ("manage", "read", "write")
+"""The least that the pages name for the names of an index."""
+
 
 def secrets(server: SecureServer, key: str) -> list[str]:
     """All that must never be seen: the password, the key, and its secret half; the other is a
@@ -30,7 +33,7 @@ def test_commands_with_an_api_key(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    key = secure.api_key("photos", "photos-boc-*")
+    key = secure.api_key("photos", "photos-boc-*", rights=RIGHTS)
     address = secure.url.removeprefix("https://")
     at = ("--at", f"elastic+https://{address}?ca_certs={secure.authority}&replicas=0")
     features = library / "photos.h5"
@@ -68,6 +71,15 @@ def test_commands_with_an_api_key(
     # The key does not open this name.
     ok("index", "others", features, status=1)
     ok("delete", "photos", "--all")
+    secure.request("PUT", "articles", {"settings": {"number_of_replicas": 0}})
+    secure.request("PUT", "articles/_doc/000.png?refresh=true", {"price": 1})
+    names = ("articles", "articles-boc*", "boc-on-articles*", "boc-probe-*")
+    monkeypatch.setenv("BOC_API_KEY", secure.api_key(*names, rights=RIGHTS))
+    # The other items have no document.
+    ok("attach", "articles", features, "--yes", status=1)
+    assert "000.png" in ok("search", "articles", "--queries", features, "--filter", "price=1")
+    ok("attach", "articles", "--detach", "--yes")
+    assert secure.request("GET", "articles/_source/000.png") == {"price": 1}
     output = "".join(said)
     assert not [secret for secret in secrets(secure, key) if secret in output]
 
