@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 from fastapi.testclient import TestClient
 
 from boc.inputs.metadata import holds, parse_filter
+from boc.web.live_index import LibrarySnapshot
 from tests.boc.web.test_api import TEXT
 
 
@@ -86,6 +87,22 @@ def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: 
     ]
     assert [hit for page in pages for hit in page] == answer["hits"]
     assert len(answer["hits"]) == answer["pictures"] > 1
+
+
+class Emptied(dict[tuple[str, ...], list[str]]):
+    """Kept orders that another thread empties at once, as it does for filters of its own."""
+
+    def __setitem__(self, filters: tuple[str, ...], order: list[str]) -> None:
+        super().__setitem__(filters, order)
+        self.clear()
+
+
+def test_an_order_is_answered_though_it_is_no_longer_kept(searcher: Searcher) -> None:
+    snapshot = LibrarySnapshot(searcher)
+    order = snapshot.by_date()
+    snapshot.orders = Emptied()
+    assert snapshot.by_date() == order
+    assert snapshot.orders == {}
 
 
 @pytest.mark.slow
