@@ -111,7 +111,11 @@ class Ranking:
             if request.rescore is not None:
                 chosen = self._split(best)
                 if near is None:
-                    if self._compares_all(plan, len(best.rows), request, i):
+                    found = len(best.rows)
+                    few = plan.are_few(found, np.diff(request.queries.indptr)[i])
+                    few = few and found < min(plan.depth, self.statistics.passing)
+                    # Too few candidates share a term with the query, while other rows pass.
+                    if few or plan.way == "all":
                         compared += 1
                         chosen = self.passing_rows()
                     stages.candidates += sum(map(len, chosen))
@@ -148,12 +152,6 @@ class Ranking:
             rows = np.flatnonzero(sums)
             scored.append((rows, sums[rows]))
         return scored
-
-    def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:
-        """Return whether query i is compared with all rows that pass, either as planned, or because
-        too few candidates share a term with the query while other rows pass."""
-        few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
-        return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
     def _split(self, best: RankedRows) -> list[NDArray[np.int64]]:
         """Return the rows of each part, in ascending order."""

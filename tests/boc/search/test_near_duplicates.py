@@ -110,6 +110,29 @@ def test_a_library_of_copies_is_searched_to_a_bound(k: int) -> None:
     assert alike.depths[-1] == max(DEEPEST, POOL * k) == len(hit.duplicates) + 1
 
 
+@pytest.mark.parametrize("continues", [True, False])
+def test_deeper_lists_give_the_hits_of_a_slow_loop(continues: bool) -> None:
+    """Also where a deeper list begins otherwise, as budgets set by hand make it."""
+    rng = default_rng(5)
+    vectors = rng.choice([-1, 1], (DEEPEST, 5)).astype(np.float32)
+    hits = [Hit(picture(f"{i:04d}"), 1.0) for i in range(DEEPEST)]
+    asked: list[list[Hit]] = []
+
+    class Library:
+        def vectors(self, ids: list[str]) -> np.ndarray:
+            return vectors[list(map(int, ids))]
+
+    def ask(depth: int) -> list[Hit]:
+        asked.append(hits[:depth] if continues else hits[:depth][::-1])
+        return asked[-1]
+
+    shown = select_distinct(ask, Library(), 40, 2.0)  # type: ignore[arg-type]
+    last = asked[-1]
+    expected = slow(last, vectors[[int(hit.id) for hit in last]], 2.0)
+    assert len(asked) == 4
+    assert [(hit.id, list(hit.duplicates)) for hit in shown] == expected
+
+
 def test_collapsing_fills_up(searcher: Searcher) -> None:
     plain = searcher.search(TEXT, k=6)
     every = searcher.search(TEXT, k=40)

@@ -1,5 +1,6 @@
 """One order of hits: however many are wanted, a shorter list is the beginning of a longer one."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,19 @@ import numpy as np
 import pytest
 
 from boc.manage.build import build_index
+from boc.search.near_duplicates import select_distinct
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item, Modality, Ragged
+from boc.types import (
+    Batch,
+    Embeddings,
+    Hit,
+    HitList,
+    Item,
+    Modality,
+    Ragged,
+    SearchRequest,
+    Stages,
+)
 from tests.oracles import random_units, write_features
 
 ITEMS = 600
@@ -106,6 +118,33 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(
         ids, scores = searcher.rank_vectors(queries, k=400)
         assert ids.tolist() == [[hit.id for hit in hits] for hits in lists[-1]]
         assert scores.tolist() == [[hit.score for hit in hits] for hits in lists[-1]]
+
+
+@pytest.mark.parametrize("options", [{}, {"hybrid": "rrf"}, {"rm": 2}], ids=str)
+def test_near_duplicates_are_those_of_lists_asked_anew(
+    searcher: Searcher,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queries = some("text", 1, 2)
+    near = 0.3
+    monkeypatch.setattr(searcher.background("image"), "near", near)
+    asked: list[int] = []
+
+    def ask(k: int) -> Sequence[Hit]:
+        return searcher.search_vectors(queries, k=k, texts=["a box"], **options)[0]
+
+    expected = select_distinct(ask, searcher.index, 41, near)
+    search = searcher.index.search
+
+    def counted(request: SearchRequest, stages: Stages | None = None) -> Sequence[HitList]:
+        asked.append(request.rescore.k)  # type: ignore[union-attr]
+        return search(request, stages)
+
+    monkeypatch.setattr(searcher.index, "search", counted)
+    hits = searcher.search_vectors(queries, k=41, texts=["a box"], collapse=True, **options)[0]
+    assert hits == expected
+    assert options or asked == [40, 80, 160, 320, 640, 1280]
 
 
 def test_a_fused_list_goes_on_where_longer_ones_fuse_more_candidates(tmp_path: Path) -> None:
