@@ -54,9 +54,11 @@ class Spelling:
     @cached_property
     def words(self) -> Collection[str]:
         """The words that the encoder reads whole, and the words of the first sentences of the
-        index; empty for an encoder without a vocabulary."""
-        words: Collection[str] = getattr(self._searcher.encoder, "vocabulary", ())
+        index; empty for an encoder without a vocabulary, and for an index of vectors."""
         index = self._searcher.index
+        words: Collection[str] = ()
+        if not index.manifest.identity.spec.startswith("vectors:"):
+            words = getattr(self._searcher.encoder, "vocabulary", ())
         if words and index.manifest.items["text"]:
             items = islice(index.items(), ITEMS)
             texts = (item.content for item in items if item.modality == "text")

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from boc.explain.score import explain
+from boc.manage.build import build_index
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
 from boc.types import Hit
@@ -60,6 +61,16 @@ def fetch(client: TestClient, address: str, **params: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+def test_an_index_of_vectors_is_served_without_an_encoder(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.eye(9, dtype=np.float32))
+    at = f"file:{tmp_path / 'at'}"
+    build_index("v", tmp_path / "v.npy", at=at)
+    with client_of(Searcher.open("v", at), tmp_path / "cache", at=at) as client:
+        assert fetch(client, "/api/words", q="a zzq kite") == {"unknown": []}
+        assert fetch(client, "/api/search", like="0")["hits"]
+        assert client.get("/api/search", params={"q": "kite"}).status_code == 400
 
 
 def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
