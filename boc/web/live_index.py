@@ -172,11 +172,10 @@ class Library:
         check_sentence(text)
         encoder = snapshot.searcher.encoder
         text = nfc(text)
-
-        def make() -> Embeddings:
-            return self._batcher(encoder.encode_texts, text)
-
-        return self._sentences.get((encoder.identity.digest, text), make)
+        return self._sentences.get(
+            (encoder.identity.digest, text),
+            lambda: self._batcher(encoder.encode_texts, text),
+        )
 
     def picture(
         self,
