@@ -390,7 +390,18 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
     cannot be stored, and ValueError for values of another type."""
     if fault := check_text(cell):
         raise CellError(fault)
-    values = [parse_value(part, kind) for part in map(str.strip, nfc(cell).split("|")) if part]
+    keep_values(name, filter(None, map(str.strip, nfc(cell).split("|"))), kind, fields)
+
+
+def keep_values(
+    name: str,
+    texts: Iterable[str],
+    kind: FieldType,
+    fields: dict[str, Any],
+) -> None:
+    """Add the values that ``texts`` stand for to ``fields``, if there are any. Raises ValueError
+    for values of another type."""
+    values = [parse_value(text, kind) for text in texts]
     if values:
         fields[name] = values if len(values) > 1 else values[0]
 
