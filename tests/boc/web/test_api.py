@@ -19,8 +19,8 @@ from boc.explain.score import explain
 from boc.manage.build import build_index
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
-from boc.types import Hit
 from tests.helpers import run
+from tests.oracles import pairs_of_hits
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -81,10 +81,6 @@ def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
         )
         for hit in hits
     ]
-
-
-def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
-    return [(hit.item.id, hit.score) for hit in hits]
 
 
 def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
