@@ -89,14 +89,14 @@ def test_the_first_that_remain_are_those_of_a_slow_loop(most: int) -> None:
 
 
 class Library:
-    """A library of ``vectors``, and a search of it that keeps its answers; a deeper list begins as
-    the one before if it ``continues``."""
+    """A library of ``vectors``, and a search of it that keeps its answers: the first items, by a
+    ``step`` of -1 the last of them first."""
 
-    def __init__(self, vectors: np.ndarray, *, continues: bool = True) -> None:
+    def __init__(self, vectors: np.ndarray, step: int = 1) -> None:
         self.hits = [Hit(picture(str(i)), 1.0) for i in range(len(vectors))]
         self.rows = vectors
         self.asked: list[list[Hit]] = []
-        self.step = 1 if continues else -1
+        self.step = step
 
     def ask(self, depth: int) -> list[Hit]:
         self.asked.append(self.hits[:depth][:: self.step])
@@ -115,11 +115,11 @@ def test_a_library_of_copies_is_searched_to_a_bound(k: int) -> None:
     assert depths[-1] == max(DEEPEST, POOL * k) == len(hit.duplicates) + 1
 
 
-@pytest.mark.parametrize("continues", [True, False])
-def test_deeper_lists_give_the_hits_of_a_slow_loop(continues: bool) -> None:
+@pytest.mark.parametrize("step", [1, -1])
+def test_deeper_lists_give_the_hits_of_a_slow_loop(step: int) -> None:
     """Also where a deeper list begins otherwise, as budgets set by hand make it."""
     vectors = default_rng(5).choice([-1, 1], (DEEPEST, 5)).astype(np.float32)
-    library = Library(vectors, continues=continues)
+    library = Library(vectors, step)
     shown = select_distinct(library.ask, library, 40, 2.0)  # type: ignore[arg-type]
     last = library.asked[-1]
     expected = slow(last, library.vectors([hit.id for hit in last]), 2.0)

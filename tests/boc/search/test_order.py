@@ -102,14 +102,13 @@ def test_near_duplicates_are_those_of_lists_asked_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queries = some("text", 1, 2)
-    near = 0.3
-    monkeypatch.setattr(searcher.background("image"), "near", near)
+    monkeypatch.setattr(searcher.background("image"), "near", 0.3)
     asked: list[int] = []
 
     def ask(k: int) -> Sequence[Hit]:
         return searcher.search_vectors(queries, k=k, texts=["a box"], **options)[0]
 
-    expected = select_distinct(ask, searcher.index, 41, near)
+    expected = select_distinct(ask, searcher.index, 41, 0.3)
     search: Any = searcher.index.search
 
     def counted(request: Any, *more: Any) -> Any:

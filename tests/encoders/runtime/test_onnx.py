@@ -194,8 +194,6 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     assert boc("convert", folder).exit_code == 0
     assert len(on_cpu(spec).encode_texts(["a dog"])) == 1
     weights = folder / parts(folder).weights[0]
-    changed = bytearray(weights.read_bytes())
-    changed[-1] ^= 1
-    weights.write_bytes(changed)
+    weights.write_bytes(weights.read_bytes()[:-3] + b"abc")
     os.utime(weights, ns=(0, 0))  # as a copy of an older file of the same size leaves it
     assert read_record(folder, parts(folder)) is None

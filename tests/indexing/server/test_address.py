@@ -171,7 +171,6 @@ def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
         ("elastic+https://one:0", "'one:0' is no list of HOST:PORT"),
         ("elastic+https://one two", "no host or no port in 'one two'"),
         ("elastic+https://one,t%zz", "no host or no port in 't%zz'"),
-        ("elastic+https://one\\two", "no host or no port in 'one"),
         ("elastic+https://one\u3002two", "no host or no port in 'one"),
         ("elastic+https://http://one:9200", "// behind the hosts"),
         ("elastic+https://one:9200,https://two:9200", "// behind the hosts"),
