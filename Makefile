@@ -174,7 +174,7 @@ fuzz: install
 	BOC_FORGED=20000 BOC_PICTURES=100000 BOC_REQUESTS=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz --timeout 0
 
 # The modules in C once more, with sanitizers of addresses and undefined behaviour, in a copy of the tree: their tests,
-# their fuzz (BOC_CALLS random calls, half as many of damaged arrays), and the model of the engine.
+# their fuzz (BOC_CALLS random calls, BOC_DAMAGED of damaged arrays), and the model of the engine.
 SANITIZED := build/sanitize
 sanitize: install
 	rm -rf $(SANITIZED)

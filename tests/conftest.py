@@ -138,16 +138,6 @@ def left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def reference_fixtures() -> Path:
-    """Folder of reference checkpoints with their outputs: BOC_FIXTURES, or the one beside the
-    project."""
-    folder = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
-    if not folder.is_dir():
-        pytest.skip(f"no reference fixtures in {folder}; name their folder with BOC_FIXTURES")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def photos() -> Path:
     """Folder of real photographs: BOC_PHOTOS, or the one beside the project."""
     folder = Path(os.environ.get("BOC_PHOTOS", SHARED / "data" / "flickr8k"))

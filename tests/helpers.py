@@ -63,6 +63,15 @@ def draw_pictures(folder: Path, count: int) -> Path:
     return folder / "captions.csv"
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files in ``folder``, by their paths."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that tries to open a connection or to look up a host."""
 

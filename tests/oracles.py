@@ -1,5 +1,6 @@
 """What several test files share: slow obvious references, and strategies for their input."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.plan import Plan
 from boc.topk import topk
-from boc.types import Batch, Identity, Item
+from boc.types import Batch, Hit, Identity, Item
 from boc.vectors import Floats, unit_rows
 from indexing.embedded.kernel import Kernel
 from indexing.embedded.postings import Postings, RowScores
@@ -92,6 +93,10 @@ def picture(key: str, content: str = "") -> Item:
 
 def sentence(key: str, content: str = "a sentence", group: str = "") -> Item:
     return Item(key, "text", content, group)
+
+
+def pairs_of_hits(hits: Sequence[Hit]) -> list[tuple[str, float]]:
+    return [(hit.item.id, hit.score) for hit in hits]
 
 
 def random_units(seed: int, n: int, dim: int) -> Floats:

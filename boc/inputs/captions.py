@@ -23,7 +23,7 @@ from boc.errors import SourceError, check_system, leave_out, needing
 from boc.foreign import parse_json
 from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
-from boc.inputs.metadata import TYPES, parse_value
+from boc.inputs.metadata import TYPES, keep_values
 from boc.inputs.spreadsheets import open_table
 from boc.inputs.text_lines import check_text, json_lines
 from boc.paths import nfc, path_on_disk, path_text
@@ -169,32 +169,27 @@ class CaptionTable:
             fields = rows[image] = {}
             for column, name in columns.items():
                 try:
-                    texts = map(_text, _values(row.get(column)))
-                    values = [parse_value(text, types[name]) for text in texts]
+                    keep_values(name, value_texts(row.get(column)), types[name], fields)
                 except ValueError:
                     self.faults.append(
                         f"{image}: {name} is of type {types[name]}, {row[column]!r:.60} is not",
                     )
-                    continue
-                if values:
-                    fields[name] = values if len(values) > 1 else values[0]
         return types, rows
 
 
 def _values(value: object) -> list[Any]:
     """Return one or several values as a list, without empty values and objects."""
-    several = value if isinstance(value, list) else [value]
+    several = value if isinstance(value, (list, tuple)) else [value]
     return [
         one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))
     ]
 
 
-def _text(value: object) -> str:
-    """Return a value as the text of a table cell. Raises ValueError for text that cannot be
-    stored."""
-    if isinstance(value, str):
-        return nfc(value.encode().decode())
-    return str(value).lower()
+def value_texts(value: object) -> Iterator[str]:
+    """Yield each of one or several values as the text of a table cell. Raises ValueError for text
+    that cannot be stored."""
+    for one in _values(value):
+        yield nfc(one.encode().decode()) if isinstance(one, str) else str(one).lower()
 
 
 def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, FieldType]]:

@@ -166,8 +166,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 
     A year, a month (2021-05) or a day means its whole period: "<=" includes the period, ">" starts
     after it, and "=" matches within it. A bar separates several values; an item needs one of them.
-    A folder includes everything below it; "==" means the folder alone. Raises BocError, which names
-    the known fields or the rule.
+    A backslash before a bar makes it part of a value. A folder includes everything below it; "=="
+    means the folder alone. Raises BocError, which names the known fields or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
@@ -189,7 +189,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     kind = _filterable(name, types)
     parts = [value]
     if op in ("=", "!="):
-        parts = [part.strip() for part in value.split("|") if part.strip()]
+        some = re.split(r"\s*(?<!\\)\|\s*", value)
+        parts = [part.replace(r"\|", "|") for part in some if part]
     filters = []
     for part in parts:
         try:
@@ -197,7 +198,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
         except ValueError:
             raise no_value(name, kind, part) from None
         filters.append(each)
-        if name == "folder" and op in ("=", "!=") and match[2] != "==":
+        if name == "folder" and match[2] in ("=", "!="):
             filters.append(replace(each, value=f"{part}/", last=f"{part}/{LAST}"))
     if not filters:
         raise no_value(name, kind, value)
@@ -390,7 +391,18 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
     cannot be stored, and ValueError for values of another type."""
     if fault := check_text(cell):
         raise CellError(fault)
-    values = [parse_value(part, kind) for part in map(str.strip, nfc(cell).split("|")) if part]
+    keep_values(name, filter(None, map(str.strip, nfc(cell).split("|"))), kind, fields)
+
+
+def keep_values(
+    name: str,
+    texts: Iterable[str],
+    kind: FieldType,
+    fields: dict[str, Any],
+) -> None:
+    """Add the values that ``texts`` stand for to ``fields``, if there are any. Raises ValueError
+    for values of another type."""
+    values = [parse_value(text, kind) for text in texts]
     if values:
         fields[name] = values if len(values) > 1 else values[0]
 

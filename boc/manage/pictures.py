@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from boc.errors import BocError, SourceError
+from boc.inputs.captions import value_texts
 from boc.inputs.features import FeatureFile
 from boc.inputs.images import Picture
-from boc.inputs.metadata import Metadata, no_value, parse_cell, values_of
+from boc.inputs.metadata import Metadata, keep_values, no_value
 from boc.inputs.sources import Source
 from boc.inputs.text_lines import check_text
 from boc.manage.build import LoadReport, add_items
@@ -63,7 +64,7 @@ def add_pictures(
     row: dict[str, Any] = {}
     for field, value in fields.items():
         try:
-            parse_cell(field, "|".join(map(str, values_of(fields, field))), types[field], row)
+            keep_values(field, value_texts(value), types[field], row)
         except ValueError:
             raise no_value(field, types[field], value) from None
     items = []

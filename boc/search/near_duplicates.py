@@ -32,14 +32,16 @@ def select_distinct(
     wanted = max(k, PAGE)
     depth = min(POOL * wanted, wanted + 1000)
     deepest = max(DEEPEST, POOL * wanted)
+    hits: Sequence[Hit] = []
+    distinct: list[Hit] = []
     while True:
-        hits = ask(depth)
-        distinct = collapse(
-            hits,
-            index.vectors([hit.id for hit in hits]).astype(np.float32),
-            near,
-            wanted,
-        )
+        deeper = ask(depth)
+        # Only the rest of a list that begins as the shorter list is compared.
+        begun = len(hits) if deeper[: len(hits)] == hits else 0
+        hits = deeper
+        distinct = [*distinct[:begun], *hits[begun:]]
+        vectors = index.vectors([hit.id for hit in distinct]).astype(np.float32)
+        distinct = collapse(distinct, vectors, near, wanted)
         if len(distinct) >= wanted or len(hits) < depth or depth >= deepest:
             return distinct[:k]
         depth = min(POOL * depth, deepest)
@@ -52,23 +54,26 @@ def collapse(
     most: int,
 ) -> list[Hit]:
     """Put near-duplicates under their best hit; return the first ``most`` hits that remain, with
-    the ids of the others.
+    the ids of the others, and with the duplicates that both already have.
 
     Hits are near-duplicates if their ``vectors`` (n, d) have a cosine of at least ``threshold``;
     each goes under the best hit near to it.
     """
     duplicates: dict[int, list[str]] = {}
+    remaining = np.empty_like(vectors[:most])
     for begin in range(0, len(hits), BLOCK):
-        block = range(len(hits))[begin : begin + BLOCK]
-        others = [*duplicates, *block]
-        near = vectors[block] @ vectors[others].T >= threshold
-        remain = np.arange(len(others)) < len(duplicates)
-        for place, i in enumerate(block, len(duplicates)):
-            beside = near[i - begin] & remain
+        block = vectors[begin : begin + BLOCK]
+        known = len(duplicates)
+        near = np.hstack([block @ remaining[:known].T, block @ block.T]) >= threshold
+        others = [*duplicates, *range(begin, begin + len(block))]
+        remain = np.arange(len(others)) < known
+        for i, row in enumerate(near, begin):
+            beside = row & remain
             best = beside.argmax()
             if beside[best]:
-                duplicates[others[best]].append(hits[i].id)
+                duplicates[others[best]] += [hits[i].id, *hits[i].duplicates]
             elif len(duplicates) < most:
-                remain[place] = True
-                duplicates[i] = []
+                remain[known + i - begin] = True
+                remaining[len(duplicates)] = vectors[i]
+                duplicates[i] = [*hits[i].duplicates]
     return [replace(hits[i], duplicates=tuple(ids)) for i, ids in duplicates.items()]

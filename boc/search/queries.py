@@ -126,7 +126,8 @@ class Query:
         if isinstance(text, str):
             text, denied = read_negations(text)
         if denied:
-            note = f"read as: {text} {' '.join(map(_unwanted, denied))}"
+            typed = [f'-"{words}"' if " " in words else f"-{words}" for words in denied]
+            note = f"read as: {text} {' '.join(typed)}"
             minus = _different([*minus, *denied])
         examples = len(images) + len(like)
         unwanted = len(minus) + len(unlike)
@@ -172,11 +173,6 @@ class Query:
         if not by_example or options.rerank is not None:
             return options
         return replace(options, rerank="dot")
-
-
-def _unwanted(words: str) -> str:
-    """Return words in the form in which users type an unwanted part."""
-    return f'-"{words}"' if " " in words else f"-{words}"
 
 
 def _different(values: Sequence[Path | str]) -> list[str]:

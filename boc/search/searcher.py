@@ -162,8 +162,9 @@ class Searcher:
         """Return the stored vector of an item, and its concepts, if any. KeyError for an
         unknown id."""
         item = self.index.find([id])[0]
-        sets = self.index.manifest.concept_dtype is not None
-        concepts = self.index.concepts([id]).to_ragged() if sets else None
+        concepts = None
+        if self.index.manifest.concept_dtype:
+            concepts = self.index.concepts([id]).to_ragged()
         return Embeddings(
             item.modality,
             self.index.vectors([id]).astype(np.float32),
@@ -651,13 +652,13 @@ class Searcher:
             )
         if options.collapse:
             near = self.background(self.target(options.find)).near
-            plain = replace(options, collapse=False)
 
-            def ask(i: int, k: int) -> Sequence[Hit]:
-                return self._hits(queries.take(i), replace(plain, k=k), stages)[0]
+            def ask(i: int, begun: list[Hit], k: int) -> Sequence[Hit]:
+                plain = replace(options, k=k, collapse=False)
+                return self._ordered(queries.take(i), plain, stages, begun)[0]
 
             return [
-                select_distinct(partial(ask, i), self.index, options.k, near)
+                select_distinct(partial(ask, i, []), self.index, options.k, near)
                 for i in range(len(queries.rows))
             ]
         return self._ordered(queries, options, stages)
@@ -676,24 +677,29 @@ class Searcher:
         queries: _Queries,
         options: SearchOptions,
         stages: Stages | None,
+        begun: list[Hit] | None = None,
     ) -> Sequence[Sequence[Hit]]:
         """Return the hits of each query in an order that does not depend on their number: a list
         longer than a page begins as a shorter list, and continues with the hits of deeper
-        searches."""
+        searches. A list of one ranking continues ``begun``, the pages that a single query has, and
+        adds its pages."""
         if not self._goes_on(options):
             return self._one_request(queries, options, stages)
-        lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
+        lists: list[list[Hit]] = [[] for _ in queries.rows.vectors]
         sizes = pages(options.k)
         if options.hybrid:
             # Two fused lists longer than a page begin with the same hits if they fuse the same
             # number of hits.
             rm, _ = self.index.manifest.budgets(self.target(options.find))
             sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
+        elif begun is not None:
+            lists = [begun]
+            sizes = [size for size in sizes if size > len(begun)]
         for size in sizes:
             deeper = self._one_request(queries, replace(options, k=size), stages)
             for hits, others in zip(lists, deeper, strict=True):
-                known = {hit.id for hit in hits}
-                new = [hit for hit in others if hit.id not in known]
+                known = {hit.item.id for hit in hits}
+                new = [hit for hit in others if hit.item.id not in known]
                 hits += new[: size - len(hits)]
         return [hits[: options.k] for hits in lists]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.paths import nfc
+from boc.paths import folded, nfc
 from boc.remarks import word_forms
 from boc.search.searcher import Searcher
 
@@ -54,9 +53,11 @@ class Spelling:
     @cached_property
     def words(self) -> Collection[str]:
         """The words that the encoder reads whole, and the words of the first sentences of the
-        index; empty for an encoder without a vocabulary."""
-        words: Collection[str] = getattr(self._searcher.encoder, "vocabulary", ())
+        index; empty for an encoder without a vocabulary, and for an index of vectors."""
         index = self._searcher.index
+        words: Collection[str] = ()
+        if not index.manifest.identity.spec.startswith("vectors:"):
+            words = getattr(self._searcher.encoder, "vocabulary", ())
         if words and index.manifest.items["text"]:
             items = islice(index.items(), ITEMS)
             texts = (item.content for item in items if item.modality == "text")
@@ -77,9 +78,7 @@ class Spelling:
         first ``SOUGHT`` words of at most ``LONGEST`` letters have suggestions."""
         unknown: list[UnknownWord] = []
         for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
-            letters = unicodedata.normalize("NFD", word)
-            plain = "".join(each for each in letters if not unicodedata.combining(each))
-            if not any(form in self.words for form in (*word_forms(word), plain)):
+            if not any(form in self.words for form in (*word_forms(word), folded(word))):
                 near = None
                 if len(unknown) < SOUGHT and len(word) <= LONGEST:
                     near = self.nearest(word)

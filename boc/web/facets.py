@@ -55,9 +55,11 @@ def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
             best.sort(reverse=True)
         values = []
         for value, count in best:
-            # The "=" is doubled before a value that itself begins with an operator.
-            sign = "==" if str(value)[:1] in tuple(OPERATORS) else "="
-            filters = [f"{name}{sign}{value}"]
+            # The "=" is doubled before a value that itself begins with an operator; a bar within a
+            # value has a backslash.
+            typed = str(value).replace("|", r"\|")
+            sign = "==" if typed[0] in OPERATORS else "="
+            filters = [f"{name}{sign}{typed}"]
             if kind == "date":
                 filters = [f"{name}>={value:04d}-01-01"]
                 if value < 9999:

@@ -111,23 +111,25 @@ class LibrarySnapshot:
         """Return the ids of the pictures that pass, newest first by the date taken, or by the file
         date if that is unknown. In a library of more than ``BROWSED`` items, only pictures among
         the first ``BROWSED`` items are listed."""
-        if filters not in self.orders:
-            index = self.searcher.index
-            conditions = parse_filters(filters, index.manifest.fields)
-            passing = getattr(index, "passing", None)
-            if filters and passing is not None:
-                chosen = passing("image", conditions, BROWSED)
-                return list(filter(chosen.__contains__, self.by_date()))
-            dated = []
-            for item in islice(index.items(), BROWSED):
-                if item.modality == "image" and all(holds(c, item.fields) for c in conditions):
-                    dates = [*values_of(item.fields, "taken"), *values_of(item.fields, "modified")]
-                    dated.append((str(next(iter(dates), "")), item.id))
-            dated.sort(key=itemgetter(0), reverse=True)
-            if len(self.orders) >= 8:
-                self.orders.clear()
-            self.orders[filters] = [id for _, id in dated]
-        return self.orders[filters]
+        order = self.orders.get(filters)
+        if order is not None:
+            return order
+        index = self.searcher.index
+        conditions = parse_filters(filters, index.manifest.fields)
+        passing = getattr(index, "passing", None)
+        if filters and passing is not None:
+            chosen = passing("image", conditions, BROWSED)
+            return list(filter(chosen.__contains__, self.by_date()))
+        dated = []
+        for item in islice(index.items(), BROWSED):
+            if item.modality == "image" and all(holds(c, item.fields) for c in conditions):
+                dates = *values_of(item.fields, "taken"), *values_of(item.fields, "modified"), ""
+                dated.append((str(dates[0]), item.id))
+        dated.sort(key=itemgetter(0), reverse=True)
+        if len(self.orders) >= 8:
+            self.orders.clear()
+        order = self.orders[filters] = [id for _, id in dated]
+        return order
 
 
 class Library:
@@ -170,11 +172,10 @@ class Library:
         check_sentence(text)
         encoder = snapshot.searcher.encoder
         text = nfc(text)
-
-        def make() -> Embeddings:
-            return self._batcher(encoder.encode_texts, text)
-
-        return self._sentences.get((encoder.identity.digest, text), make)
+        return self._sentences.get(
+            (encoder.identity.digest, text),
+            lambda: self._batcher(encoder.encode_texts, text),
+        )
 
     def picture(
         self,

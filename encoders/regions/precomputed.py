@@ -122,7 +122,9 @@ class FileRegions:
             size = image_size(image.path)
         except ImageError as error:
             raise ImageError(f"{error} (boxes are in its pixels)") from error
-        return _in_fractions(features, boxes, *size)
+        # Boxes are four numbers in pixels of the picture.
+        fractions = boxes.reshape(-1, 4) / np.array(size * 2, dtype=np.float64)
+        return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
     def _file(self, name: PurePosixPath) -> Path:
         """Return the path of a picture's features, which need not exist."""
@@ -155,18 +157,6 @@ def _read_array(path: Path) -> Array:
         raise ImageError(
             f"{path}: damaged region features ({error}); extract them again",
         ) from error
-
-
-def _in_fractions(
-    features: Array,
-    boxes: Array,
-    width: int,
-    height: int,
-) -> Regions:
-    """Return regions with boxes as fractions, from boxes of four numbers in pixels of a picture of
-    this size."""
-    fractions = boxes.reshape(-1, 4) / np.array([width, height] * 2, dtype=np.float64)
-    return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
 
 class ScanRegions:

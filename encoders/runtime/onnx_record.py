@@ -99,7 +99,7 @@ def read_record(folder: Path, parts: ModelFiles) -> OnnxRecord | None:
         record = typed(read_json(path), OnnxRecord)
         if record.settings != parts.hash(folder) or record.weights != parts.size(folder):
             return None
-        newest = max((folder / name).stat().st_mtime_ns for name in parts.weights)
+        newest = max((folder / name).stat().st_ctime_ns for name in parts.weights)
         changed = newest > path.stat().st_mtime_ns and record.digest != parts.digest()
     except (OSError, ValueError):
         return None

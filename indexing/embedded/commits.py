@@ -196,7 +196,9 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
     name = f"{kind}-{name_of(files)}"
     home = stage.parent
     if (home / name).exists():
-        fs.remove(stage if _whole(home / name, files) else home / name)
+        names = {path.name for path in (home / name).iterdir()}
+        whole = names == set(files) and not damage(home / name, files)
+        fs.remove(stage if whole else home / name)
     if stage.exists():
         fs.rename(stage, home / name)
     return name, {f"{name}/{file}": entry for file, entry in files.items()}
@@ -277,10 +279,6 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
             note.replace(home / CHECKED)
         finally:
             note.unlink(missing_ok=True)
-
-
-def _whole(folder: Path, files: Files) -> bool:
-    return {path.name for path in folder.iterdir()} == set(files) and not damage(folder, files)
 
 
 def _replace_file(path: Path, data: bytes) -> None:

@@ -114,7 +114,11 @@ class Ranking:
                     np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))
                 ]
                 if near is None:
-                    if self._compares_all(plan, len(best.rows), request, i):
+                    found = len(best.rows)
+                    few = plan.are_few(found, np.diff(request.queries.indptr)[i])
+                    few = few and found < min(plan.depth, self.statistics.passing)
+                    # Too few candidates share a term with the query, while other rows pass.
+                    if few or plan.way == "all":
                         compared += 1
                         chosen = self.passing_rows()
                     stages.candidates += sum(map(len, chosen))
@@ -152,11 +156,6 @@ class Ranking:
             scored.append((rows, sums[rows]))
         return scored
 
-    def _compares_all(self, plan: Plan, found: int, request: SearchRequest, i: int) -> bool:
-        """Return whether query i is compared with all rows that pass, either as planned, or because
-        too few candidates share a term with the query while other rows pass."""
-        few = plan.are_few(found, int(np.diff(request.queries.indptr)[i]))
-        return plan.way == "all" or (few and found < min(plan.depth, self.statistics.passing))
 
     def _rescore(
         self,

@@ -145,10 +145,15 @@ def _headers(lines: str) -> tuple[tuple[str, str], ...]:
 
 def _host(protocol: str, host: str, prefix: str) -> str:
     parts = urlsplit(f"{protocol}://{host}")
-    if not parts.hostname or parts.port == 0:
-        raise ValueError(f"{host!r} lacks one of them")
+    name = parts.hostname or ""
+    # An IPv6 address may have a zone.
+    if parts.port == 0 or not re.fullmatch(
+        r"[\w.-]+|[\da-f.]*:[\da-f:.]*(?:%[\w.-]+)?",
+        name,
+    ):
+        raise ValueError(f"no host or no port in {host!r}")
     port = parts.port or (443 if protocol == "https" else 9200)
-    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    name = f"[{name}]" if ":" in name else name
     return f"{protocol}://{name}:{port}{prefix}"
 
 

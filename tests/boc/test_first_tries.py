@@ -249,6 +249,14 @@ def test_pictures_in_memory_have_no_path(index: boc.Index):
     assert index.delete("x").deleted == 1
 
 
+def test_fields_are_taken_as_they_are(index: boc.Index):
+    """A bar parts the values of a table's cell alone, and None is no value, as in JSON."""
+    fields = {"camera": "a|b", "lens": None, "keywords": ("red", None, "e\u0301")}
+    index.add(WHITE, id="x", fields=fields)
+    held = next(item.fields for item in index if item.id == "x")
+    assert [held.get(name) for name in fields] == ["a|b", None, ["red", "\u00e9"]]
+
+
 def test_vectors_have_no_path(tmp_path: Path):
     np.save(
         tmp_path / "rows.npy",

@@ -7,17 +7,9 @@ import pytest
 
 from boc.errors import BocError
 from boc.outputs import begins, check_folder, check_output
-from tests.helpers import boc
+from tests.helpers import boc, contents
 
 OURS = begins(b"ours")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("data", [b"", b"ours, of an earlier run"])

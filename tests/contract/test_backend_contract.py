@@ -24,7 +24,6 @@ from boc.types import (
     Embeddings,
     FieldType,
     Filter,
-    Hit,
     Item,
     Modality,
     Ragged,
@@ -39,6 +38,7 @@ from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, 
 from tests.oracles import (
     assert_canonical,
     new_manifest,
+    pairs_of_hits,
     picture,
     random_terms,
     same_matrix,
@@ -162,10 +162,6 @@ def slow_search(
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
-def plain(hits: list[Hit]) -> list[tuple[str, float]]:
-    return [(hit.item.id, hit.score) for hit in hits]
-
-
 def pairs(ranked: tuple[NDArray[np.object_], Doubles]) -> list[list[tuple[str, float]]]:
     """Ids and scores of each query; where there are fewer than of others, None and -inf."""
     rows = zip(*(array.tolist() for array in ranked), strict=True)
@@ -202,7 +198,7 @@ def test_large_scores_are_exact_or_refused(backend: Backend, place: str, name: s
     results = index.search(SearchRequest(queries, 1000))
     assert len(results) == 20
     for hits, query in zip(results, queries.toarray().tolist(), strict=True):
-        assert plain(hits) == slow_search(
+        assert pairs_of_hits(hits) == slow_search(
             items,
             terms,
             query,
@@ -273,7 +269,7 @@ def test_search_equals_slow_search(backend: Backend, name: str, n: int):
             queries.toarray().tolist(),
             strict=True,
         ):
-            assert plain(hits) == slow_search(
+            assert pairs_of_hits(hits) == slow_search(
                 items,
                 terms,
                 query,
@@ -389,7 +385,7 @@ def test_filters_equal_slow_filters(backend: Backend, name: str):
         )
         is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
-        assert plain(hits) == slow_search(
+        assert pairs_of_hits(hits) == slow_search(
             matches,
             terms[np.flatnonzero(is_match)],
             query,
@@ -519,7 +515,7 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str):
                     rescore=rescore,
                 ),
             ),
-        ) == [*map(plain, results)]
+        ) == [*map(pairs_of_hits, results)]
         is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
         for hits, query, vector in zip(
@@ -628,7 +624,10 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
                     [score_of[hit.item.id] for hit in hits],
                     abs=0.03,
                 )
-                assert plain(hits) == sorted(plain(hits), key=lambda pair: (-pair[1], pair[0]))
+                assert pairs_of_hits(hits) == sorted(
+                    pairs_of_hits(hits),
+                    key=lambda pair: (-pair[1], pair[0]),
+                )
 
 
 @pytest.mark.parametrize("n_terms", [4, None])
@@ -819,7 +818,10 @@ def test_a_search_by_words(backend: Backend, name: str):
     hits, others = index.match(["zebra", "grass"], 50, "text")
     assert {hit.item.id for hit in hits} == zebras
     assert [hit.item.content for hit in others[:3]] == ["grass, grass and grass"] * 3
-    assert plain(others) == sorted(plain(others), key=lambda pair: (-pair[1], pair[0]))
+    assert pairs_of_hits(others) == sorted(
+        pairs_of_hits(others),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
     assert index.match(["grass"], 2, "text") == [others[:2]]
     recent_hits = index.match(
         ["zebra"],
@@ -1217,7 +1219,7 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
         } - {"title"}
         for rescore in (None, by_vectors):
             request = SearchRequest(queries, 20, rescore=rescore)
-            assert pairs(index.rank(request)) == [*map(plain, index.search(request))]
+            assert pairs(index.rank(request)) == [*map(pairs_of_hits, index.search(request))]
 
 
 @pytest.mark.parametrize("edits", [False, True])

@@ -25,6 +25,7 @@ from demo import (
 from demo.canvas import SKIES
 from demo.land import PLACES
 from demo.things import ART, COLOURS
+from tests.helpers import contents
 
 SEEDS = st.integers(0, 2**32)
 SAMPLED = SEEDS.map(lambda seed: sample_scene(default_rng(seed)))
@@ -83,14 +84,6 @@ def _fits(name: tuple[str, ...], thing: Thing) -> bool:
     return KIND_OF[noun] == thing.kind and colour in ("", thing.colour) and sized
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def _gallery(folder: Path, count: int, seed: int = 5, size: int = 48) -> Path:
     assert list(
         draw_gallery(
@@ -116,8 +109,8 @@ def _captions_of(folder: Path) -> list[list[str]]:
 def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path):
     again = _gallery(tmp_path / "again", 12)
     other = _gallery(tmp_path / "other", 12, seed=6)
-    assert _files(again) == _files(gallery)
-    assert _files(other)["images/00000.jpg"] != _files(gallery)["images/00000.jpg"]
+    assert contents(again) == contents(gallery)
+    assert contents(other)["images/00000.jpg"] != contents(gallery)["images/00000.jpg"]
 
 
 def test_table_has_five_captions_per_picture(gallery: Path):
@@ -220,4 +213,4 @@ def test_gallery_replaces_only_a_gallery(tmp_path: Path):
     (tmp_path / "mine" / "captions.csv").write_text("my only copy")
     result = paint(painter.main, [str(tmp_path / "mine"), "--count", "1"])
     assert "choose another folder" in result.stderr
-    assert _files(tmp_path / "mine") == {"captions.csv": b"my only copy"}
+    assert contents(tmp_path / "mine") == {"captions.csv": b"my only copy"}

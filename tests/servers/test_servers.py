@@ -3,11 +3,9 @@ behind."""
 
 import os
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,6 @@ from boc.atomic_files import sha256
 from tests.servers import KINDS, MismatchError, UnavailableError, fetch as fetching, jdk
 from tests.servers.catalogue import Kind
 from tests.servers.fixtures import check_fetched
-
-Own = Callable[[Any], Any]
 
 
 @pytest.fixture

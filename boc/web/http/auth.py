@@ -64,8 +64,8 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for an authorized request, or a redirect that sets the cookie for a request
-        with the token in its address."""
+        """Return None for an authorized request, a redirect that sets the cookie for a request with
+        the token in its address, or a redirect that ends the session."""
         if path_of(scope) in PROBES:
             return None
         if (
@@ -87,7 +87,11 @@ class Guard:
         if not path_of(scope).startswith("/static/"):
             self._check_token(scope, headers)
         if (scope["method"], path_of(scope)) == ("POST", "/api/logout"):
-            return self._end_session(scope)
+            session = Request(scope).cookies.get(cookie_name(scope), "").rpartition(".")[0]
+            self._ended.add(session)
+            answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
+            answer.delete_cookie(cookie_name(scope), httponly=True, samesite="strict")
+            return answer
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -138,13 +142,6 @@ class Guard:
         until the server restarts, since browsers send cookies to every port of a host."""
         signed = f"{session}\0{cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
-
-    def _end_session(self, scope: Scope) -> Response:
-        session = Request(scope).cookies.get(cookie_name(scope), "").rpartition(".")[0]
-        self._ended.add(session)
-        answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
-        answer.delete_cookie(cookie_name(scope), httponly=True, samesite="strict")
-        return answer
 
 
 def _check_origin(headers: Headers) -> None:

@@ -26,7 +26,6 @@ ORIENTATION = 0x0112
 CAMERA = 0x8769
 GPS = 0x8825
 TAKEN = 0x9003
-DIGITIZED = 0x9004
 LENS = 0xA434
 TEXT = st.text(
     st.characters(

@@ -506,12 +506,13 @@ def test_fields_beyond_the_declared_are_named():
 
 def test_a_bar_parts_values_and_a_folder_holds_its_folders():
     types = {"folder": "keyword", "year": "integer", "taken": "date"}
-    folders = ["2024", "2024/Rome", "2023", "20245", "2024-old/x"]
+    folders = ["2024", "2024/Rome", "2023", "20245", "2024-old/x", "20|24"]
     for text, expected in (
         ("folder=2024", {"2024", "2024/Rome"}),
         ("folder==2024", {"2024"}),
         ("folder=2023|2024-old", {"2023", "2024-old/x"}),
-        ("folder!=2023|2024", {"20245", "2024-old/x"}),
+        ("folder!=2023|2024", {"20245", "2024-old/x", "20|24"}),
+        (r"folder=20\|24 | 20245", {"20|24", "20245"}),
     ):
         condition = parse_filter(text, types)
         assert check_filter(condition, types) == condition

@@ -87,26 +87,43 @@ def test_the_first_that_remain_are_those_of_a_slow_loop(most: int) -> None:
     assert [(hit.id, list(hit.duplicates)) for hit in shown] == expected[:most]
 
 
-class Alike:
-    """An index of items whose vectors are all the same, and a search of it that counts."""
+class Library:
+    """A library of ``vectors``, and a search of it that keeps its answers: the first items, by a
+    ``step`` of -1 the last of them first."""
 
-    def __init__(self) -> None:
-        self.depths: list[int] = []
+    def __init__(self, vectors: np.ndarray, step: int = 1) -> None:
+        self.hits = [Hit(picture(str(i)), 1.0) for i in range(len(vectors))]
+        self.rows = vectors
+        self.asked: list[list[Hit]] = []
+        self.step = step
 
     def ask(self, depth: int) -> list[Hit]:
-        self.depths.append(depth)
-        return [Hit(picture(str(i)), 1.0) for i in range(depth)]
+        self.asked.append(self.hits[:depth][:: self.step])
+        return self.asked[-1]
 
     def vectors(self, ids: list[str]) -> np.ndarray:
-        return np.ones((len(ids), 1), np.float16)
+        return self.rows[list(map(int, ids))]
 
 
 @pytest.mark.parametrize("k", [1, 40, 1000, 2000])
 def test_a_library_of_copies_is_searched_to_a_bound(k: int) -> None:
-    alike = Alike()
+    alike = Library(np.ones((10_000, 1), np.float16))
     (hit,) = select_distinct(alike.ask, alike, k, 0.9)  # type: ignore[arg-type]
-    assert alike.depths == sorted(set(alike.depths))
-    assert alike.depths[-1] == max(DEEPEST, POOL * k) == len(hit.duplicates) + 1
+    depths = list(map(len, alike.asked))
+    assert depths == sorted(set(depths))
+    assert depths[-1] == max(DEEPEST, POOL * k) == len(hit.duplicates) + 1
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_deeper_lists_give_the_hits_of_a_slow_loop(step: int) -> None:
+    """Also where a deeper list begins otherwise, as budgets set by hand make it."""
+    vectors = default_rng(5).choice([-1, 1], (DEEPEST, 5)).astype(np.float32)
+    library = Library(vectors, step)
+    shown = select_distinct(library.ask, library, 40, 2.0)  # type: ignore[arg-type]
+    last = library.asked[-1]
+    expected = slow(last, library.vectors([hit.id for hit in last]), 2.0)
+    assert len(library.asked) == 4
+    assert [(hit.id, list(hit.duplicates)) for hit in shown] == expected
 
 
 def test_collapsing_fills_up(searcher: Searcher) -> None:

@@ -1,5 +1,6 @@
 """One order of hits: however many are wanted, a shorter list is the beginning of a longer one."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from boc.manage.build import build_index
+from boc.search.near_duplicates import select_distinct
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item, Modality, Ragged
+from boc.types import Batch, Embeddings, Hit, Item, Modality, Ragged
 from tests.oracles import random_units, write_features
 
 ITEMS = 600
@@ -30,37 +32,22 @@ def some(modality: Modality, count: int, seed: int) -> Embeddings:
     )
 
 
+def made(home: Path, items: int, **options: Any) -> Searcher:
+    """A searcher of an index that is made of so many items with a number and a word."""
+    pictures = [Item(f"p{i:04d}", "image", f"/p{i}.jpg") for i in range(items)]
+    write_features(home / "f.h5", Batch(pictures, some("image", items, 1)))
+    lines = [f"p{i:04d},{i % 7},{WORDS[i % 5]}" for i in range(items)]
+    table = home / "fields.csv"
+    table.write_text("\n".join(["id,width:integer,title:text", *lines]))
+    at = f"file:{home / 'index'}"
+    build_index("order", home / "f.h5", at=at, metadata=table, **options)
+    return Searcher.open("order", at)
+
+
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """A searcher of an index of which it compares candidates only, as of a large one."""
-    home = tmp_path_factory.mktemp("order")
-    pictures = [
-        Item(
-            f"p{i:03d}",
-            "image",
-            f"/p{i}.jpg",
-            fields={"width": i % 7, "name": WORDS[i % 5]},
-        )
-        for i in range(ITEMS)
-    ]
-    write_features(
-        home / "f.h5",
-        Batch(
-            pictures,
-            some("image", ITEMS, 1),
-        ),
-    )
-    lines = [f"p{i:03d},{i % 7},{WORDS[i % 5]}" for i in range(ITEMS)]
-    (home / "fields.csv").write_text("\n".join(["id,width:integer,title:text", *lines]))
-    at = f"file:{home / 'index'}"
-    build_index(
-        "order",
-        home / "f.h5",
-        at=at,
-        concepts="float16",
-        metadata=home / "fields.csv",
-    )
-    found = Searcher.open("order", at)
+    found = made(tmp_path_factory.mktemp("order"), ITEMS, concepts="float16")
     found.index.costs = found.index.costs._replace(quick=0, begin=0, row=1e9)
     return found
 
@@ -106,17 +93,35 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(
         assert scores.tolist() == [[hit.score for hit in hits] for hits in lists[-1]]
 
 
+@pytest.mark.parametrize("options", [{}, {"hybrid": "rrf"}, {"rm": 2}], ids=str)
+def test_near_duplicates_are_those_of_lists_asked_anew(
+    searcher: Searcher,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queries = some("text", 1, 2)
+    monkeypatch.setattr(searcher.background("image"), "near", 0.3)
+    asked: list[int] = []
+
+    def ask(k: int) -> Sequence[Hit]:
+        return searcher.search_vectors(queries, k=k, texts=["a box"], **options)[0]
+
+    expected = select_distinct(ask, searcher.index, 41, 0.3)
+    search: Any = searcher.index.search
+
+    def counted(request: Any, *more: Any) -> Any:
+        asked.append(request.rescore.k)
+        return search(request, *more)
+
+    monkeypatch.setattr(searcher.index, "search", counted)
+    hits = searcher.search_vectors(queries, k=41, texts=["a box"], collapse=True, **options)[0]
+    assert hits == expected
+    assert options or asked == [40, 80, 160, 320, 640, 1280]
+
+
 def test_a_fused_list_goes_on_where_longer_ones_fuse_more_candidates(tmp_path: Path) -> None:
     """A page fuses 600 candidates, 80 hits and more 2,000."""
-    items = 2500
-    pictures = [Item(f"p{i:04d}", "image", f"/p{i}.jpg") for i in range(items)]
-    write_features(tmp_path / "f.h5", Batch(pictures, some("image", items, 1)))
-    lines = [f"p{i:04d},{WORDS[i % 5]}" for i in range(items)]
-    table = tmp_path / "fields.csv"
-    table.write_text("\n".join(["id,title:text", *lines]))
-    at = f"file:{tmp_path / 'index'}"
-    build_index("order", tmp_path / "f.h5", at=at, code="scalar", rm=60, metadata=table)
-    searcher = Searcher.open("order", at)
+    searcher = made(tmp_path, 2500, code="scalar", rm=60)
     searcher.index.costs = searcher.index.costs._replace(quick=0)
     queries = some("text", 12, 2)
     texts = [f"a {WORDS[i % 5]}" for i in range(12)]

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
-from boc.types import Item
+from boc.types import Identity, Item
 from tests.helpers import boc, run
 
 pytest.importorskip("tokenizers", reason="encoders need the extra search")
@@ -26,7 +26,10 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
     )
     index = SimpleNamespace(
         items=lambda: iter(items),
-        manifest=SimpleNamespace(items={"text": len(items)}),
+        manifest=SimpleNamespace(
+            items={"text": len(items)},
+            identity=Identity("tern:model", "digest", 1),
+        ),
     )
     return Spelling(SimpleNamespace(encoder=encoder, index=index))  # type: ignore[arg-type]
 
@@ -44,7 +47,7 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
             "a dgo and a hrose",
             [("dgo", "dog"), ("hrose", "horse")],
         ),
-        ("the café, the CAFE\u0301", []),
+        ("the café, the CAFE\u0301, the Straße", []),
         ("xylophon", [("xylophon", None)]),
         ("kites and horses, the cafes", []),
         ("犬が走る at 12h30 on route66 🐕", []),
@@ -59,7 +62,7 @@ def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
 def test_unknown_words(text: str, unknown: list[tuple[str, str | None]]):
     assert (
         spelling(
-            vocabulary=[*VOCABULARY, "the", "and"],
+            vocabulary=[*VOCABULARY, "the", "and", "strasse"],
         ).unknown(text)
         == unknown
     )

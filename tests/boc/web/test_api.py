@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 
 from boc.explain.score import explain
+from boc.manage.build import build_index
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
-from boc.types import Hit
 from tests.helpers import run
+from tests.oracles import pairs_of_hits
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -60,6 +61,15 @@ def fetch(client: TestClient, address: str, **params: Any) -> dict[str, Any]:
     return answer.json()
 
 
+def test_an_index_of_vectors_is_served_without_an_encoder(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.eye(9, dtype=np.float32))
+    at = f"file:{tmp_path / 'at'}"
+    build_index("v", tmp_path / "v.npy", at=at)
+    with client_of(Searcher.open("v", at), tmp_path / "cache", at=at) as client:
+        assert fetch(client, "/api/words", q="a zzq kite") == {"unknown": []}
+        assert client.get("/api/search", params={"q": "kite"}).status_code == 400
+
+
 def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
     return [
         (
@@ -68,10 +78,6 @@ def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
         )
         for hit in hits
     ]
-
-
-def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
-    return [(hit.item.id, hit.score) for hit in hits]
 
 
 def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from boc.search.searcher import Searcher
-from boc.types import FOR_PROGRAMS
+from boc.types import FOR_PROGRAMS, Item
 from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
@@ -15,6 +15,8 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 from fastapi.testclient import TestClient
 
 from boc.inputs.metadata import holds, parse_filter
+from boc.web.facets import facets
+from boc.web.live_index import LibrarySnapshot
 from tests.boc.web.test_api import TEXT
 
 
@@ -80,6 +82,26 @@ def test_pages_of_a_library_are_its_pictures_in_order(client: TestClient, size: 
     ]
     assert [hit for page in pages for hit in page] == answer["hits"]
     assert len(answer["hits"]) == answer["pictures"] > 1
+
+
+def test_the_filter_of_a_facet_finds_a_value_with_a_bar(searcher: Searcher) -> None:
+    item = Item("x", "image", "x", fields={"camera": "a|b"})
+    (facet,) = facets(LibrarySnapshot(searcher), [item])["facets"]
+    assert facet["values"][0]["filters"] == [r"camera=a\|b"]
+
+
+class Emptied(dict[Any, Any]):
+    """Kept orders that another thread empties at once, as it does for filters of its own."""
+
+    def __setitem__(self, *_: Any) -> None:
+        self.clear()
+
+
+def test_an_order_is_answered_though_it_is_no_longer_kept(searcher: Searcher) -> None:
+    snapshot = LibrarySnapshot(searcher)
+    order = snapshot.by_date()
+    snapshot.orders = Emptied()
+    assert snapshot.by_date() == order
 
 
 @pytest.mark.slow

@@ -192,7 +192,6 @@ def site(server: Any, tmp_path: Path) -> Iterator[Site]:
 
 
 Step = Callable[[Site], object]
-ALIAS = {"aliases": {}}
 
 
 def attached(site: Site) -> None:
