@@ -29,15 +29,17 @@ class _Part(NamedTuple):
     items: list[Item]
 
     def vectors(self, rows: Ints) -> Floats:
-        return unit_rows(np.asarray(self.file.rows[rows], np.float32))
+        vectors = np.asarray(self.file.rows[rows], np.float32)
+        return vectors if self.file.exact else unit_rows(vectors)
 
 
 class VectorItems:
     """The items and vectors of files that ``boc.inputs.vector_files`` reads.
 
-    Vectors are scaled to unit length. ``stored_as`` is the type in which an index stores them by
-    default. ``failures`` are pairs (id, reason) of rows that cannot be used. Raises SourceError if
-    the files do not belong together.
+    Vectors are scaled to unit length, unless their length counts. ``stored_as`` is the type in
+    which an index stores them by default: float16, or float32 if their length counts. ``failures``
+    are pairs (id, reason) of rows that cannot be used. Raises SourceError if the files do not
+    belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -53,7 +55,7 @@ class VectorItems:
         source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
         self.path = paths[0]
         self.failures: list[tuple[str, str]] = []
-        self.stored_as = "float16"
+        self.stored_as = "float32" if any(file.exact for file in files) else "float16"
         self.header = Header("embeddings", spec, json_sha256(width), width, "float32", source)
         self._parts = []
         for file, items in zip(files, lists, strict=True):
@@ -124,7 +126,8 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
             if len(own) != each * len(known):
                 raise SourceError(
                     f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says "
-                    "of which; write the id of its picture and a tab before each sentence",
+                    "of which; write the id "
+                    "of its picture and a tab before each sentence",
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]

@@ -17,7 +17,9 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -32,6 +34,7 @@ from boc.inputs.vector_files import read_vectors
 from boc.plugins import encoder
 from boc.search.queries import parse_text
 from encoders.regions.precomputed import ScanRegions, load_files
+from tests.boc.inputs.test_vector_files import FORMS
 from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.helpers import DEMO_MODEL
 
@@ -123,7 +126,19 @@ def scan(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
-    "x.npy": (lambda path: np.save(path, np.eye(5, 4, dtype=np.float32) + 1), read_vectors),
+    **{
+        name: (
+            partial(
+                lambda form, path: form(
+                    path,
+                    np.eye(5, 4, dtype=np.float32) + 1,
+                ),
+                form,
+            ),
+            read_vectors,
+        )
+        for name, form in FORMS.items()
+    },
     "x.tar": (archive, open_source),
     "c.jsonl": (
         lambda path: path.write_text("".join(json.dumps(each) + "\n" for each in OBJECTS)),
@@ -226,6 +241,26 @@ def packed(path: Path, member: str, claimed: int | None = None) -> None:
         path.write_bytes(data)
 
 
+def unwritten(path: Path, **options: Any) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "train",
+            (10**9, 100),
+            "f4",
+            chunks=(1000, 100) if not options else None,
+            **options,
+        )
+
+
+def linked(path: Path) -> None:
+    unwritten(path.with_name("other.h5"))
+    with h5py.File(path, "w") as file:
+        file["train"] = h5py.ExternalLink(
+            path.with_name("other.h5"),
+            "train",
+        )
+
+
 def header(path: Path, kind: bytes, size: int) -> None:
     """Write an archive whose first header claims a size."""
     info = tarfile.TarInfo("a.png")
@@ -243,12 +278,12 @@ def header(path: Path, kind: bytes, size: int) -> None:
 
 BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
     "packed zeros": (
-        "x.npy",
+        "x.npz",
         lambda path: packed(path, "a.npy"),
         read_vectors,
     ),
     "packed zeros that claim little": (
-        "x.npy",
+        "x.npz",
         lambda path: packed(path, "a.npy", 1000),
         read_vectors,
     ),
@@ -261,6 +296,21 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
         "x.npz",
         lambda path: packed(path, "centroids.npy", 1000),
         Codebook.load,
+    ),
+    "numbers that were never written": ("x.hdf5", unwritten, read_vectors),
+    "numbers of another file": (
+        "x.hdf5",
+        partial(
+            unwritten,
+            external=[("/etc/passwd", 0, 4 * 10**11)],
+        ),
+        read_vectors,
+    ),
+    "a link to another file": ("x.hdf5", linked, read_vectors),
+    "names of terms": (
+        "x.csr",
+        lambda path: path.write_bytes(struct.pack("<6q", 2, 10**12, 0, 0, 0, 0)),
+        read_vectors,
     ),
     **{
         f"a header {kind!r} of {size}": (
