@@ -63,8 +63,8 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     several folders, ids begin with the name of the folder. After a kill, the same command continues
     where it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors from other programs: .npy. X.txt and X.ids.txt beside X.npy have
-    sentences and ids.
+    SOURCE can also be vectors from other programs: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
+    ann-benchmarks. X.txt and X.ids.txt beside X.npy have sentences and ids.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 
