@@ -9,10 +9,10 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Compact the index NAME. It becomes one segment without deleted and replaced rows, its
-    smallest and fastest form.
+    """Compact the index NAME into one segment without deleted and replaced rows, its smallest and
+    fastest form.
 
-    Meanwhile searches continue, with the same results.
+    Searches continue meanwhile, with the same results.
 
     \b
     Examples: boc compact photos
