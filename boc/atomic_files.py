@@ -154,7 +154,7 @@ def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> I
         opener=opener or (lambda name, flags: os.open(name, flags | os.O_NONBLOCK)),
     ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file
 
 

@@ -1,4 +1,5 @@
-"""The manifest of an index: everything needed to open and search it without other files."""
+"""Index manifest, which contains everything needed to open and search an index without other
+files."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
 
 
 class _Entries(Struct):
-    """The types of the entries of a manifest; a codec checks its own entries."""
+    """Types of the manifest entries. A codec checks its own entries."""
 
     encoder: Identity
     codec: _Codec
@@ -78,14 +79,15 @@ class _Entries(Struct):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Format and maker; encoder (spec, weights digest, dimension); codec (steps, parameters) and
-    its arrays (digest, shape, dtype of each); digest of the list of items; number of items by
-    modality; number of postings; default re-rank multiplier and metric; type of the stored concept
-    sets, None without sets; metadata fields of the items with their types; states (size,
-    modification and change time in ns), by id, of picture files that could not be read; names of
-    the file facts whose values a table replaced; the recall that the budgets were chosen for, with
-    the measurement, empty for budgets set by hand; and the name patterns that are left out of
-    folders of pictures."""
+    """Manifest of an index. ``encoder`` identifies the encoder, and ``codec`` contains the steps of
+    the code, whose ``arrays`` are described by digest, shape and dtype. ``source`` is the digest of
+    the list of items, ``items`` counts items by modality. ``rm`` and ``rerank`` are the default
+    re-rank multiplier and metric; ``concept_dtype`` is the type of the stored concept sets, None
+    without sets; ``fields`` declares the metadata fields. ``unreadable`` maps the ids of unreadable
+    picture files to their states (size, modification and change time in ns). ``table_facts`` names
+    the file facts whose values a table replaced. ``recall`` is the recall that the budgets were
+    chosen for, with the measurement, empty for budgets set by hand. ``exclude`` contains the name
+    patterns to leave out of picture folders."""
 
     encoder: Identity
     codec: dict[str, Any]
@@ -108,8 +110,8 @@ class Manifest:
 
     @property
     def n_query_terms(self) -> int | None:
-        """The number of terms of each query under a dictionary; None under other codes, whose
-        queries have different numbers of terms, and where the entry is not a number."""
+        """Return the number of terms per query under a dictionary. Return None under other codes,
+        whose queries vary in length, and if the entry is not a number."""
         for step in self.codec["steps"][-1:]:
             count = step["params"].get("query_z")
             if step["name"] == "Dictionary" and type(count) is int and count > 0:
@@ -117,8 +119,8 @@ class Manifest:
         return None
 
     def budgets(self, find: Modality) -> tuple[float, int | None]:
-        """Return the candidates per hit and ``n_query_terms`` of a search for items of a modality.
-        Sentences may have their own budgets."""
+        """Return the candidates per hit and ``n_query_terms`` for a search for items of one
+        modality. Sentences may have separate budgets."""
         own = self.recall.get("texts") if find == "text" else None
         if own:
             return own["rm"], int(own["query_z"])
@@ -126,8 +128,8 @@ class Manifest:
 
     @property
     def vector_floats(self) -> str:
-        """The type that represents the stored vectors exactly: float32 for vectors rounded to
-        int8."""
+        """Return the type that represents the stored vectors exactly, which is float32 for vectors
+        rounded to int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
     @property
@@ -147,7 +149,7 @@ class Manifest:
         fields: Mapping[str, FieldType] | None = None,
         **others: Any,
     ) -> Manifest:
-        """Make the manifest of an empty index. ``others`` holds ``source``, ``rm`` and the optional
+        """Make the manifest of an empty index. ``others`` contains ``source``, ``rm`` and optional
         entries."""
         return cls(
             encoder=encoder,
@@ -165,7 +167,7 @@ class Manifest:
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Return whether two indexes hold the same items, encoded by the same encoder and code.
+        """Return whether two indexes contain the same items, encoded by the same encoder and code.
 
         Budgets chosen for the same recall may differ, because they depend on the items.
         """
@@ -202,11 +204,11 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read a manifest strictly: ManifestError for another format, and for missing or unknown
-        entries."""
+        """Read a manifest strictly. Raises ManifestError for another format, and for missing or
+        unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(
-                f"{where}: not a manifest of boc",
+                f"{where}: not a boc manifest",
                 "make the index with <boc index>",
             )
         if raw["format"] != FORMAT:
@@ -221,7 +223,7 @@ class Manifest:
             raise ManifestError(
                 f"{where}: manifest entries missing or unknown ({odd}); make the index again",
             )
-        # Before an index is loaded, {} may stand for an object with declared entries.
+        # Before an index is loaded, {} may represent an object with declared entries.
         filled = {name: entry for name, entry in raw.items() if entry != {}}
         try:
             entries = typed(filled, _Entries)
@@ -239,7 +241,8 @@ class Manifest:
 
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
-    """Return the configuration of a code with another query budget, if a step has such a budget."""
+    """Return a code's configuration with another query budget, if one of its steps has a query
+    budget."""
     steps = []
     for step in config["steps"]:
         params = step["params"]
@@ -250,7 +253,7 @@ def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the shape, dtype and SHA-256 of the bytes of an array."""
+    """Return an array's shape, dtype and SHA-256."""
     data = np.ascontiguousarray(array)
     return {
         "shape": list(data.shape),

@@ -121,7 +121,7 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
         lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
         fault = f" ({faults[0]})" if faults else ""
-        raise BocError(f"{shown} holds no {what}{fault}; write one per line")
+        raise BocError(f"{shown} contains no {what}{fault}; write one per line")
     leave_out(shown, faults)
     return lines
 

@@ -87,8 +87,8 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
     members."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
         raise SourceError(
-            f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a "
-            ".tar",
+            f"{file.name}: packed, or not a regular file, so members cannot be read; unpack it to "
+            "a .tar",
         )
     found = Members({}, [])
     end = 0
@@ -98,7 +98,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         headers.seek(0)
         tar = tarfile.open(fileobj=headers, mode="r:", ignore_zeros=True)  # noqa: SIM115
     except (tarfile.TarError, ValueError) as error:
-        raise SourceError(f"{file.name}: no tar archive ({error}); make it again") from error
+        raise SourceError(f"{file.name}: not a tar archive ({error}); make it again") from error
     while tar.offset <= size:
         try:
             info = tar.next()

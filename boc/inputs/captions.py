@@ -219,7 +219,7 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if root is None:
         tried = " or ".join(map(str, folders))
         raise SourceError(
-            f"{path}: none of its {len(names)} pictures ({names[0]}, ...) is in {tried}",
+            f"{path}: its {len(names)} pictures ({names[0]}, ...) are not in {tried}",
             "name the folder with <--images>",
         )
     paths = (path_text(str(path_on_disk(root, name).resolve())) for name in names)
@@ -268,7 +268,7 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
         reason = " ".join(str(error).split())
         if not number:
             raise SourceError(
-                f"{path}: no Parquet file that can be read ({reason}); fetch it again",
+                f"{path}: not a readable Parquet file ({reason}); fetch it again",
             ) from error
         faults.append(f"the rows after {number} are damaged ({reason})")
 

@@ -98,7 +98,7 @@ class Extraction:
         else:
             if ocr:
                 raise SourceError(
-                    f"{source.file} holds no pictures to read the words of; leave out ocr",
+                    f"{source.file}: no pictures whose words could be read; leave out ocr",
                 )
             self.workers = 0
             self._prepare = self._region_file(source.file)
@@ -151,14 +151,13 @@ class Extraction:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(
-                f"{path}: holds {file.header.kind}; only regions can be encoded, by an encoder",
+                f"{path}: contains {file.header.kind}; an encoder can only encode regions",
             )
         # The preparer of a region encoder is its region source.
         made_for = getattr(self.encoder.preparer, "identity", None)
         if made_for is None or made_for.digest != file.header.digest:
             raise FeatureFileError(
-                f"{path}: its regions are not those the encoder was trained on; extract from the "
-                "pictures",
+                f"{path}: the encoder was trained on other regions; extract from the pictures",
             )
         return _StoredRegions(file)
 
@@ -244,7 +243,8 @@ class _WithFacts:
             if state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(
-            f"{image.path}: changes while it is read; repeat the command when nothing writes it",
+            f"{image.path}: changed while it was read; repeat the command when no program writes "
+            "it",
         )
 
 

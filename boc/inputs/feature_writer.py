@@ -88,7 +88,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 if file.header != self.header:
                     raise FeatureFileError(
-                        f"{part} is of another run; delete {self.folder} to start again",
+                        f"{part} belongs to another run; delete {self.folder} to start again",
                     )
                 failed |= file.failures
                 read = file.batch if file.header.kind == "embeddings" else file.region_batch
@@ -119,7 +119,7 @@ class FeatureWriter:
             ours = OPTIONAL | mine
             differing = [key for key in ours | theirs if theirs.get(key) != ours.get(key)]
             raise FeatureFileError(
-                f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
+                f"{self.folder} contains an unfinished run with another {' and '.join(differing)}; "
                 "repeat that run to finish it, or delete the folder to start again",
             )
         done = 0

@@ -83,7 +83,7 @@ class FeatureFile:
         """Raise FeatureFileError for a region file."""
         if self.header.kind != "embeddings":
             raise FeatureFileError(
-                f"{self.path}: holds regions, not vectors",
+                f"{self.path}: contains regions, not vectors",
                 "use <boc extract --encoder> on it first",
             )
 
@@ -389,7 +389,7 @@ def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], E
                 "encoder",
             )
         if not any(map(file.count, MODALITIES)):
-            raise FeatureFileError(f"{path}: holds no items")
+            raise FeatureFileError(f"{path}: contains no items")
         for modality in MODALITIES:
             for batch in file.batches(modality, 256):
                 yield batch.items, batch.embeddings

@@ -136,7 +136,7 @@ def _load(image: ImageFile, path: Path) -> None:
     except OSError as error:
         if "truncated" not in str(error):
             raise
-        # This setting is global, so other threads may read truncated files without a warning.
+        # This setting is global, so other threads may read truncated files without warnings.
         Files.LOAD_TRUNCATED_IMAGES = True
         try:
             image.load()
@@ -256,12 +256,12 @@ def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat
     and at most ``largest`` bytes long."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError(f"{name}: no regular file; put the picture itself there")
+        raise ImageError(f"{name}: not a regular file; put the picture itself there")
     if status.st_size == 0:
         raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
     if largest is not None and status.st_size > largest:
         raise ImageError(
-            f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture",
+            f"{name}: {status.st_size:,} bytes, but the limit is {largest:,}; reduce the picture",
         )
     return status
 
@@ -332,7 +332,7 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
         most *= REDUCED**2
     if width * height > most:
         raise ImageError(
-            f"{name}: {width} x {height} pixels, the limit is {most:,}; reduce the picture",
+            f"{name}: {width} x {height} pixels, but the limit is {most:,}; reduce the picture",
         )
 
 

@@ -176,7 +176,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     value = match[3].strip() if match else ""
     if match is None or not value:
         raise BocError(
-            f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020",
+            f"{text!r} is not a filter; write FIELD=VALUE, or one of != < <= > >=, such as "
+            "year>=2020",
         )
     name = match[1]
     op = cast(Any, "=" if match[2] == "==" else match[2])
@@ -365,7 +366,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
                 "and _, a letter first",
             )
         if name in types:
-            raise SourceError(f"{path}, line 1: the field {name!r} stands here twice; rename one")
+            raise SourceError(f"{path}, line 1: the field {name!r} occurs twice; rename one")
         if kind not in TYPES:
             raise SourceError(
                 f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}",

@@ -72,11 +72,10 @@ def rows_of(path: Path) -> int:
             f"{path}: cannot be read ({error.strerror or error}); fetch it again",
         ) from error
     except DAMAGE as error:
-        raise SourceError(f"{path}: not an array of numpy; fetch it again") from error
+        raise SourceError(f"{path}: not a numpy array; fetch it again") from error
     if len(shape) != 3 or 0 in shape:
         raise SourceError(
-            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of "
-            "SCAN",
+            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give a SCAN array",
         )
     return int(shape[0])
 

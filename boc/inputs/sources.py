@@ -133,7 +133,7 @@ def shard_of(shard: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     if match and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
+    raise SourceError(f"{shard!r} is not a shard; write I/N with I from 1 to N, for example 3/16")
 
 
 def open_source(
@@ -160,7 +160,7 @@ def open_source(
         with FeatureFile(path) as file:
             source = Source(file.items("image") + file.items("text"), file.header.types, path)
         if not source.items:
-            raise SourceError(f"{path}: holds no items; {ADVICE}")
+            raise SourceError(f"{path}: contains no items; {ADVICE}")
     elif is_scan_array(path):
         source = Source(read_scan(path))
     else:
@@ -173,8 +173,8 @@ def open_source(
     missing = sorted(name for form, name in names.items() if form not in here)
     if not chosen:
         raise SourceError(
-            f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids "
-            "of it",
+            f"{ids}: the source contains no id of {len(names)} (such as {missing[0]}); list ids of "
+            "its pictures",
         )
     leave_out(f"{ids}: ids that are not in the source", missing)
     return replace(source, items=chosen)
@@ -201,8 +201,8 @@ def open_sources(
     for path in paths:
         if path.is_dir() or not is_embeddings(path):
             raise BocError(
-                f"{path} holds no vectors; several sources must all be folders or tar archives, or "
-                "feature files",
+                f"{path} contains no vectors; several sources must all be folders or tar archives, "
+                "or feature files",
             )
     return Source([], file=paths[0])
 
@@ -215,8 +215,8 @@ def join_sources(one: Source, other: Source) -> Source:
     }
     if both:
         raise SourceError(
-            f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate "
-            "on; keep them apart",
+            f"{len(both)} pictures (such as {min(both)}) are in both the training and the "
+            "validation set; keep them apart",
         )
     return replace(
         one,
@@ -366,7 +366,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
         names[root.name] = folder
         for outer in roots:
             if outer in root.parents:
-                raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
+                raise SourceError(f"{folder} lies in {outer}, which is also a source; leave it out")
     return [f"{path_text(root.name)}/" for root in roots]
 
 

@@ -73,7 +73,7 @@ def promise(
     """Return the manifest entry of an index whose budgets are still to be chosen; return an empty
     entry if budgets were set by hand."""
     if recall is not None and not 0 < recall < 1:
-        raise BocError(f"recall must lie between 0 and 1, got {recall:g}; 0.98 is the default")
+        raise BocError(f"recall must be between 0 and 1, got {recall:g}; the default is 0.98")
     by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
     if by_hand or codec.query_budget is None:
         if recall is not None:

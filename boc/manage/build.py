@@ -211,7 +211,7 @@ def build_index(
             report = replace_in(report, up_to_date=True)
         elif backend.exists(name) and not replace:
             raise BocError(
-                f"{at} has an index {name!r} of something else",
+                f"{at} has an index {name!r} of other items",
                 "make it again with <--replace>, add these items by <boc add>, or choose another "
                 "name",
             )

@@ -93,7 +93,7 @@ def copy_index(
     if path is not None and path.suffix.lower() in {SUFFIX, *SUFFIXES}:
         is_ours = is_copy if path.suffix.lower() == SUFFIX else is_feature_file
         if path.exists() and not replace and is_ours(path):
-            raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
+            raise BocError(f"{path} already exists", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
             # The folder of the copy is packed as soon as it is complete. Only boc uses such names,
@@ -140,7 +140,7 @@ def copy_index(
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(
-                f"{place} has an index {new!r} of something else",
+                f"{place} has an index {new!r} with other contents",
                 "add <--replace>, or choose another name",
             )
         return replace_in(copied, up_to_date=True)

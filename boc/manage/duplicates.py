@@ -60,8 +60,8 @@ def find_duplicates(
     least = searcher.background(modality).near if threshold is None else threshold
     if not 0 < least <= 1:
         raise BocError(
-            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a "
-            "common one",
+            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; a common "
+            "threshold is 0.95",
         )
     index = searcher.index
     groups: dict[str, dict[str, float]] = {}

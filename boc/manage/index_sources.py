@@ -72,7 +72,7 @@ class IndexSources:
         if spec is not None:
             return plugins.encoder(spec, device)
         raise BocError(
-            f"{self.paths[0]} holds no vectors yet, and no encoder is named to make them",
+            f"{self.paths[0]} has no vectors yet, and no encoder is named to make them",
             "get one: <boc model get clip>, then repeat the command with <--encoder clip> (or with "
             "your own: <--encoder KIND:FOLDER>)",
         )
@@ -92,7 +92,7 @@ class IndexSources:
         them first, as ``encoded`` does. Raises SourceError if there are no usable items."""
         if ocr and network is None:
             raise SourceError(
-                f"{self.paths[0]} holds no pictures to read the words of",
+                f"{self.paths[0]}: no pictures whose words could be read",
                 "leave out <--ocr>",
             )
         if self.form == "features":
@@ -120,7 +120,7 @@ class IndexSources:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]
             raise SourceError(
-                f"{self.paths[0]}: none of its items can be used ({'; '.join(reasons[:3])})",
+                f"{self.paths[0]}: no usable items ({'; '.join(reasons[:3])})",
             )
         return file
 

@@ -61,12 +61,12 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
                     names.add(name[1])
                 (index,) = names
                 if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
-                    raise ValueError("its files do not make one index")
+                    raise ValueError("its files do not form one index")
                 archive.extractall(folder)
         except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
             check_system(path, error, SourceError)
             raise SourceError(
-                f"{path}: no copy of an index ({error}); copy the index again",
+                f"{path}: not an index copy ({error}); copy the index again",
             ) from error
         yield StoredItems(plugins.backend(f"file:{folder}"), index)
     finally:

@@ -68,8 +68,7 @@ def new_manifest(
     types = _types_of(metadata)
     if own.keys() & types.keys():
         raise BocError(
-            f"the metadata field {FIELD!r} holds the words of pictures under this code; rename "
-            "yours",
+            f"this code writes the words of pictures to the metadata field {FIELD!r}; rename yours",
         )
     return Manifest.new(
         head.identity,
@@ -261,7 +260,7 @@ def _check_concepts(file: VectorSource) -> None:
         for *_, read in islice(file.lazy_batches(modality, 1, sets=True), 1):
             if read().embeddings.concepts is None:
                 raise FeatureFileError(
-                    f"{file.path}: holds no concept sets of its {modality} items",
+                    f"{file.path}: no concept sets of its {modality} items",
                     "make it with <boc extract --encoder> (an encoder that has them, such as "
                     "tern), or leave out <--concepts> and <--rerank>",
                 )

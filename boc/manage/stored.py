@@ -135,7 +135,7 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
         return rows
     except KeyError as error:
         raise BocError(
-            f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",
+            f"item {error.args[0]!r} was deleted meanwhile; copy an index when nobody edits it",
         ) from None
 
 
@@ -156,7 +156,7 @@ def stored_manifest(
     old = source.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
-            f"{source.path} holds no concept sets, which {rerank} compares",
+            f"{source.path} has no concept sets, which {rerank} compares",
             "leave out <--rerank>",
         )
     parts = [old.source]

@@ -148,7 +148,7 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not hold the facts of files that a sync compares",
+            f"{name} does not contain the file facts that a sync compares",
             f"make it again: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
@@ -253,7 +253,7 @@ def _apply(
             editor = stack.enter_context(backend.edit(name))
             if backend.open(name).manifest != index.manifest:
                 raise BocError(
-                    f"{name} was changed by somebody else meanwhile; repeat the command",
+                    f"{name} was changed by another process meanwhile; repeat the command",
                 )
             done = [reuse.item.id for reuse in rewritten]
             _rewrite(editor, index, rewritten, changes.metadata, progress)

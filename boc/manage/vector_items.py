@@ -48,7 +48,8 @@ class VectorItems:
         widths = {int(file.rows.shape[1]) for file in files}
         if len(widths) > 1:
             raise SourceError(
-                f"{paths[0]} and the others hold vectors of different widths; index them apart",
+                f"{paths[0]} and the other files contain vectors of different widths; index them "
+                "apart",
             )
         (width,) = widths
         lists = _items(files)
@@ -126,9 +127,9 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
         if file.owners is None and known:
             if len(own) != each * len(known):
                 raise SourceError(
-                    f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says "
-                    "of which; write the id "
-                    "of its picture and a tab before each sentence",
+                    f"{file.path}: {len(own)} sentences for {len(known)} pictures, without the ids "
+                    "of their pictures; write the id of its picture and a tab before each "
+                    "sentence",
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]

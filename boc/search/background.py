@@ -1,5 +1,5 @@
-"""The background of an index: a sample of its items. Scores of the sample show which score is usual
-for a query; cosines of its pairs show from where items are near-duplicates."""
+"""Sample an index as the background of its scores. The sample's scores show the usual score for a
+query; cosines of sampled pairs determine the threshold for near-duplicates."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from boc.types import Embeddings, Rescore, StoredConcepts
 if TYPE_CHECKING:
     from boc.plugins import Engine
 
-# Near-duplicates begin at this share of the distance of random pairs. docs/howto/duplicates.md
-# tells how it was chosen.
+# Near-duplicates are closer than this share of the distance between random pairs.
+# docs/howto/duplicates.md explains the choice.
 NEAR = 0.2
-SIZE = 1000  # items of the sample
-SETS = 100  # items of the sample whose concept sets are read
-ALIKE = 1e-6  # standard deviation from rounding alone
+SIZE = 1000  # items in the sample
+SETS = 100  # sampled items whose concept sets are read
+ALIKE = 1e-6  # standard deviation caused by rounding alone
 
 
 class Background:
-    """A sample of the items of one modality, drawn on first use. An unchanged index always gives
-    the same sample."""
+    """Sample of the items of one modality, drawn on first use. An unchanged index always has the
+    same sample."""
 
     def __init__(self, index: Engine, modality: Modality) -> None:
         self._index = index
@@ -39,16 +39,16 @@ class Background:
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
-        """The vectors of the sample, float32 (n, d)."""
+        """Return the sampled vectors, float32 (n, d)."""
         return self._index.vectors(self._ids).astype(np.float32)
 
     @cached_property
     def near(self) -> float:
-        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of
-        random pairs.
+        """Return the smallest cosine of near-duplicates, 1 - NEAR * (1 - c), where c is the median
+        cosine of random pairs.
 
-        So the threshold fits encoders whose vectors all lie close together, and collections of one
-        subject.
+        The threshold therefore adapts to encoders whose vectors all lie close together, and to
+        collections of one subject.
         """
         if len(self._ids) < 2:
             return 1.0
@@ -60,8 +60,8 @@ class Background:
         return self._index.concepts(self._ids[:SETS])
 
     def scores(self, query: Embeddings, metric: Metric) -> NDArray[np.float32]:
-        """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
-        scores a hundred of the items."""
+        """Return the scores (n,) of sampled items for a ``query`` of one row. An alignment scores
+        only a hundred items."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
         return alignment_scores(Rescore(metric, query, 0), 0, self._concepts, self._modality)

@@ -77,7 +77,7 @@ class Question(_Options):
         manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(
-                f"the index holds no concept sets, which {self.rerank} compares; leave rerank out",
+                f"the index has no concept sets, which {self.rerank} compares; leave rerank out",
             )
         values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
         values["find"] = snapshot.searcher.target(self.find)
@@ -94,7 +94,7 @@ class Question(_Options):
             # Each unwanted text is encoded separately.
             if len(minus) > UNWANTED:
                 raise BocError(
-                    f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; "
+                    f"the sentence has {len(minus)} unwanted parts, but the limit is {UNWANTED}; "
                     "leave some out",
                 )
         return Query.of(

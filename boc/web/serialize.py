@@ -47,8 +47,7 @@ def thumb(id: str) -> str:
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return the words of one row of terms, the most frequent first; of equally frequent terms, the
-    lower first."""
+    """Return the words of one row of terms, most frequent first; ties go to the lower term."""
     pairs = sorted(
         zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),

@@ -156,7 +156,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
             vector=[1.0],
         ),
         boc.BocError,
-        "a vector is a query of its own",
+        "a vector is a complete query",
     ),
     (
         lambda index: index.explain("003.png", BOX),

@@ -71,7 +71,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
             precision,
         )
         if not other and not models.verify(present):
-            click.echo(f"{repository} is there already: {present.folder}")
+            click.echo(f"{repository} is already downloaded: {present.folder}")
             if revision is None:
                 click.echo("To ask for a newer one: --revision main", err=True)
             return

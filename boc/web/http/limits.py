@@ -79,7 +79,7 @@ class BodyLimit:
                 return bytes(body)
 
     def _too_long(self) -> ProblemError:
-        said = f"the picture has too many bytes, the limit is {self._limit:,}; reduce it"
+        said = f"the picture has too many bytes; the limit is {self._limit:,}; reduce it"
         return ProblemError(413, said, {"Connection": "close"})
 
 

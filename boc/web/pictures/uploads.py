@@ -34,7 +34,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
     if len(data) > most:
         raise ProblemError(
             413,
-            f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it",
+            f"the picture has {len(data):,} bytes, but the limit is {most:,}; reduce it",
         )
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
@@ -58,7 +58,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
     if width * height > pixels:
         raise ProblemError(
             413,
-            f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture",
+            f"{width} x {height} pixels, but the limit is {pixels:,}; reduce the picture",
         )
     with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"

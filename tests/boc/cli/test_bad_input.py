@@ -109,7 +109,7 @@ CASES = [
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
     (
         f"search photos hello {AT} --encoder teran:{{home}}/model",
-        ["holds a tern, not a teran; write tern:"],
+        ["contains a tern, not a teran; write tern:"],
     ),
     (
         f"index photos {{home}}/none {AT} {ENCODER}",

@@ -141,7 +141,7 @@ def test_invalid_parameters_and_inputs() -> None:
         LateInteraction(density=101).fit(some)
     with pytest.raises(ValueError, match="0 concepts found"):
         LateInteraction().fit(sets([0, 0], 0))
-    with pytest.raises(BocError, match="no concept vectors here"):
+    with pytest.raises(BocError, match="the items have no concept vectors"):
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
 
 

@@ -381,7 +381,7 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str) -> No
         )
         with pytest.raises(
             BocError,
-            match=f"the codebook holds {contents}; make one with boc build-.*FILE{option}$",
+            match=f"the codebook contains {contents}; make one with boc build-.*FILE{option}$",
         ):
             code.load_codebook()
     with pytest.raises(BocError, match="no such file"):

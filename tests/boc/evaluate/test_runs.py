@@ -377,9 +377,9 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
         Gallery.of(models[0], bare).scores("mrsw")
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
         Gallery.of(bare).scores("cosine")
-    with pytest.raises(FeatureFileError, match="holds regions, not vectors"):
+    with pytest.raises(FeatureFileError, match="contains regions, not vectors"):
         Gallery.of(models[0], library / "regions.h5")
-    with pytest.raises(FeatureFileError, match=r"empty\.h5: holds no pictures"):
+    with pytest.raises(FeatureFileError, match=r"empty\.h5: contains no pictures"):
         Gallery.of(write(tmp_path / "empty.h5", ([], [])))
 
 

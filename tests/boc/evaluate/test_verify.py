@@ -353,7 +353,7 @@ def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -
         "items",
         lambda: iter([*ITEMS, picture("gone.jpg")]),
     )
-    with pytest.raises(BocError, match=r"item 'gone\.jpg' went away"):
+    with pytest.raises(BocError, match=r"item 'gone\.jpg' was deleted meanwhile"):
         verify(index, pairs=N * N)
 
 

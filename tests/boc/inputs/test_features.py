@@ -227,7 +227,7 @@ def test_region_batches(tmp_path: Path) -> None:
         found = file.region_batch("image", 0, 3).regions()
         with pytest.raises(
             FeatureFileError,
-            match=r"r.h5: holds regions, not vectors; use boc extract --encoder",
+            match=r"r.h5: contains regions, not vectors; use boc extract --encoder",
         ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
@@ -263,7 +263,7 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
         extend(writer, PARTS[:before])
     with pytest.raises(
         FeatureFileError,
-        match="not finished; repeat the boc extract",
+        match="unfinished; repeat the boc extract",
     ):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
@@ -377,7 +377,10 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "f.h5", HEADER, PARTS)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = FORMAT + 1
-    assert f"feature format {FORMAT + 1}, this boc reads to {FORMAT}; upgrade boc" in refusal(path)
+    assert (
+        f"feature format {FORMAT + 1}, but this boc reads formats up to {FORMAT}; upgrade boc"
+        in refusal(path)
+    )
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]

@@ -376,8 +376,8 @@ def test_parse_filter(text: str, expected: Filter) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["is no filter", "FIELD=VALUE"]),
-        ("year", ["'year' is no filter"]),
+        ("", ["is not a filter", "FIELD=VALUE"]),
+        ("year", ["'year' is not a filter"]),
         (
             "yaer=3",
             ["no metadata field 'yaer'", "indoors, sharpness, tag, taken, title, year"],

@@ -237,11 +237,11 @@ def spoil(files: dict[str, bytes]) -> None:
         (spoil, "its bytes have changed since they were written"),
         (lambda files: files.pop(first(files, "rows.npy")), "missing or cut short"),
         (lambda files: files.update({first(files, "ids.bin"): b"x"}), "missing or cut short"),
-        (lambda files: files.pop("photos/CURRENT"), "do not make one index"),
+        (lambda files: files.pop("photos/CURRENT"), "do not form one index"),
         (lambda files: files.update({"../photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"/photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"photos/.lock": b""}), "no name of its files"),
-        (lambda files: files.update({"others/CURRENT": b""}), "no copy of an index"),
+        (lambda files: files.update({"others/CURRENT": b""}), "not an index copy"),
     ],
 )
 def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, words: str) -> None:
@@ -267,7 +267,7 @@ def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path) -> No
         build_index("again", path, at=at)
     for data in (b"", b"mine", export.read_bytes()[:-100]):
         path.write_bytes(data)
-        with pytest.raises(BocError, match="no copy of an index"):
+        with pytest.raises(BocError, match="not an index copy"):
             build_index("again", path, at=at)
     assert list((tmp_path / "indexes").iterdir()) == []
     assert build_index("again", export, at=at).images == 40
@@ -288,7 +288,7 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
     done = run(*copy, path)
     assert done.stdout == f"{path}: 40 pictures and 80 captions\n"
     assert "copying" in done.stderr
-    assert "is there already; add --replace" in boc(*copy, path).stderr
+    assert "already exists; add --replace" in boc(*copy, path).stderr
     assert boc(*copy, path, "--replace").exit_code == 0
     for mine in (tmp_path / "mine.h5", tmp_path / "mine.zip"):
         mine.write_text("my own notes")

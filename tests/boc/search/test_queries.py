@@ -93,10 +93,10 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "nothing to look for"),
+        ({}, "no wanted part"),
         (
             {"minus": ["snow"], "unlike": ["1.jpg"]},
-            "nothing to look for",
+            "no wanted part",
         ),
         ({"text": " "}, "the sentence is empty"),
         ({"text": "a dog", "weight": 0}, "weights must be above 0, got 0"),

@@ -130,7 +130,7 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
         (
             png(3000, 3000, zlib.compress(b"\0" * 1000)),
             413,
-            "3000 x 3000 pixels, the limit is 1,000,000",
+            "3000 x 3000 pixels, but the limit is 1,000,000",
         ),
         (
             png(30_000, 30_000, zlib.compress(b"\0" * 1000)),
@@ -286,8 +286,8 @@ def test_body_without_length(client: TestClient) -> None:
     ("params", "said"),
     [
         ({"q": ""}, "empty"),
-        ({}, "nothing to look for"),
-        ({"q": "-snow"}, "nothing to look for, only unwanted parts"),
+        ({}, "no wanted part"),
+        ({"q": "-snow"}, "no wanted part, only unwanted parts"),
         ({"q": "x", "weight": "1"}, "^no parameter 'weight'"),
         ({"q": "x", "unlike": [""]}, "^unlike"),
         ({"like": ["003.png"] * 65}, "^like: "),

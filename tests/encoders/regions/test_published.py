@@ -165,7 +165,7 @@ def test_wrong_scan_arrays(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=words):
         open_source(array)
     array.write_bytes(b"rubbish")
-    words = "not an array of numpy; fetch it again"
+    words = "not a numpy array; fetch it again"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     with pytest.raises(EncoderError, match=words):

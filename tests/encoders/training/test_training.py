@@ -372,7 +372,8 @@ def test_train_validate_option(
         tmp_path / "both.txt",
     )
     assert (
-        "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
+        "2 pictures (such as 030.png) are in both the training and the validation set"
+        in refused.stderr
     )
     (tmp_path / "all.txt").write_text("\n".join(names))
     refused = boc(
