@@ -90,7 +90,7 @@ class Gallery:
                 )
         if not first["image"]:
             raise FeatureFileError(
-                f"{paths[0]}: contains no pictures; extract a CSV of image,caption"
+                f"{paths[0]}: contains no pictures; extract a CSV of image,caption",
             )
         pictures = first["image"]
         captions = first["text"]

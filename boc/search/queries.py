@@ -83,7 +83,7 @@ class Query:
             isinstance(part, QueryPart) for part in self.parts
         ):
             raise BocError(
-                f"a query consists of parts, got {self.parts!r}; write Query.of('a dog')"
+                f"a query consists of parts, got {self.parts!r}; write Query.of('a dog')",
             )
         if not self.positive:
             only = ", only unwanted parts" if self.parts else ""

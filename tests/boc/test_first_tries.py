@@ -166,7 +166,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(WHITE),
         boc.BocError,
-        "got None; give id= of one picture",
+        "got None; give id= for one picture",
     ),
     (
         lambda index: index.add(WHITE / 2, id="x"),

@@ -272,7 +272,8 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("id,words:text\n007.png,mine\n")
     with pytest.raises(
-        BocError, match="writes the words of pictures to the metadata field 'words'"
+        BocError,
+        match="writes the words of pictures to the metadata field 'words'",
     ):
         build_index(
             "x",

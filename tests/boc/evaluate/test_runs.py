@@ -372,7 +372,7 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
     assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
     with pytest.raises(
         FeatureFileError,
-        match=r"bare.h5: holds no concept sets of its image items, which mrsw",
+        match=r"bare.h5: no concept sets of its image items, which mrsw",
     ):
         Gallery.of(models[0], bare).scores("mrsw")
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):

@@ -544,7 +544,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
         ((one, one), f"{one} and {one} both hold"),
         (
             (one, library / "regions.h5"),
-            f"{library / 'regions.h5'} holds no vectors",
+            f"{library / 'regions.h5'} contains no vectors",
         ),
         (
             (one, library / "images"),

@@ -358,7 +358,7 @@ def refusal(path: Path) -> str:
 
 
 def test_no_feature_file(tmp_path: Path) -> None:
-    assert "no such file; make it with boc extract" in refusal(tmp_path / "missing.h5")
+    assert "file does not exist; make it with boc extract" in refusal(tmp_path / "missing.h5")
     (tmp_path / "notes.h5").write_text("not HDF5")
     (tmp_path / "empty.h5").touch()
     for name in ("notes.h5", "empty.h5", "."):

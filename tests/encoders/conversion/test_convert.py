@@ -257,7 +257,7 @@ def test_teran_pooling_and_stop_words(
         tmp_path / "model",
     )
     assert status == 1
-    assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
+    assert "leaves out stop-words, but does not list them; name one with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
     listed = ("--stop-list", tmp_path / "stops.txt")
     status, printed = convert(
@@ -307,7 +307,7 @@ def test_newer_keys_may_be_missing() -> None:
         ),
         ({"training": {"measure": "order"}}, "measure of this checkpoint is 'order'"),
         ({"text_model": {"layers": 2}}, "layers of this checkpoint is 2"),
-        ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
+        ({"text_model": {"extraction_hidden_layer": 6}}, "declares 6 BERT layers but contains 2"),
     ],
 )
 def test_unsupported_settings(
@@ -569,7 +569,7 @@ def test_files_of_other_tokens(
     for checkpoint, tokens, said in (
         ("tern", "short.txt", "39 word-pieces, but the checkpoint was trained with 40"),
         ("tern", "twice.txt", "occurs twice"),
-        ("tern", "plain.txt", "[CLS] [SEP] not in it"),
+        ("tern", "plain.txt", "it lacks [CLS] [SEP]"),
         ("tern", "latin.txt", "not the vocabulary of a BERT"),
         ("tern", "list.json", "not the vocabulary of a BERT"),
         ("tern", "deep.json", "not the vocabulary of a BERT"),

@@ -458,5 +458,5 @@ def test_wrong_weights(
 
 
 def test_missing_weights() -> None:
-    with pytest.raises(EncoderError, match="no such weights"):
+    with pytest.raises(EncoderError, match="weights do not exist"):
         regions.load("bottomup:absent.bin")

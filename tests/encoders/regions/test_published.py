@@ -101,7 +101,7 @@ def test_flickr30k_features(tmp_path: Path) -> None:
     source = plugins.region_source(f"files:{folder}?index={index}")
     for place, entry in enumerate(listed, 1):
         assert (source(picture(tmp_path, entry["filename"])).features == place).all()
-    with pytest.raises(ImageError, match="lists no such picture"):
+    with pytest.raises(ImageError, match="does not list this picture"):
         source(picture(tmp_path, "other.jpg"))
     again = plugins.region_source(source.identity.spec)
     assert again.identity == source.identity
@@ -174,12 +174,12 @@ def test_wrong_scan_arrays(tmp_path: Path) -> None:
     words = r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"
     with pytest.raises(SourceError, match=words):
         open_source(array)
-    with pytest.raises(EncoderError, match="no arrays of SCAN"):
+    with pytest.raises(EncoderError, match="no SCAN arrays"):
         plugins.region_source(f"scan:{tmp_path}")
     write_scan(tmp_path / "b", "test", 3)
     source = plugins.region_source(f"scan:{tmp_path / 'b'}")
     for path, message in (
-        ("photo.jpg", "no picture of an array of SCAN"),
+        ("photo.jpg", "not a picture in a SCAN array"),
         ("test_ims.npy#3", "no regions in row 3"),
     ):
         with pytest.raises(ImageError, match=message):

@@ -330,7 +330,7 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
     assert named.pictures.tolist() == [4, 17]
     assert sorted([*rest.pictures, 4, 17]) == pairs.pictures.tolist()
     assert [c.tolist() for c in named.captions] == [pairs.captions[i].tolist() for i in (4, 17)]
-    with pytest.raises(EncoderError, match="holds none of the 1 pictures to validate on"):
+    with pytest.raises(EncoderError, match="lacks the 1 pictures to validate on"):
         numbers_of(library / "regions.h5", {"strange.png"})
     with pytest.raises(EncoderError, match="no picture with captions to learn from"):
         read_pairs(library / "regions.h5", set())
