@@ -113,7 +113,7 @@ def _results(
         except BrokenProcessPool as error:
             raise BocError(
                 f"a worker process ended at {image.path}, perhaps killed for memory",
-                "repeat the command to go on; if memory is short: <boc extract --set workers=1>",
+                "repeat the command to continue; if memory is short: <boc extract --set workers=1>",
             ) from error
         yield _check_result(value)
 

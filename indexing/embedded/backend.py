@@ -40,13 +40,13 @@ class EmbeddedBackend:
 
     def learn_once(self, *given: Any) -> NoReturn:
         raise BackendError(
-            f"one process loads an index of file:{self.folder}",
+            f"only one process can load an index of file:{self.folder}",
             "leave out <--shard>, or load into a server",
         )
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
-            f"file:{self.folder} holds indexes of boc only",
+            f"file:{self.folder} contains only indexes made by boc",
             "attach to a server's with <--at elastic+URL>",
         )
 

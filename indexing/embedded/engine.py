@@ -63,8 +63,8 @@ PARTS = {
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method of an index to check the files if arrays do not fit each other, before
-    reporting a file as damaged. Forged files can have correct digests."""
+    """Decorate an index method so that mismatched arrays trigger a check of the files before a file
+    is reported as damaged. Forged files can have correct digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -98,7 +98,7 @@ class EmbeddedEngine:
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
-        # The filter masks may take 32 MiB in the cache, which always holds at least 16 sets of
+        # Cached filter masks may take 32 MiB, but the cache always keeps at least 16 sets of
         # filters.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
         # A function that refers to self would keep the files open for a long time.
@@ -132,8 +132,8 @@ class EmbeddedEngine:
         return self.damaged_files()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The codec's arrays, whose digests were compared with the commit when the index was
-        opened."""
+        """Return the codec's arrays, whose digests were checked against the commit when the index
+        was opened."""
         return self._arrays
 
     @_refusing
@@ -192,9 +192,9 @@ class EmbeddedEngine:
     def request(self, *query: Any, **options: Any) -> NoReturn:
         name = self._home.name
         raise BackendError(
-            f"{name} is in a folder, which answers no HTTP requests",
-            f"<boc serve {name}> does, under /api, and so does a server that holds it: <boc copy "
-            f"{name} --to elastic+URL>",
+            f"{name} is in a folder and has no HTTP interface",
+            f"use <boc serve {name}> and its requests under /api, or copy it to a server: <boc "
+            f"copy {name} --to elastic+URL>",
         )
 
     def match(

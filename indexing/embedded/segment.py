@@ -61,14 +61,14 @@ and frequencies."""
 
 BLOCK = 4096  # number of rows copied at a time
 POSTINGS = 1 << 22  # number of postings merged at a time
-TERM = 32  # number of low bits of a key, which hold the row
+TERM = 32  # number of low bits of a key, which contain the row
 MOST_POSTINGS = 1 << 32  # largest number of postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
+    """Arrays of some items, in memory or memory-mapped, with rows sorted by id."""
 
     postings: Postings
     vectors: NDArray[Any]
@@ -137,7 +137,8 @@ def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
         raise ValueError(
-            f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects",
+            f"metadata of {len(texts)} items has {len(objects)} values, but each must be a JSON "
+            "object",
         )
     return objects
 
@@ -216,7 +217,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         or modality.ndim != 1
         or modality.max(initial=0) >= len(MODALITIES)
     ):
-        raise ManifestError(f"{folder / 'modality.npy'}: damaged (no list of modalities)", DAMAGED)
+        raise ManifestError(f"{folder / 'modality.npy'}: damaged (invalid modalities)", DAMAGED)
     n = len(modality)
     try:
         postings = Postings(
@@ -234,7 +235,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(
-                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets)",
+                f"{folder / 'concept_offsets.npy'}: damaged (invalid offsets)",
                 DAMAGED,
             )
     names = TEXTS if manifest.fields else TEXTS[:-1]
@@ -479,8 +480,8 @@ class _SegmentOutput(Output):
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
             raise BackendError(
-                f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep "
-                "fewer",
+                f"{total} postings are too many for a segment, which can store {MOST_POSTINGS}; "
+                "keep fewer",
             )
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))

@@ -55,7 +55,7 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
         now = time.monotonic()
         if now - begun >= patience:
             raise UnfinishedError(
-                f"{trouble}; bring the node back, and repeat the command to go on",
+                f"{trouble}; restore the node, and repeat the command to continue",
             )
         if now - noted >= NOTICE:
             note(f"the load goes on when it can: {trouble}")
@@ -248,9 +248,8 @@ class Bulk:
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self.transport.label}: {len(ids)} rows were sent and {len(items)} answered; "
-                "is this a server of "
-                f"the kind that the address says?",
+                f"{self.transport.label}: sent {len(ids)} rows but got {len(items)} results; is "
+                "this the kind of server that the address names?",
             )
         again = []
         deleted = 0
@@ -270,10 +269,10 @@ class Bulk:
             if kind == "index_not_found_exception" and self.require_alias:
                 name = self.target.rpartition("-boc-")[0] or self.target
                 raise BackendError(
-                    f"{self.transport.label}: another command has published, replaced or "
-                    f"removed {name} meanwhile",
-                    f"see what <boc info {name}> says, and repeat this command if that is not "
-                    "what it was to be",
+                    f"{self.transport.label}: another command has published, replaced or removed "
+                    f"{name} meanwhile",
+                    f"check <boc info {name}>, and repeat this command if the index is not as "
+                    "intended",
                 )
             status = result["status"]
             conflict = (operation, status) == ("update", 409)
@@ -292,9 +291,9 @@ class Bulk:
         contained only one row."""
         if len(ids) == 1:
             raise BackendError(
-                f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the "
-                "server takes in one "
-                f"request; raise its http.max_content_length, or that of what stands before it",
+                f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the server "
+                "accepts in one request; raise its http.max_content_length, or the limit of "
+                "the proxy in front",
             )
         self.max_bytes = min(self.max_bytes, size // 2)
 
@@ -303,15 +302,15 @@ class Bulk:
         progress since ``since``."""
         self._trouble = trouble
         if self.clock() - since >= self.patience:
-            remedy = "repeat the command to go on"
+            remedy = "repeat the command to continue"
             if "read_only_allow_delete" in trouble.replace("-", "_"):
                 block = f"index.blocks.read_only_allow_delete of {self.target}"
                 remedy = f"free disk space, clear {block}; {remedy}"
             raise UnfinishedError(
-                f"no row was taken for {self.patience:.0f} seconds: {trouble}; {remedy}",
+                f"the server accepted no row for {self.patience:.0f} seconds: {trouble}; {remedy}",
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
-            raise BackendError(f"{self.transport.label}: loading was stopped")
+            raise BackendError(f"{self.transport.label}: the load was stopped")
 
 
 class Ledger:
@@ -394,5 +393,6 @@ class Ledger:
             self._db.executemany(statement, ((id,) for id in ids))
         except sqlite3.OperationalError as error:
             raise BackendError(
-                f"the temporary list of ids cannot grow ({error}); point TMPDIR to more room",
+                f"the temporary list of ids cannot grow ({error}); set TMPDIR to a folder with "
+                "more space",
             ) from error

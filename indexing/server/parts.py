@@ -182,10 +182,9 @@ class PartWriter(ServerWriter):
     def _audit(self, physical: str, count: int, expected: int) -> None:
         if count != expected:
             raise UnfinishedError(
-                f"{self.transport.label} holds {count} items, and the {self.count} parts had "
-                f"{expected}: an id is in "
-                "several, or they are of other versions of the source; load them with another "
-                "number of parts",
+                f"{self.transport.label} has {count} items, but the {self.count} parts had "
+                f"{expected}: parts share ids, or come from other versions of the source; load "
+                "them with another number of parts",
             )
 
 

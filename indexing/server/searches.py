@@ -113,7 +113,7 @@ class Searches:
         hits = answer["hits"]["hits"]
         if self.physical and any(hit["_index"] != self.physical for hit in hits):
             raise BackendError(
-                f"{self.target} at {self.transport.label} has become another index; open it again",
+                f"{self.target} at {self.transport.label} is now another index; open it again",
             )
         return answer
 

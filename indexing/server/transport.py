@@ -36,7 +36,7 @@ ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 product behind them."""
 NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
-    "block_exception": "free disk space if it is short, have this block taken away",
+    "block_exception": "free disk space if it is short, remove this block",
     "cannot execute": "allow scripts (script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
@@ -167,7 +167,7 @@ class Transport(ABC):
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        # A thread without a free connection waits, however long the requests of other threads take.
+        # A thread without a free connection waits until another thread's request ends.
         options: Json = {
             "request_timeout": address.request_timeout,
             "connections_per_node": 64,
@@ -181,7 +181,7 @@ class Transport(ABC):
                 "ssl_show_warn": False,
             }
         configs = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        # The environment's proxy stands only between this machine and other machines.
+        # The environment's proxy serves only requests to other machines.
         found = getproxies()
         proxies: dict[str, str | None] = {}
         for config in configs:
@@ -294,7 +294,7 @@ class Transport(ABC):
         if meta.status >= 300 and not foreign:
             raise refusal(self.label, meta.status, answer)
         if foreign or not isinstance(answer, dict):
-            raise BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
+            raise BackendError(f"the server at {self.label} is {self.advice}, and check the port")
         return answer
 
     @abstractmethod

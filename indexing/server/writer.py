@@ -163,7 +163,7 @@ class ServerWriter:
     def commit(self) -> None:
         if not (self._begun and len(self._ledger)):
             raise BackendError(
-                f"nothing was added to {self.name}; an index needs at least one item",
+                f"no items were added to {self.name}; an index needs at least one item",
             )
         for stray in self._ledger.strays():
             self._bulk.delete(requests.document_id(stray))
@@ -265,9 +265,10 @@ class ServerWriter:
                         reason = decider["explanation"][:400]
                     drop(self.transport, [generation])
                     raise BackendError(
-                        f"{self.transport.label}: no node takes the shards of {physical} "
-                        f"({reason}); free disk space, or change what a template of the cluster "
-                        "requires of nodes (index.routing.allocation), then repeat the command",
+                        f"{self.transport.label}: no node accepts the shards of {physical} "
+                        f"({reason}); free disk space, or change the node requirements in a "
+                        "template of the cluster (index.routing.allocation), then repeat the "
+                        "command",
                     )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
@@ -329,8 +330,8 @@ class ServerWriter:
             missing = self._ledger.missing(stored_ids(self.transport, physical))
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
             raise UnfinishedError(
-                f"{self.transport.label} holds {count} documents of {expected} that it "
-                f"acknowledged{without}; repeat the command to load what is missing",
+                f"{self.transport.label} has {count} of {expected} acknowledged "
+                f"documents{without}; repeat the command to load the missing ones",
             )
 
 
@@ -345,15 +346,14 @@ class ServerEditor:
         check_own(self._generation)
         if blocks := self._generation.blocks:
             raise BackendError(
-                f"{self._generation.physical} may not be written (index.blocks.{blocks[0]})",
-                "free disk space if it is short, have this block taken away, then repeat the "
-                "command",
+                f"{self._generation.physical} is write-protected (index.blocks.{blocks[0]})",
+                "free disk space if it is short, remove this block, then repeat the command",
             )
         if names := self._generation.pipelines:
             raise BackendError(
                 f"{self._generation.physical} has a {' and a '.join(names)}, which may change "
-                "what is written into it; "
-                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
+                "written documents; "
+                f'remove it (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
                 f'"_none"}})',
             )
         self._bulk = Bulk(
@@ -373,7 +373,7 @@ class ServerEditor:
         largest = int(rows.terms.data.max(initial=0))
         if self._generation.strategy.digits(largest) > state.digits:
             raise BackendError(
-                f"a term frequency of {largest} is more than {self._generation.name} was made for",
+                f"a term frequency of {largest} exceeds the limit of {self._generation.name}",
                 "make it again with <boc index --replace>",
             )
         self._generation.vectors.check(rows.vectors)
@@ -410,7 +410,7 @@ class ServerEditor:
             present = map(requests.document_id, stored_ids(self._transport, index))
             if unwanted.issuperset(present):
                 raise BackendError(
-                    f"nothing would be left in {name}",
+                    f"no items would be left in {name}",
                     f"to remove all of it: <boc delete {name} --all>",
                 )
 
@@ -422,7 +422,8 @@ class ServerEditor:
         items, postings, _ = counts(self._transport, physical)
         if physical not in indices_of(self._transport, name):
             raise BackendError(
-                f"another command has replaced {name} without what this one changed; repeat it",
+                f"another command has replaced {name} and lost this command's changes; repeat this "
+                "command",
             )
         self._remember("complete", items=items, postings=postings, source=source, **changed)
 

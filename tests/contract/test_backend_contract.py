@@ -701,7 +701,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
         concept_dtype="int8",
     )
     for queries, modality, message in (
-        (bare, "image", "hold no concept sets, which symm"),
+        (bare, "image", "have no concept sets, which symm"),
         (aligned, None, "modality"),
     ):
         with pytest.raises(BocError, match=message):
@@ -1160,8 +1160,8 @@ def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
     )
     assert index.search(SearchRequest(sparse.csr_array((0, 3), dtype=np.int32), 5)) == []
     for width, k, words in (
-        (2, 5, "queries have 2 terms, the index has 3"),
-        (4, 5, "queries have 4 terms, the index has 3"),
+        (2, 5, "queries have 2 terms, but the index has 3"),
+        (4, 5, "queries have 4 terms, but the index has 3"),
         (3, 0, "k must be at least 1, got 0"),
     ):
         with pytest.raises(BackendError, match=words):

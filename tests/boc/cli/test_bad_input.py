@@ -140,7 +140,7 @@ CASES = [
     (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["leave out collapse"]),
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
-    (f"search photos hello --request {AT}", ["answers no HTTP requests", "boc copy photos"]),
+    (f"search photos hello --request {AT}", ["has no HTTP interface", "boc copy photos"]),
     (f"search photos hello --request --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (
         f"search photos hello --request --json {AT}",

@@ -299,7 +299,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "half of _source": (
         {"_source": {"excludes": ["n"]}},
         lambda site: None,
-        "keeps a part of its documents in _source.*make it again",
+        "stores only a part of its documents in _source.*make it again",
         {},
     ),
     "small window": (
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
         {},
     ),
     "closed": (None, close, "_open", {}),
-    "two indexes": (None, roll, "stands for 2 indexes; name one", {}),
+    "two indexes": (None, roll, "is a name of 2 indexes; name one", {}),
     "no room for shards": (
         None,
         lambda site: site.cluster("cluster.max_shards_per_node", 1),
@@ -478,7 +478,7 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
     "write block": (
         lambda site: site.set(site.pics, "blocks.write", True),
         lambda site: delete_items(site.pics, ["005"], at=site.at),
-        r"index\.blocks\.write.*taken away, then repeat",
+        r"index\.blocks\.write.*remove this block, then repeat",
         Site.restore,
     ),
     "short keep-alive": (

@@ -54,11 +54,11 @@ def test_state_ignores_unknown_entries() -> None:
         ({"field": None}, "not of this version of boc; make the index again"),
         (
             {"field": "binary_text"},
-            "codes stored as 'binary_text', unknown to this boc; make the index again",
+            "codes stored as 'binary_text', which this boc does not know; make the index again",
         ),
         (
             {"vectors": "unknown"},
-            "vectors stored as 'unknown', unknown to this boc; make the index again",
+            "vectors stored as 'unknown', which this boc does not know; make the index again",
         ),
     ],
 )
