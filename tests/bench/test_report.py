@@ -275,7 +275,7 @@ def test_generate_and_check(root: Path) -> None:
         encoding="utf-8",
     )
     assert (
-        "growth-growth.svg is not drawn of the rows of growth"
+        "growth-growth.svg was not drawn from the rows of growth"
         in run_docs(f"--root {root} --check").stderr
     )
 
