@@ -18,7 +18,7 @@ GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180p
 
 
 class Hits(HitList):
-    """Sequence of the ``Hit``s of a query, best first. Items are read when a hit is accessed. A
+    """Sequence of ``Hit`` objects for a query, best first. Items are read when a hit is accessed. A
     notebook shows hits as thumbnails.
 
     ``notes`` explain how the sentence was read, which of its words the encoder hardly knows, and

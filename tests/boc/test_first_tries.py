@@ -176,7 +176,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(["a.png", WHITE], id="x"),
         boc.BocError,
-        "ids of 2 pictures must",
+        "2 pictures need as many ids",
     ),
     (
         lambda index: index.add([WHITE, WHITE], ids=["x", "x"]),

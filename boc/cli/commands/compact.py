@@ -9,8 +9,8 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Compact the index NAME into one segment without deleted and replaced rows, its smallest and
-    fastest form.
+    """Compact the index NAME. The result is one segment without deleted and replaced rows, which is
+    smallest and fastest.
 
     Searches continue meanwhile, with the same results.
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     help="Replace an existing index or file with the same name.",
 )
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
-    """Copy the index NAME under another name (NEW), to another place or file (--to), or with
-    another code (--code).
+    """Copy the index NAME to another name, place, file or code. Give the name as NEW, the place or
+    file as --to, and the code as --code.
 
     A copy needs only the index, neither the encoder nor the pictures. Without --code the copy
     returns the same hits with the same scores. boc index recreates the index from a FILE.zip on any

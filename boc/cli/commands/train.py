@@ -56,8 +56,8 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train an encoder (TERN, TERAN, VSRN or VSRN++) on pictures with captions. SOURCE is a CSV or
-    a regions file.
+    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++;
+    SOURCE is a CSV or a regions file.
 
     Some pictures are held out, at random or by --validate. The command keeps the weights with the
     best recall on held-out pictures. If the command is killed, run it again to continue where it

@@ -34,8 +34,8 @@ AGAINST = {
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check that the index NAME is complete and its scores are exact. The command checks file
-    checksums, scores and counts.
+    """Check that the index NAME is complete and exact. The command checks file checksums, scores
+    and counts.
 
     The queries are the codes of random items. For each of 1,000 pairs of a query and an item, hit
     or not, the score must equal the dot product of their term frequencies. The command prints every

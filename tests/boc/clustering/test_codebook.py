@@ -588,7 +588,7 @@ def test_load_damaged_file(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(BocError, match="not a boc codebook, or damaged"):
             Codebook.load(path)
-    with pytest.raises(BocError, match="not a codebook"):
+    with pytest.raises(BocError, match="not a boc codebook"):
         Codebook.load(tmp_path)
     with pytest.raises(BocError, match="codebook file does not exist; make one"):
         Codebook.load(tmp_path / "none.npz")

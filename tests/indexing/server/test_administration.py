@@ -523,7 +523,7 @@ def test_trouble_of_one_index_costs_that_index_only(place: Place, trouble: str) 
     try:
         assert {place.name, other} <= {*place.backend.names()}
         unreadable = place.backend.about()["unreadable"]
-        words = rf"\b{place.name} \(.*(closed; open it|have this block taken away)"
+        words = rf"\b{place.name} \(.*(closed; open it|remove this block)"
         assert re.search(words, unreadable)
         assert other not in unreadable
         place.check(other)

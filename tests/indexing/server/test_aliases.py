@@ -51,7 +51,7 @@ def test_state_ignores_unknown_entries() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"field": None}, "not of this version of boc; make the index again"),
+        ({"field": None}, "written by another version of boc; make the index again"),
         (
             {"field": "binary_text"},
             "codes stored as 'binary_text', which this boc does not know; make the index again",
