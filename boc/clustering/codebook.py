@@ -133,8 +133,7 @@ class Codebook:
             ) from error
         if form > FORMAT:
             raise BocError(
-                f"{path}: codebook format {form}, but this boc reads formats up to {FORMAT}; "
-                "upgrade boc",
+                f"{path}: codebook format {form}, but this boc reads up to {FORMAT}; upgrade boc",
             )
         # Format 1 has an obsolete entry.
         about.pop("spread", None)

@@ -333,8 +333,7 @@ class _FrequencySource:
         for item in items:
             if (modality, item.id) not in self._places:
                 raise BocError(
-                    f"{self._files.path}: no item {item.id!r}, which is in the index; give all "
-                    "files that it was made from",
+                    f"{self._files.path}: no item {item.id!r} of the index; give all its files",
                 )
             file, row = self._places[modality, item.id]
             batch = file.batch(modality, row, row + 1, sets=self._codec.reads_concepts)

@@ -158,8 +158,8 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc", MAKE)
     if entries["format"] > FORMAT:
         raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, but this boc reads formats up to "
-            f"{FORMAT}; upgrade boc",
+            f"{path}: feature format {entries['format']}, but this boc reads up to {FORMAT}; "
+            "upgrade boc",
         )
     if not names <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header", MAKE)

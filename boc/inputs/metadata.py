@@ -176,8 +176,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     value = match[3].strip() if match else ""
     if match is None or not value:
         raise BocError(
-            f"{text!r} is not a filter; write FIELD=VALUE, or one of != < <= > >=, such as "
-            "year>=2020",
+            f"{text!r} is not a filter; write FIELD=VALUE, or use != < <= > >=: year>=2020",
         )
     name = match[1]
     op = cast(Any, "=" if match[2] == "==" else match[2])

@@ -133,7 +133,7 @@ def shard_of(shard: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     if match and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    raise SourceError(f"{shard!r} is not a shard; write I/N with I from 1 to N, for example 3/16")
+    raise SourceError(f"{shard!r} is not a shard; write I/N with I from 1 to N, such as 3/16")
 
 
 def open_source(

@@ -127,9 +127,8 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
         if file.owners is None and known:
             if len(own) != each * len(known):
                 raise SourceError(
-                    f"{file.path}: {len(own)} sentences for {len(known)} pictures, without the ids "
-                    "of their pictures; write the id of its picture and a tab before each "
-                    "sentence",
+                    f"{file.path}: {len(own)} sentences for {len(known)} pictures, without picture "
+                    "ids; write the id of its picture and a tab before each sentence",
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]

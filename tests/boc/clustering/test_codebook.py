@@ -598,10 +598,7 @@ def test_load_other_formats(tmp_path: Path) -> None:
     older = Codebook.load(archive(tmp_path / "book.npz", about=about(format=1, spread=0.5)))
     assert np.array_equal(older.centroids, made().centroids)
     path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
-    with pytest.raises(
-        BocError,
-        match="codebook format 3, but this boc reads formats up to 2; upgrade boc",
-    ):
+    with pytest.raises(BocError, match="format 3, but this boc reads up to 2; upgrade boc"):
         Codebook.load(path)
 
 

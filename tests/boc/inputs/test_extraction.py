@@ -581,9 +581,7 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
         shard,
     )
     assert result.exit_code == 1
-    assert (
-        f"{shard!r} is not a shard; write I/N with I from 1 to N, for example 3/16" in result.stderr
-    )
+    assert f"{shard!r} is not a shard; write I/N with I from 1 to N, such as 3/16" in result.stderr
     assert not list(tmp_path.iterdir())
     with pytest.raises(SourceError):
         open_source(library / "captions.csv").part(shard)

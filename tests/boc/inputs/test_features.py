@@ -377,10 +377,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "f.h5", HEADER, PARTS)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = FORMAT + 1
-    assert (
-        f"feature format {FORMAT + 1}, but this boc reads formats up to {FORMAT}; upgrade boc"
-        in refusal(path)
-    )
+    assert f"format {FORMAT + 1}, but this boc reads up to {FORMAT}; upgrade boc" in refusal(path)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
