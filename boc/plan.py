@@ -151,8 +151,7 @@ def _plan(
     plan = Plan("terms", depth, vectors_read(depth, k) if compact else depth)
     if known is None:
         return plan
-    # Dictionary terms never lead an alignment to better items than vectors do. Terms of other
-    # codes, which are made from concept sets, may do so.
+    # Vectors lead an alignment at least as well as dictionary terms; other codes may lead better.
     by_vectors = not aligned or n_terms is not None
     quick = QUICK if aligned else quick_items(known, costs, n_terms, depth)
     # Comparing concept sets is slow, so an alignment never compares more items than candidates.

@@ -27,8 +27,7 @@ from typing import Any, TextIO
 
 import click
 
-# Number of sentences per picture used by the papers in a Karpathy file; some COCO pictures have six
-# or seven.
+# number of sentences per picture used in the papers; some COCO pictures have more
 FIRST = 5
 
 

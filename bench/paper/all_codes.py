@@ -306,13 +306,13 @@ def codes_to_try(
     "--words",
     multiple=True,
     type=FILE,
-    help="Vocabulary of boc build-codebook --kind words.",
+    help="Codebook from boc build-codebook --kind words.",
 )
 @click.option(
     "--learned",
     multiple=True,
     type=FILE,
-    help="Terms of boc build-codebook --kind learned.",
+    help="Codebook from boc build-codebook --kind learned.",
 )
 @click.option(
     "--gallery",

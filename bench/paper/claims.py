@@ -26,8 +26,7 @@ from scipy.stats import norm
 from bench.report.rows import Rows, Writer, read
 
 SAME = 0.5  # points of recall; figures called equal in the paper differ by less
-# Lost shares of the sum of recalls; the paper's hard and soft codes lie beyond these shares on
-# COCO.
+# lost shares of the sum of recalls; the paper's hard and soft codes lose more on COCO
 MUCH = 0.5
 LITTLE = 0.2
 RECALLS = 6

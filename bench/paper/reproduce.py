@@ -490,7 +490,8 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     extracted for hours."""
     if settings and paper != "vsrnpp":
         raise click.UsageError(
-            f"--set is for the training of vsrnpp; the models of {paper} are published",
+            f"--set applies only to training vsrnpp; the models of {paper} are published; leave it "
+            "out",
         )
     try:
         plugins.tool("train").Recipe.of(

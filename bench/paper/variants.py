@@ -111,8 +111,7 @@ class PrintedSimilarity(SoftAssignment):
 
     @property
     def _ufunc(self) -> np.ufunc:
-        # 1 / (1 - D) is negative beyond D = 1, where concepts lie, so the maximum has the smallest
-        # magnitude.
+        # For D > 1, 1 / (1 - D) is negative, so the maximum has the smallest magnitude.
         return np.add if self.aggregate == "sum" else np.minimum
 
     def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:

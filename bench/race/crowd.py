@@ -307,7 +307,9 @@ class Crowd(Race):
 @click.argument("kind")
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, required=True, help="Queries that choose settings.")
+@click.option(
+    "--validation", type=FILE, required=True, help="Feature file of queries for choosing settings."
+)
 @click.option(
     "--work",
     required=True,

@@ -283,7 +283,7 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
 @click.command()
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, help="Queries that choose settings.")
+@click.option("--validation", type=FILE, help="Feature file of queries for choosing settings.")
 @click.option(
     "--work",
     required=True,

@@ -280,7 +280,7 @@ def make_data(
 @click.command()
 @click.argument("gallery", required=False, type=FILE)
 @click.argument("queries", required=False, type=FILE)
-@click.option("--validation", type=FILE, help="Queries that choose settings.")
+@click.option("--validation", type=FILE, help="Feature file of queries for choosing settings.")
 @click.option(
     "--synthetic",
     "count",

@@ -27,11 +27,9 @@ from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
 WARM = 20  # queries of a setting before its timing starts
-# Number of consecutive queries of a setting, small enough for short turns, but large compared with
-# the warm-up queries.
+# queries per turn of a setting: few for short turns, but many more than warm-up queries
 PART = 100
-# Number of passes over the validation queries. The fastest pass counts, because a pass may be
-# interrupted and a server warms up.
+# passes over the validation queries, of which the fastest counts
 PASSES = 3
 CLEAR = 0.85  # share of another setting's time below which a setting is clearly faster
 MILLISECONDS = 1000

@@ -99,7 +99,7 @@ def generate(
         if what.view == "plot":
             body = figure(rows, what, page, root, write, paper)
         else:
-            body = show_table(rows, what, paper).markdown()
+            body = show_table(rows, what, paper).folded()
         return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)

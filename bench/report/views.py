@@ -40,6 +40,18 @@ class Table:
         lines = [self.head, ["---"] * len(self.head), *self.lines]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
 
+    def folded(self) -> str:
+        """Return the table for a page, as parts of at most eight columns that all begin with the
+        first column. All parts but the first are folded."""
+        parts = []
+        for start in range(1, len(self.head), 7):
+            columns = [0, *range(start, min(start + 7, len(self.head)))]
+            head, *lines = ([line[i] for i in columns] for line in (self.head, *self.lines))
+            parts.append(Table(head, lines).markdown())
+        if len(parts) > 1:
+            parts = [parts[0], "<details><summary>More columns</summary>", *parts[1:], "</details>"]
+        return "\n\n".join(parts)
+
 
 class CellFormatter(Formatter):
     """Format the cells of a row by column. A number is formatted as a number; a missing column

@@ -255,8 +255,8 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
 @click.argument("features", type=FILE)
 @click.option("--fit", required=True, type=FILE, help="Feature file to learn from.")
 @click.option("--validation", required=True, type=FILE, help="Feature file for choosing settings.")
-@click.option("--words", type=FILE, help="Vocabulary of boc build-codebook --kind words.")
-@click.option("--learned", type=FILE, help="Terms of boc build-codebook --kind learned.")
+@click.option("--words", type=FILE, help="Codebook from boc build-codebook --kind words.")
+@click.option("--learned", type=FILE, help="Codebook from boc build-codebook --kind learned.")
 @click.option(
     "--queries",
     default=1000,

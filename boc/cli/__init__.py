@@ -49,9 +49,7 @@ class CommandGroup(click.Group):
     prints warnings as notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Waiting OpenMP threads sleep, unless the environment sets another policy. On a busy
-        # machine they would spend most of their time spinning. OpenMP reads the variable when a
-        # command loads the library.
+        # On a busy machine, waiting OpenMP threads should sleep instead of spinning.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

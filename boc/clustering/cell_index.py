@@ -27,8 +27,7 @@ except ImportError:  # numpy replaces a module that is not compiled
 Bytes = NDArray[np.int8]
 
 ONE_CELL_CENTROIDS = 2048  # largest number of centroids in a single cell
-# Number of cells per sqrt(V). Many small cells fit a vector's neighbourhood better than few large
-# cells.
+# cells per sqrt(V); many small cells fit a neighbourhood better than few large ones
 FINENESS = 4
 POINTS = 64  # training points per centroid; more points hardly change it
 HEAD_POINTS = 64  # training points per head of a cell

@@ -27,8 +27,7 @@ MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
 MOST = 2**31  # largest number of terms per query
 FEWEST_CELLS = 16  # smallest number of cells searched per query; fewer miss nearest centroids
-# Number of cells searched per query term. More terms with fewer cells find as many items and read
-# less memory.
+# cells searched per query term; more terms with fewer cells read less memory
 CELLS = 0.5
 DOCUMENT_CELLS = 12  # cells searched per document; more do not improve its terms
 CHOICE = 4  # candidate centroids per document term

@@ -18,8 +18,7 @@ from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
 from boc.vectors import Doubles, Floats, mean_of
 
-# Squared distance from the mean that rounding alone can cause, as a share of the mean's squared
-# length.
+# largest squared distance from the mean caused by rounding, as a share of its squared length
 ALIKE = 1e-6
 BLOCK = 1024  # rows compared at a time
 

@@ -311,8 +311,7 @@ class _FrequencySource:
             for start in range(0, len(of), BATCH):
                 some = of[start : start + BATCH]
                 batch = [items[row] for row in some]
-                # A single item is read twice, because a product with a single row is rounded
-                # differently.
+                # One item is read twice, because a product with one row is rounded differently.
                 if len(batch) == 1:
                     batch *= 2
                 parts.append(encode(self._read(batch, modality))[: len(some)])

@@ -230,8 +230,7 @@ class FeatureFile:
                 arrays += [f"ragged/{name}" for name in sorted(self.ragged_arrays(modality))]
             for name in arrays if self.count(modality) else ():
                 for start in range(0, len(self._file[modality][name]), BLOCK):
-                    # Each block has its own memory map, so that pages already read do not count
-                    # as memory of the process.
+                    # With a memory map per block, the process does not keep pages already read.
                     block = self.memory_map(modality, name)[start : start + BLOCK]
                     digest.update(np.ascontiguousarray(block).data)
                     del block

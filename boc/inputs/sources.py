@@ -426,8 +426,7 @@ def _folder(
     items = []
     for name in inside.files:
         if suffix(name) in read:
-            # A link may point elsewhere later. A dangling link is listed; reading it raises the
-            # error.
+            # A dangling link is listed, because reading it raises the error.
             path = f"{root}/{name}"
             if name in inside.linked:
                 path = os.path.realpath(path)

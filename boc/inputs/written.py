@@ -135,8 +135,7 @@ def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
         for name, value in element.attrib.items():
             yield _XMP.get(name), value
         if element.tag in _XMP:
-            # Read only its own list: for nested properties, the time would grow with the square of
-            # the file size.
+            # Only its own list is read, since nested lists would take quadratic time.
             listed = [each.text for each in element.findall(f"*/{_RDF}li")]
             yield _XMP[element.tag], listed or element.text
 

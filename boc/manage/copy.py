@@ -96,8 +96,7 @@ def copy_index(
             raise BocError(f"{path} already exists", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
-            # The folder of the copy is packed as soon as it is complete. Only boc uses such names,
-            # so no folder of the user is removed.
+            # The folder is packed once complete. Only boc uses such names for folders.
             folder = path.with_name(f".{path.name}.boc-copy")
             copied = copy_index(
                 name,

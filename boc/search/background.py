@@ -17,8 +17,7 @@ from boc.types import Embeddings, Rescore, StoredConcepts
 if TYPE_CHECKING:
     from boc.plugins import Engine
 
-# Near-duplicates are closer than this share of the distance between random pairs.
-# docs/howto/duplicates.md explains the choice.
+# largest distance of near-duplicates, relative to random pairs (docs/howto/duplicates.md)
 NEAR = 0.2
 SIZE = 1000  # items in the sample
 SETS = 100  # sampled items whose concept sets are read

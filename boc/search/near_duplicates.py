@@ -15,8 +15,7 @@ from boc.types import Hit
 if TYPE_CHECKING:
     from boc.plugins import Engine
 
-# Number of candidates per hit from which distinct hits are chosen; more if near-duplicates leave
-# too few hits.
+# candidates per hit for choosing distinct hits; more if too few hits remain
 POOL = 4
 # Number of hits searched for distinct hits, in a fifth of a second, unless POOL per hit is more.
 DEEPEST = 5_120

@@ -23,7 +23,6 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hi
         for rank, hit in enumerate(ranking, 1):
             items[hit.item.id] = hit.item
             parts[hit.item.id].append(1 / (CONSTANT + rank))
-    # fsum rounds once, so sums do not depend on the order of the rankings, and equal ranks produce
-    # exact ties.
+    # fsum rounds once, so sums do not depend on the order of the rankings.
     fused = [Hit(items[key], math.fsum(shares)) for key, shares in parts.items()]
     return sorted(fused, key=lambda hit: (-hit.score, hit.item.id))[:k]

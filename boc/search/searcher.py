@@ -662,8 +662,7 @@ class Searcher:
         lists: list[list[Hit]] = [[] for _ in range(len(queries.rows))]
         sizes = pages(options.k)
         if options.hybrid:
-            # Two fused lists longer than a page begin with the same hits if both fuse the same
-            # number of hits.
+            # Two fused long lists begin alike if they fuse the same number of hits.
             rm, _ = self.index.manifest.budgets(self.target(options.find))
             sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
         for size in sizes:

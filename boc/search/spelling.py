@@ -26,8 +26,7 @@ WORD = re.compile(
 ALIKE = 0.75
 ALIKE_SHORT = 0.66
 SHORT = 4
-# Largest difference in length between a word and a suggestion, and largest number of words
-# compared.
+# largest difference in length to a suggestion, and largest number of words compared
 LONGER = 2
 NEAR = 9
 # Limits on the cost of a query: number of words that get a suggestion, letters per word, known

@@ -210,8 +210,7 @@ class Library:
             return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
             item = find_item(snapshot.searcher.index, str(part.value))
-            # If the code reads regions or words, they are computed again, since the index does not
-            # store them.
+            # An index does not store the regions or words that a code may read.
             if snapshot.searcher.codec.reads_concepts:
                 return self.whole_item(snapshot, item)
             return snapshot.searcher.embeddings(item.id)

@@ -40,8 +40,7 @@ def item(entry: Item) -> Json:
 
 def thumb(id: str) -> str:
     """Return the address of an item's thumbnail, relative to the page of its index."""
-    # Browsers resolve such parts of a path, encoded or not, but leave text between encoded slashes
-    # alone.
+    # Browsers resolve dot segments, but not between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 

@@ -25,8 +25,7 @@ from ..runtime.model_folder import make
 PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
-# Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of
-# positions.
+# weights without effect on the output: unused heads, BERT's pooler, a list of positions
 UNUSED = re.compile(
     r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
 )

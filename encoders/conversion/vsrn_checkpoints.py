@@ -47,8 +47,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     layers = [int(number) for name in state for number in re.findall(r"Rs_GCN_(\d+)", name)]
     config = VsrnConfig(region_dim, width, max(layers, default=0))
-    # The data set's name does not identify the variant, because checkpoints older than the variant
-    # have the same name.
+    # The data set's name cannot identify the variant, since older checkpoints share it.
     if any(name.startswith("img_enc.bn.") for name in state):
         config = replace(config, variant="f30k")
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})

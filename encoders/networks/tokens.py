@@ -195,8 +195,7 @@ def is_words(value: Any) -> bool:
 
 @cache
 def _treebank() -> Any:
-    # Importing any part of nltk imports all of nltk, which takes seconds, so the import is delayed
-    # until the first text.
+    # nltk takes seconds to import, so the import is delayed until the first text.
     with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
     return NLTKWordTokenizer()

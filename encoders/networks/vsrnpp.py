@@ -59,8 +59,7 @@ class Kernels(nn.Module):
 
         The weights are zero if j is padding.
         """
-        # differences between the polar coordinates and the means, (B, i, j, M), with angles in
-        # [-pi, pi]
+        # differences from the means (B, i, j, M), with angles in [-pi, pi]
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi

@@ -291,8 +291,7 @@ class Detector(nn.Module):
             maps.shape[3],
         )
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
-        # At most 300 of the 6,000 best proposals are kept, without proposals that overlap a better
-        # one.
+        # Of 6,000 proposals, at most 300 that do not overlap a better one are kept.
         order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)

@@ -99,8 +99,7 @@ class MapRegions:
         else:
             weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
             source = f"{name} {weights}"
-        # The text names the feature version and all former options, so that old models can find
-        # their source again.
+        # The text includes all former options, so that old models find their source again.
         decides = (
             f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
             f"crops={options.crops}, whole=0, colours=0)"

@@ -17,8 +17,7 @@ from boc.types import ImageRef
 
 from ..networks.tokens import whole_words
 
-# Largest ratio of the long to the short side, because resizing the short side also enlarges the
-# long side.
+# largest ratio of the long to the short side, which limits the size after resizing
 THINNEST = 100
 
 Inputs = Mapping[str, NDArray[Any]]

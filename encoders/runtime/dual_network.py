@@ -159,7 +159,6 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
         local_files_only=True,
         trust_remote_code=False,
     )
-    # Pillow resizes as the models' authors did. An installed torchvision would be the default, but
-    # resizes slightly differently.
+    # Pillow resizes as the models' authors did; torchvision differs slightly.
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     return model, tokenizer, processor

@@ -150,8 +150,7 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
 
     @cache
     def pictures() -> Any:
-        # ONNX Runtime encodes sentences whenever the folder contains their network, but encodes
-        # pictures only on a machine without a GPU.
+        # On a machine with a GPU, ONNX Runtime encodes only sentences.
         on_card = runtime.device != "cpu" and has_cuda()
         if record is not None and (on_card or IMAGE not in record.files):
             return on_torch()

@@ -28,30 +28,25 @@ class TrainConfig:
     )
     # Alignment score computed from the cosines of regions and words (see networks/alignment.py).
     pooling: str = "mrsw"
-    # Whether parts of the objective are weighted by learned uncertainties (Kendall et al., CVPR
-    # 2018), as in TERAN's paper for "TERN w. Align", instead of summed.
+    # whether to weight parts by learned uncertainties (Kendall et al., CVPR 2018; TERAN)
     uncertainty: bool = False
-    # Loss: hinge, a triplet loss, or contrast, the cross entropy against all negatives in the
-    # batch.
+    # loss: hinge (triplet loss) or contrast (cross entropy against all negatives in the batch)
     loss: str = "hinge"
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
     fragments: float = (
         0.0  # probability that a run of words replaces its caption (see fragments.py)
     )
-    # Weight of the loss by which the alignment distinguishes a caption from its copy with left and
-    # right, or above and below, exchanged.
+    # weight of the loss that separates a caption from its copy with left and right exchanged
     opposites: float = 0.0
     margin: float = 0.2  # margin of the triplet loss for dot products, which are cosines
     alignment_margin: float = (
         0.2  # margin for alignments, which are sums of cosines over words or regions
     )
-    # Number of hardest negatives per pair at the start, and in the last third of the epochs; in
-    # between the number falls exponentially. The published loss has 1 and 1.
+    # hardest negatives per pair at the start, and after an exponential decay (published: 1, 1)
     negatives_first: int = 100
     negatives_last: int = 1
-    # Whether the losses of a batch are summed, as published, or averaged over its captions, so that
-    # ``clip`` does not depend on the batch size.
+    # whether to sum the losses of a batch, as published, instead of averaging over captions
     summed: bool = False
     # Number of Sinkhorn normalisations before the matching loss (VSRN++, eq. 10-11).
     sinkhorn: int = 0
@@ -73,8 +68,7 @@ class TrainConfig:
         1.0  # probability that a component of a region feature stays in a training batch
     )
     warm_start: bool = True  # start from the closed-form solution (see warmstart.py)
-    # Strength of the averaging by attention at a warm start. 8 suits global vectors; small values
-    # keep an item's concepts apart, as alignment needs.
+    # strength of averaging at a warm start: 8 for global vectors, small values for alignment
     averaging: float = 8.0
     # Decay of the running average of the weights, which is validated and saved; 0 means no average.
     average: float = 0.99
@@ -86,8 +80,7 @@ class TrainConfig:
     # Weights to keep: best at validation, or last if held-out captions are too easy.
     keep: str = "best"
     patience: int = 5  # epochs without improvement before training stops
-    # Whether to compute in bfloat16 where it is faster; weights, averages and the loss stay
-    # float32.
+    # whether to compute in bfloat16 where it is faster; weights and losses stay float32
     mixed: bool = True
     seed: int = 0  # seed of all random choices
 

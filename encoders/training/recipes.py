@@ -89,8 +89,7 @@ PHOTOS = {
     "held_out": "500",
 }
 
-# mrsw scores are sums over the words, so the temperature is higher. Rows must stay different, so
-# the start averages less.
+# mrsw sums over words, so the temperature is higher; rows must stay different.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
@@ -171,8 +170,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # The score is a mean over the words, because with sums long captions win for any picture
-    # (docs/results/encoders.md).
+    # The mean over words is the score, because sums favour long captions for any picture.
     "photos-teran": {
         **ALIGNED,
         "kind": "teran",

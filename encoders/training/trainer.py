@@ -314,8 +314,7 @@ class Trainer:
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
-        # Steps count from 2, as in the published warm-up, whose counter advances once before the
-        # first step.
+        # Steps count from 2, as in the published warm-up.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:

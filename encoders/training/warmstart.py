@@ -133,8 +133,7 @@ def _start_tern(
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    # The layers Linear, ReLU, Linear pass the projection's positive and negative parts, and
-    # recombine them.
+    # Linear, ReLU, Linear pass the projection's positive and negative parts separately.
     fusion: Any = network.img_enc.pos_encoding_image.map
     first, _, last = fusion
     width = len(images.mean)
@@ -163,8 +162,7 @@ def _start_tern(
         for layer in stack.layers:
             _damp(layer)
             attention = layer.self_attn
-            # Values pass unchanged, ``averaging`` times as strong as the row, so uniform attention
-            # turns rows into the mean.
+            # Values count ``averaging`` times, so uniform attention turns rows into the mean.
             width = attention.embed_dim
             attention.in_proj_weight[2 * width :] = torch.eye(width)
             attention.out_proj.weight.copy_(averaging * torch.eye(width))
@@ -188,8 +186,7 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
         identity = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
         _accumulate(network.img_enc.img_rnn, identity, 100, linear * rank**0.5)
     if network.txt_rnn is not None:
-        # Means have unit variance, and words have more. States decay over twice the usual number of
-        # words.
+        # States decay over twice the usual number of words.
         _accumulate(network.txt_rnn, texts, 30, linear / 30**0.5)
     else:
         _project(network.txt_fc.weight, network.txt_fc.bias, texts)

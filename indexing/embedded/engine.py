@@ -43,8 +43,7 @@ from .npy_files import DAMAGED
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side
 
-# Smallest number of items for which compact codes order candidates; the vectors of fewer items fit
-# in the cache.
+# smallest number of items with compact codes; fewer vectors fit into the cache
 LEAST = 20_000
 
 P = ParamSpec("P")
@@ -98,8 +97,7 @@ class EmbeddedEngine:
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
-        # Cached filter masks may take 32 MiB, but the cache always keeps at least 16 sets of
-        # filters.
+        # Cached filter masks take at most 32 MiB, or 16 sets of filters.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
         # A function that refers to self would keep the files open for a long time.
         self._ranking = lru_cache(cached)(

@@ -490,8 +490,7 @@ class _SegmentOutput(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                # The row within its block is found with a bit mask, since a block has a power of
-                # two rows.
+                # A bit mask finds the row within its block of 2**n rows.
                 rows.write((keys & (ROWS - 1)).astype(np.uint16).data)
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)

@@ -334,5 +334,5 @@ def _sweep(home: Path) -> None:
         if (home / LOADING).is_file():
             kept.append(commits.read(home / LOADING))
     except ManifestError:
-        return  # the files that a damaged index needs are unknown
+        return  # the files of a damaged index are unknown
     commits.sweep(home, kept, names)

@@ -94,8 +94,7 @@ class Bulk:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # The server responds after five seconds about a row whose shard is away, so that the other
-        # rows are acknowledged and a note can name the shard.
+        # After five seconds the server reports missing shards and acknowledges other rows.
         self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
         if self.require_alias:
             self._params["require_alias"] = "true"

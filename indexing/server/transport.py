@@ -205,8 +205,8 @@ class Transport(ABC):
         for node in self._nodes.node_pool.all():
             if isinstance(node, RequestsHttpNode):
                 proxy = proxies[node.host]
-                # A netrc file would replace the user of the address, and a redirect would send the
-                # secrets of this host to another host.
+                # A netrc file would replace the user, and a redirect would leak secrets to another
+                # host.
                 node.session.trust_env = False
                 node.session.max_redirects = 0
                 node.session.proxies = {} if proxy is None else {"http": proxy, "https": proxy}

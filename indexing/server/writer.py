@@ -225,8 +225,7 @@ class ServerWriter:
         lacking = dict[str, str]()
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
-        # Field types that need the fewest digits, for frequencies up to about the largest, come
-        # first.
+        # Field types that need the fewest digits come first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
             generation = Generation(
                 physical,
@@ -276,8 +275,7 @@ class ServerWriter:
                     raise in_use(self.transport, self.name) from None
                 if exists or error.status != 400:
                     raise
-                # A server that does not know the mapping of the field ``vector`` names it in the
-                # error.
+                # A server names the field ``vector`` in the error if it does not know its type.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
                     self._refuse_vectors(vectors)
                 lacking[kind] = error.reason or error.kind

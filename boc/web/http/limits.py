@@ -108,8 +108,7 @@ class LoadLimit:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
-        # Thumbnails and picture files have queues of their own, and every request with a body is an
-        # upload.
+        # Thumbnails and picture files have their own queues; a request with a body is an upload.
         path = path_of(scope)
         kind = path.split("/")[2]
         if kind in ("library", "facets", "words", "explain"):
