@@ -91,8 +91,8 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
 
     The lock ends with the process, even if the process is killed. Raises BocError if another
     process holds the lock; ``what`` is the subject of the message and includes "is". Raises
-    BocError if the disk does not support locks, as on some network disks, because nothing else
-    prevents two processes from writing at once. Readers need no lock.
+    BocError if the disk does not support locks, as on some network disks, which prevent two
+    processes from writing at once. Readers need no lock.
     """
     while True:
         with path.open("a") as handle:

@@ -131,7 +131,7 @@ def read_archive(
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
-            raise ValueError("arrays of other names")
+            raise ValueError("unexpected names of arrays")
         most = packed * os.fstat(whole.fileno()).st_size
         forms = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
         if (

@@ -24,7 +24,7 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
             )
     if path.exists() and path.stat().st_size and not ours(path):
         raise BocError(
-            f"{path} exists and is another kind of file; choose another name, or delete it first",
+            f"{path} is another kind of file; choose another name, or delete it first",
         )
 
 

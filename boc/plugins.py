@@ -50,7 +50,7 @@ def backend(url: str) -> Backend:
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(
-            f"{url!r} is no address; write file:DIR, for example file:{url or 'boc-data'}",
+            f"{url!r} is not an address; write file:DIR, for example file:{url or 'boc-data'}",
         )
     place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
     return place
@@ -77,8 +77,7 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
     if not argument:
         names = ", ".join(models.CATALOGUE)
         raise EncoderError(
-            f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of "
-            f"{names}",
+            f"{spec!r} is not an encoder; write a model folder, KIND:ARGUMENT, or one of {names}",
         )
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded

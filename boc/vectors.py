@@ -39,7 +39,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
         return rows  # type: ignore[no-any-return]
     values = np.asarray(rows)
     if values.dtype.kind not in "fiub":
-        raise BocError(f"{what} of type {values.dtype}; give real numbers, best as float32")
+        raise BocError(f"{what} of type {values.dtype}; give real numbers, preferably float32")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise BocError(
             f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, "

@@ -12,7 +12,7 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """Raise BackendError unless ``rows`` have equal lengths and different ids, and fit the index
+    """Raise BackendError unless ``rows`` have equal lengths and distinct ids, and match the index
     and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):

@@ -308,7 +308,10 @@ class Crowd(Race):
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
 @click.option(
-    "--validation", type=FILE, required=True, help="Feature file of queries for choosing settings."
+    "--validation",
+    type=FILE,
+    required=True,
+    help="Feature file of queries for choosing settings.",
 )
 @click.option(
     "--work",

@@ -36,7 +36,7 @@ that it maps while no other index is open, beside a heap that all its indexes sh
 ``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search
 waits for the disk (own and mapped; of a server without its heap), core hours to fit, encode and
 load. All costs are in proportion to the items, including arrays that do not grow with the items,
-such as the arrays of a code. There are no prices: multiply by your own prices.
+such as the arrays of a code. Multiply by your own prices.
 
 ``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """

@@ -173,7 +173,7 @@ class Codebook:
         if self.words is not None and len(self.words) != rows:
             raise ValueError(f"{len(self.words)} words of {rows} centroids")
         if self.labels is not None and len(unpack_labels(self.labels)) != rows:
-            raise ValueError(f"labels of other than {rows} centroids")
+            raise ValueError(f"the number of labels is not {rows}")
 
     def check(self, identity: Identity) -> None:
         """Raise BocError unless the centroids lie in the concept space of the encoder ``identity``.

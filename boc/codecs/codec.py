@@ -92,7 +92,7 @@ class SurrogateCodec:
         """
         filled = [sample for sample in samples if len(sample)]
         if not filled:
-            raise BocError("no vectors to fit a code on; index at least one item")
+            raise BocError("no vectors to learn a code from; index at least one item")
         learning = [i for i, step in enumerate(self.steps) if step.learned and not step.frozen]
         for number, step in enumerate(self.steps):
             if step.frozen:

@@ -155,8 +155,7 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
-            "pictures, "
-            f"there are {n_texts} and {n_images}; give the matrix of these items",
+            f"pictures, but the items are {n_texts} and {n_images}; give their matrix",
         )
 
 
@@ -222,7 +221,7 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
         raise BocError(
-            f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of "
+            f"{len(bare)} pictures have no caption (such as {images[bare[0]]!r}); give a CSV of "
             "image,caption",
         )
     return owners

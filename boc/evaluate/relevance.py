@@ -93,7 +93,7 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         )
     if not size or size % (4 * n_texts):
         raise BocError(
-            f"{path}: {size} bytes are not whole float32 rows of {n_texts} captions; give the "
+            f"{path}: {size} bytes are not complete float32 rows for {n_texts} captions; give the "
             "matrix of these captions",
         )
     shape = (n_texts, size // (4 * n_texts))

@@ -176,7 +176,9 @@ def explain(
     the terms are explained.
     """
     if (text is None) == (image is None):
-        raise BocError("an explanation has one query; give either a sentence or a picture")
+        raise BocError(
+            "an explanation needs exactly one query; give either a sentence or a picture",
+        )
     query = Item("query", "image", str(image))
     if text is not None:
         check_sentence(text)

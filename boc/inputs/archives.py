@@ -168,8 +168,8 @@ def place(archive: BinaryIO, name: str) -> tuple[int, int]:
 
 @contextmanager
 def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Open the archive on the way to ``path``, and yield it with the rest of the path. Raises
-    OSError if there is no archive."""
+    """Open the archive that contains ``path``, and yield it with the rest of the path. Raises
+    OSError without an archive."""
     outer = next(
         (outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()),
         None,

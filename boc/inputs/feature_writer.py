@@ -66,7 +66,7 @@ class FeatureWriter:
         parts = self._parts()
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items())
-        # Files left by a killed run are removed, too; files of other programs stay.
+        # Files left by a killed run are also removed; files of other programs are kept.
         for made in (
             *reversed(parts),
             *self.folder.glob(".[0-9h]*.tmp"),

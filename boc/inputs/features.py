@@ -1,4 +1,4 @@
-"""Read HDF5 feature files, which hold items of both modalities with their arrays.
+"""Read HDF5 feature files, which contain items of both modalities with their arrays.
 
 A killed writer can continue: while a file is written, its batches are small files in a folder
 beside it (``FILE.parts/``), each renamed into place when complete. HDF5 itself cannot do this: a
@@ -264,7 +264,7 @@ def is_feature_file(path: Path) -> bool:
 
 
 def is_embeddings(path: Path) -> bool:
-    """Return whether a feature file holds embeddings, as opposed to regions."""
+    """Return whether a feature file contains embeddings rather than regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
 
@@ -289,9 +289,8 @@ class FeatureFiles:
                 for key in ids:
                     if key in place:
                         raise FeatureFileError(
-                            f"{file.path} and {place[key].path} both hold {key!r}; leave one of "
-                            "them out, or extract distinct "
-                            "shards",
+                            f"{file.path} and {place[key].path} both contain {key!r}; leave one "
+                            "file out, or extract distinct shards",
                         )
                 place.update(dict.fromkeys(ids, file))
             self._stack = stack.pop_all()
@@ -312,15 +311,14 @@ class FeatureFiles:
                 if one != other:
                     raise FeatureFileError(
                         f"{file.path} and {first.path} do not belong together: their {name} is "
-                        f"{other} and {one}; give "
-                        "files that one encoder made with the same options",
+                        f"{other} and {one}; give files from one encoder with the same options",
                     )
             for modality in MODALITIES:
                 names = file.ragged_arrays(modality)
                 if file.count(modality) and arrays.setdefault(modality, (file, names))[1] != names:
                     raise FeatureFileError(
-                        f"{file.path} and {arrays[modality][0].path} do not belong together: one "
-                        "of them holds no concept sets",
+                        f"{file.path} and {arrays[modality][0].path} do not belong together: only "
+                        "one has concept sets",
                         "make both with <boc extract --set concepts=false>, or neither",
                     )
 

@@ -92,14 +92,14 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     """Read a picture as upright RGB: the EXIF orientation is applied, colours are converted to
     sRGB, and transparency is blended with white.
 
-    Grey of more than 8 bits is scaled by the smallest usual bit depth that holds its largest value;
-    floating-point grey up to 1 is stretched from its smallest to its largest value. For an
+    Grey of more than 8 bits is scaled by the smallest usual bit depth that contains its largest
+    value; floating-point grey up to 1 is stretched from its smallest to its largest value. For an
     animation, the first frame that shows more than one colour is read. For thumbnails, a JPEG may
     be decoded at a smaller size, with no side below ``least`` pixels.
 
-    A truncated file is read as far as it goes, with a ``CutShort`` warning. Raises ImageError for a
-    file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels (checked
-    before decoding); raises BocError if the system is out of file handles or memory.
+    The readable part of a truncated file is read, with a ``CutShort`` warning. Raises ImageError
+    for a file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels
+    (checked before decoding); raises BocError if the system is out of file handles or memory.
     """
     from PIL.Image import Transpose
 
@@ -185,8 +185,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
     if isinstance(picture, np.ndarray):
         if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise BocError(
-                f"an array of shape {picture.shape} and type {picture.dtype} is no picture; give "
-                "(height, width, 3) of uint8",
+                f"an array of shape {picture.shape} and type {picture.dtype} is not a picture; "
+                "give uint8 (height, width, 3)",
             )
         picture = fromarray(picture)
     data: Any = picture
@@ -316,7 +316,7 @@ def orientation(image: Image) -> int:
 
 def exif_of(image: Image) -> Exif:
     """Return the EXIF of an open picture, without the orientation in XMP, which Pillow adds.
-    Browsers ignore it, too, since programs that turn the pixels do not always update it."""
+    Browsers also ignore it, since programs that rotate the pixels do not always update it."""
     xmp = {name: image.info.pop(name) for name in XMP if name in image.info}
     try:
         return image.getexif()

@@ -3,8 +3,7 @@
 A table is a CSV whose header declares the types,
 ``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. A cell
 may have several values, separated by ``|``; an empty cell has no value. Tables saved by
-spreadsheets are read, too, with other separators, capitalized names, and other formats of dates and
-numbers.
+spreadsheets may have other separators, capitalized names, and other formats of dates and numbers.
 """
 
 from __future__ import annotations
@@ -165,9 +164,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     """Parse a filter: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
     A year, a month (2021-05) or a day means its whole period: "<=" includes the period, ">" starts
-    after it, and "=" matches within it. A bar separates several values; an item needs one of them.
-    A folder includes everything below it; "==" means the folder alone. Raises BocError, which names
-    the known fields or the rule.
+    after it, and "=" matches within it. A bar separates several values; an item must have one of
+    the values. A folder includes everything below it; "==" means the folder alone. Raises BocError,
+    which names the known fields or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
@@ -218,7 +217,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
         checked = [check_filter(part, types) for part in condition.alternatives]
         return replace(checked[0], others=tuple(checked[1:]))
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
-        raise BocError(f"{name} of type {kind} does not compare by {op!r}; take = or !=")
+        raise BocError(f"{name} of type {kind} cannot be compared by {op!r}; use = or !=")
     ranged = kind in ("date", "keyword") and op in ("=", "!=")
     if condition.last is not None and not ranged:
         raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
@@ -244,7 +243,7 @@ def no_value(name: str, kind: FieldType, value: object) -> BocError:
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
-    """Return whether ``condition`` holds for an item with these ``fields``."""
+    """Return whether an item with these ``fields`` meets ``condition``."""
     values = values_of(fields, condition.field)
     if condition.op == "!=" or condition.others:
         equal = [replace(each, op="=") for each in condition.alternatives]
@@ -255,12 +254,12 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort`` if it is a field of ``types``, or a minus and such a field. Raises BocError,
+    """Return ``sort`` if it is a field of ``types``, optionally after a minus. Raises BocError,
     which names the known fields or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         raise BocError(
-            f"hits cannot be sorted by {name!r}, which is no metadata field of the index "
+            f"hits cannot be sorted by {name!r}, which is not a metadata field of the index "
             f"({_known(types)})",
         )
     if types[name] == "text":
@@ -396,7 +395,7 @@ def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) ->
 
 
 def parse_value(text: str, kind: FieldType) -> Value:
-    """Parse ``text`` as a value of this type. Raises ValueError if it is not such a value."""
+    """Parse ``text`` as a value of this type. Raises ValueError for an invalid value."""
     if kind == "integer":
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
             return int(text)

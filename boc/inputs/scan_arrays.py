@@ -40,9 +40,8 @@ def read_scan(path: Path) -> list[Item]:
     captions = _lines(beside)
     if len(captions) != CAPTIONS * count:
         raise SourceError(
-            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, "
-            f"expected {CAPTIONS} of each; "
-            "give both files of one split",
+            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, but "
+            f"{CAPTIONS} are needed per picture; give both files of one split",
         )
     ids = path.with_name(f"{split}_ids.txt")
     lines = [line.strip() for line in _lines(ids)] if ids.is_file() else []

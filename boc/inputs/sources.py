@@ -346,8 +346,8 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """Return the prefix of the picture ids of each folder: empty for a single folder, else the name
-    of the folder and /.
+    """Return the id prefix of each folder: empty for a single folder, otherwise the folder name and
+    /.
 
     So files with the same name in two folders stay distinct. Raises SourceError if two folders have
     the same name, or if one lies in another.
@@ -359,9 +359,8 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     for folder, root in zip(folders, roots, strict=True):
         if root.name in names:
             raise SourceError(
-                f"{folder} and {names[root.name]} are both called {root.name!r}, with which the "
-                "ids of their pictures "
-                "begin; rename one, or give the folder that holds both",
+                f"{folder} and {names[root.name]} have the same name {root.name!r}, which begins "
+                "the ids of their pictures; rename one, or give their parent folder",
             )
         names[root.name] = folder
         for outer in roots:

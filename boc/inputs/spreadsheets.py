@@ -131,8 +131,9 @@ def order_of(cells: Iterable[str]) -> str:
 
 
 def mark_of(cells: set[str], separator: str) -> str:
-    """Return the decimal mark of a column, if some of its numbers show it. Otherwise it is a comma
-    if semicolons separate the cells, and a point if not, unless the other mark occurs, too."""
+    """Return the decimal mark of a column, if some of its numbers show it. Otherwise the mark is a
+    comma if semicolons separate the cells, and a point if not, unless the other mark also
+    occurs."""
     marks = {"".join(_readings(cell)) for cell in cells} & {".", ","}
     usual = ",." if separator == ";" else ".,"
     if usual[1] not in "".join(cells):

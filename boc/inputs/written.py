@@ -2,7 +2,7 @@
 EXIF.
 
 Lightroom, digiKam, darktable and Apple Photos write the entries that are read here. Anybody can
-write anything there, so only little is read, and values that do not fit a field are left out.
+write arbitrary entries, so little is read, and values that do not match a field are left out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _xmp(data: bytes | str) -> dict[str, list[str]]:
     which could expand."""
     if isinstance(data, str):
         data = data.encode()
-    # NUL bytes are removed to recognize the mark in UTF-16, too.
+    # NUL bytes are removed to recognize the mark also in UTF-16.
     if len(data) > BYTES or b"<!DOCTYPE" in data.replace(b"\0", b""):
         return {}
     with suppress(ElementTree.ParseError, ValueError, LookupError):

@@ -108,8 +108,8 @@ def attach_index(
             codec = fit_code(file, codec_maker(code)(file.header.identity), show)
             if codec.words:
                 raise BocError(
-                    "the code words writes a text for each picture, and other programs' "
-                    "documents have no field for it",
+                    "the code words writes a text per picture, for which other programs' documents "
+                    "have no field",
                     "take another code, or make an index with <boc index>",
                 )
             manifest = new_manifest(file, codec, RM)
@@ -160,7 +160,7 @@ def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | Non
             first = first or some[0].id
     raise BocError(
         f"no item has a document, such as {first!r}",
-        "name the field of the documents that holds these ids: <--id-field>",
+        "name the document field that contains these ids: <--id-field>",
     )
 
 

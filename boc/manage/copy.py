@@ -171,10 +171,9 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
         return None if own.reads_concepts else own
     if code.reads_concepts:
         raise BocError(
-            f"code {code} reads the concept sets of the encoder, and {source.path} stores at "
-            "most rounded ones of "
-            "length 1; make the index again from a feature file, or take a code of vectors: "
-            "scalar, bits, permutation, dictionary, words",
+            f"code {code} reads the encoder's concept sets, but {source.path} stores at most "
+            "rounded sets of unit length; make the index again from a feature file, or take a "
+            "code of vectors: scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.manifest.identity.dim), progress)
 

@@ -143,8 +143,8 @@ def sync_index(
     items = open_sources(paths, images, patterns, detachable=bool(keep_missing))
     if items.file is not None:
         raise SourceError(
-            f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it "
-            "was made from",
+            f"{paths[0]} is a feature file; give the picture folders or the CSV from which it was "
+            "made",
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(

@@ -1,4 +1,4 @@
-"""Read vector files of other programs as items, in the same way as feature files."""
+"""Read vector files from other programs as items, like feature files."""
 
 from __future__ import annotations
 

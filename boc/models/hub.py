@@ -82,7 +82,7 @@ def look(
     elif precision is not None or both:
         networks = [name for name in sorted(files) if name.endswith(".onnx")]
         raise BocError(
-            f"{repository}: lacks two networks in ONNX ({precision or 'any'} precision), their "
+            f"{repository}: lacks two ONNX networks ({precision or 'any'} precision), their "
             f"tokenizer or preprocessor; it has {', '.join(networks) or 'no network'}",
             "take another <--precision>, or another model",
         )
@@ -90,7 +90,7 @@ def look(
         first = next((name for name in models.WEIGHTS if name in files), None)
         if first is None:
             raise BocError(
-                f"{repository}: has no weights that boc reads (onnx/text_model.onnx and "
+                f"{repository}: has no weights that boc can read (onnx/text_model.onnx and "
                 "onnx/vision_model.onnx with tokenizer.json and preprocessor_config.json, or "
                 "model.safetensors); take another model or revision",
             )
@@ -104,7 +104,7 @@ def look(
         if _sha256(files[name]) not in (None, digests[name]):
             raise BocError(
                 f"{repository}: {name} does not have its known SHA-256 {digests[name]}",
-                "ask who runs the server, or give <--revision main> to take it as it is",
+                "ask the operator of the server, or accept the file with <--revision main>",
             )
     for part in parts:
         start = len(part.folder)

@@ -197,6 +197,6 @@ def check_texts(texts: Sequence[str]) -> list[str]:
 def check_sentence(text: object) -> None:
     """Raise BocError unless ``text`` is a sentence that can be encoded as UTF-8."""
     if not isinstance(text, str) or text.encode(errors="ignore").decode() != text:
-        raise BocError(f"a sentence must be words, got {text!r}; write what the picture shows")
+        raise BocError(f"a sentence must be text, got {text!r}; describe the picture")
     if not text.strip():
-        raise BocError("the sentence is empty; write what the picture shows")
+        raise BocError("the sentence is empty; describe the picture")

@@ -59,12 +59,13 @@ class QueryPart:
     def __post_init__(self) -> None:
         if self.kind not in ("text", "image", "item") or not isinstance(self.value, (str, Path)):
             raise BocError(
-                f"no part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
+                f"not a part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
                 "and its value",
             )
         if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
             raise BocError(
-                f"a weight of {self.weight!r}: give one above 0, or below 0 for an unwanted part",
+                f"invalid weight {self.weight!r}; give a number above 0, or below 0 for an "
+                "unwanted part",
             )
         if self.kind == "text":
             check_sentence(self.value)
@@ -189,7 +190,7 @@ def _different(values: Sequence[Path | str]) -> list[str]:
     """Return the distinct values of a list."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise BocError(
-            f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]",
+            f"minus, images, like and unlike must be lists, got {values!r}; write [{values!r}]",
         )
     return list(dict.fromkeys(map(str, values)))
 

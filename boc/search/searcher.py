@@ -215,9 +215,9 @@ class Searcher:
         """
         if not isinstance(text, (str, NoneType)):
             raise BocError(
-                f"search takes one sentence, got {type(text).__name__}; write image= for a "
-                "picture, vector= for "
-                "numbers, and index.search_many([...]) for several sentences",
+                f"search expects one sentence, got {type(text).__name__}; write image= for a "
+                "picture, vector= for numbers, and index.search_many([...]) for several "
+                "sentences",
             )
         if vector is not None:
             if text is not None or image is not None or like or unlike:
@@ -335,8 +335,7 @@ class Searcher:
             check_texts(texts)
             if len(texts) != len(queries):
                 raise BocError(
-                    f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "
-                    "query",
+                    f"{len(texts)} texts for {len(queries)} queries; give one sentence per query",
                 )
         answers = self._hits(_Queries(queries, texts or ()), options, stages)
         pairs = zip(answers, queries.vectors, strict=True)
@@ -359,7 +358,7 @@ class Searcher:
         queries = self._plain(queries)
         if named := options.on_hits:
             raise BocError(
-                f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call "
+                f"rank_vectors returns only ids and scores; leave out {', '.join(named)}, or call "
                 "search_vectors",
             )
         width = min(options.k, self.index.manifest.items[self.target(options.find)])
@@ -443,7 +442,8 @@ class Searcher:
     ) -> SearchOptions:
         if not isinstance(query, Query):
             raise BocError(
-                f"search_query takes a Query, got {type(query).__name__}; search takes a sentence",
+                f"search_query expects a Query, got {type(query).__name__}; use search for a "
+                "sentence",
             )
         return query.with_metric(self._options(options, **keywords))
 
@@ -729,7 +729,7 @@ def _row(vector: ArrayLike) -> NDArray[Any]:
         ) from error
     if row.ndim != 1:
         raise BocError(
-            f"a vector of shape {row.shape}; give (d,), or write searcher.search_vectors for "
+            f"a vector must have the shape (d,), got {row.shape}; use searcher.search_vectors for "
             "several",
         )
     return row[None]

@@ -271,7 +271,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
     q = parameters.q
     like = parameters.like
     if [q, like, sent].count(None) != 2:
-        raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
+        raise BocError("give q (a sentence) or like (an item's id), or send a picture")
     library = service.library
 
     def explain(snapshot: LibrarySnapshot) -> serialize.Json:

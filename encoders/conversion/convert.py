@@ -60,10 +60,9 @@ def convert(
     kind, network = from_published(published)
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
-            f"regions of {source.identity.spec} have {source.identity.dim} numbers, those of the "
-            "checkpoint "
-            f"{network.config.region_dim}; name the features that it was trained on, for example "
-            "files:DIR",
+            f"regions of {source.identity.spec} have {source.identity.dim} numbers, but the "
+            f"checkpoint needs {network.config.region_dim}; name its training features, for "
+            "example files:DIR",
         )
     words: Vocabulary | WordPieces
     if kind == "vsrn":

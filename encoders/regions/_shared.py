@@ -31,7 +31,7 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
         if not equals or key not in defaults:
             raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {known}")
         if key in values:
-            raise EncoderError(f"{argument}: {key} is given twice; give it once")
+            raise EncoderError(f"{argument}: {key} occurs twice; give it once")
         values[key] = text
     try:
         return name, typed(values, kind, strict=False)

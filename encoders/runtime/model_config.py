@@ -54,7 +54,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(
             f"{folder}: not a model folder (no config.json)",
-            "train one with <boc train>, or say where it is now: <--encoder KIND:FOLDER>",
+            "train one with <boc train>, or name its new folder: <--encoder KIND:FOLDER>",
         )
     try:
         config = typed(read_json(path), dict[str, Any])

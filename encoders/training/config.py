@@ -26,7 +26,7 @@ class TrainConfig:
     objective: str = (
         "matching"  # parts joined by +: matching, alignment, generation (see objectives.py)
     )
-    # Alignment score computed from the cosines of regions and words (see networks/alignment.py).
+    # alignment score computed from the cosines of regions and words (see networks/alignment.py)
     pooling: str = "mrsw"
     # whether to weight parts by learned uncertainties (Kendall et al., CVPR 2018; TERAN)
     uncertainty: bool = False
@@ -48,7 +48,7 @@ class TrainConfig:
     negatives_last: int = 1
     # whether to sum the losses of a batch, as published, instead of averaging over captions
     summed: bool = False
-    # Number of Sinkhorn normalisations before the matching loss (VSRN++, eq. 10-11).
+    # Sinkhorn iterations before the matching loss (VSRN++, eq. 10-11); 0 for no normalisation
     sinkhorn: int = 0
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss

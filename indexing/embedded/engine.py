@@ -1,8 +1,8 @@
 """Search an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits write new
-segments and tombstones, and one rename publishes them. If a process dies, the last commit stays
-intact; a reader keeps the commit that it opened.
+An index is stored in ``DIR/NAME``; see ``commits.py``. Its rows are in immutable segments. Edits
+write new segments and tombstones, and one rename publishes them. If a process dies, the last commit
+stays intact; a reader keeps the commit that it opened.
 """
 
 from __future__ import annotations

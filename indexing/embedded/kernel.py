@@ -74,7 +74,7 @@ class Kernel:
     """Search several parts, each given by its arrays and its number of rows.
 
     ``dim`` is the dimension of the vectors, or 0 without vectors. Raises ValueError for arrays that
-    do not fit each other.
+    do not match each other.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class HashingFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise ManifestError if a file of an index is unreadable or differs from what was written."""
+    """Raise ManifestError if an index file is unreadable or differs from the written file."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:

@@ -76,8 +76,8 @@ class Generation:
     """Version of an index: ``physical`` is the index name on the server, and ``name`` is its alias.
 
     ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
-    that it is read through the alias, because the alias shows only a part of it or because this
-    user may read nothing else. ``shadowed`` lists runtime fields that replace fields of boc;
+    that it is read through the alias, because the alias shows only a part of it, or because this
+    user may read only the alias. ``shadowed`` lists runtime fields that replace fields of boc;
     ``pipelines`` lists the pipelines that change written documents, and ``blocks`` the blocks that
     forbid writing. ``created`` is the cluster's time of creation, and a tie-breaker for equal
     times. ``coded`` names the indexes that have the code, if the name of another program also
@@ -143,8 +143,8 @@ def attached_alias(name: str) -> str:
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """Return 12 hex digits that differ for different contents, and for the same contents stored in
-    another way."""
+    """Return 12 hex digits that differ for different contents, and for the same contents in another
+    layout."""
     contents = {**manifest.entries(), "how": list(how)}
     for part in ("items", "postings", "created", "maker", *OPTIONAL):
         contents.pop(part, None)
@@ -204,8 +204,8 @@ def check_own(generation: Generation | None) -> None:
 
 
 def generation_behind(transport: Transport, name: str) -> Generation | None:
-    """Return the generation that ``name`` stands for. Raises BackendError for an index that boc
-    cannot read."""
+    """Return the generation behind ``name``. Raises BackendError for an index that boc cannot
+    read."""
     indices = indices_of(transport, name)
     if not indices:
         return None

@@ -129,7 +129,7 @@ class ServerAttachment:
         return [each for each in generations(self._transport, self.name) if each.state.attached]
 
     def _check_single(self) -> None:
-        """Raise BackendError if the name stands for several indexes."""
+        """Raise BackendError if the name belongs to several indexes."""
         if len(self._indices) > 1:
             coded = self._generation.state.targets if self._generation is not None else ()
             told = f"; {', '.join(coded)} has the code" if coded else ""
@@ -150,7 +150,7 @@ class ServerAttachment:
     def change(self, manifest: Manifest) -> Json:
         """Return the mapping change that ``begin`` will make, which is empty if the mapping is
         already right. Raises BackendError if the server cannot add codes to the index, or if a
-        field is in the way."""
+        field prevents it."""
         self._check_single()
         for limit in ("max_result_window", "max_rescore_window"):
             if self._settings(limit, WINDOW) < WINDOW:
@@ -163,7 +163,7 @@ class ServerAttachment:
         self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
-        # After a refresh, documents written a moment ago are found, too.
+        # After a refresh, searches also find documents written a moment ago.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
         mapping = object_mapping(STRATEGIES[self._field], manifest.identity.dim)

@@ -73,8 +73,8 @@ class Bulk:
     request or for one row in it) and rows without a response are sent again after ``pauses``, each
     twice as long as the one before, until ``patience`` seconds pass without an acknowledged row.
     Two operations on one id keep their order, since the second waits until all earlier operations
-    are acknowledged. After ``notice`` seconds without a response a BocWarning says why; ``clock``
-    returns the time in seconds.
+    are acknowledged. After ``notice`` seconds without a response, a BocWarning gives the reason;
+    ``clock`` returns the time in seconds.
 
     Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
     ``patience`` has passed. All methods raise the same error from then on. Leaving the context
@@ -367,7 +367,7 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Return the sorted ids that an earlier load left and that are not part of this load."""
+        """Return the sorted ids from an earlier load that are not part of this load."""
         rows = self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id")
         return (id for (id,) in rows)
 

@@ -71,7 +71,7 @@ class ServerEngine(Contents):
 
     def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
         """Return the hits of each query. A query whose terms have too few candidates is searched
-        again another way."""
+        again by the plan's other method."""
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]

@@ -101,7 +101,7 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
 
 
 def lack_of(transport: Transport, field: str) -> str | None:
-    """Return the reason why the server cannot store codes in this way, tested with a small
+    """Return the reason why the server cannot store codes with this strategy, tested with a small
     temporary index, or None if it can."""
     strategy = STRATEGIES[field]
     try:

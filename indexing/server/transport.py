@@ -67,8 +67,8 @@ class UnfinishedError(BackendError):
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
-    """Build the error for a response with ``status`` and parsed ``body``; its message says what to
-    do.
+    """Build the error for a response with ``status`` and parsed ``body``. Its message names the
+    next step.
 
     The message appends the reasons of the error's causes. If the type of a cause is in ``AWAY``, it
     replaces the error's type.
@@ -119,7 +119,7 @@ def next_step(cause: str) -> str:
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """Build the error for a request without a response; its message says what to do."""
+    """Build the error for a request without a response. Its message names the next step."""
     if tls:
         advice = (
             "its certificate is not trusted; name the file of its authority with "

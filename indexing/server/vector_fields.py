@@ -67,7 +67,7 @@ class VectorField(ABC):
     """Storage of item vectors in one document field.
 
     ``path`` is the name of the field, ``dtype`` the type of the input vectors: float16 or float32.
-    ``exact`` tells whether vectors are read back unchanged.
+    ``exact`` is true if vectors are read back unchanged.
     """
 
     name: str
@@ -366,7 +366,7 @@ VECTOR_FIELDS: dict[str, VectorField] = {
 
 
 def fields_for(vectors: str | None, engine: str) -> list[str]:
-    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` stands for on an engine; without the
+    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` selects on an engine; without the
     option, all candidates, fastest first."""
     own = {"float": "knn_float"}
     if engine == "elasticsearch":

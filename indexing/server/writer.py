@@ -53,7 +53,7 @@ EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_s
 
 
 class LackingError(BackendError):
-    """Raised when the server cannot store vectors in this way."""
+    """Raised when the server does not support a vector field."""
 
 
 @dataclass

@@ -61,7 +61,7 @@ def command(
     from boc.manage import attach as library
 
     if detach == bool(sources):
-        raise click.UsageError("give FEATURES to attach, or --detach without any")
+        raise click.UsageError("give FEATURES to attach, or --detach without FEATURES")
     if detach:
         if not yes:
             click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)

@@ -48,7 +48,7 @@ def command(
     """
     if len(text_and_id) != (2 if image is None else 1):
         raise click.UsageError(
-            "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
+            "give TEXT (in quotes) and an item's ID, or --image FILE and an ID",
         )
     from boc.explain.score import explain
     from boc.plan import ALL_COMPARED, usual_way

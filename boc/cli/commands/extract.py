@@ -83,7 +83,9 @@ def command(
         else:
             regions = None
     if (encoder is None) == (regions is None):
-        raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
+        raise click.UsageError(
+            "give either --encoder (for vectors) or --regions (for regions to train on)",
+        )
     from boc import plugins
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile, is_feature_file

@@ -169,7 +169,7 @@ def command(
     if ways := [way for way in ("as_json", "paths", "as_request") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
-                "give one of --json, --paths and --request: each prints something else",
+                "--json, --paths and --request exclude each other; give one of them",
             )
         # An option on the command line has priority over the settings.
         as_json = ways == ["as_json"]

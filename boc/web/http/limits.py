@@ -21,7 +21,7 @@ class BodyLimit:
         self._app = app
         # A form adds some bytes to its picture.
         self._most = settings.upload + 65_536
-        # Memory holds this many bodies of the largest size, or more smaller bodies.
+        # Memory may contain this many bodies of the largest size, or more smaller bodies.
         self._room = 16 * self._most
         self._limit = settings.upload
         self._patience = settings.patience
@@ -133,6 +133,6 @@ class LoadLimit:
                 await self._app(scope, receive, send if kind == "picture" else buffer)
         finally:
             self._room[kind] += 1
-        # Sending happens here, where a slow client does not hold up other requests.
+        # Responses are sent here, where a slow client does not delay other requests.
         for message in response:
             await send(message)

@@ -47,7 +47,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
         if isinstance(error.__context__, UnidentifiedImageError):
             raise ProblemError(
                 415,
-                f"this is no picture in a known format; send one of {', '.join(formats())}",
+                f"the file is not a picture in a known format; send one of {', '.join(formats())}",
             ) from None
         if isinstance(error.__context__, Image.DecompressionBombError):
             raise ProblemError(

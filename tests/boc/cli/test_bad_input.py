@@ -144,7 +144,7 @@ CASES = [
     (f"search photos hello --request --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (
         f"search photos hello --request --json {AT}",
-        ["give one of --json, --paths and --request"],
+        ["--json, --paths and --request exclude each other"],
     ),
     (
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",

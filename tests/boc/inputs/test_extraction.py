@@ -541,7 +541,7 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
 def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     one = library / "photos.h5"
     for files, words in (
-        ((one, one), f"{one} and {one} both hold"),
+        ((one, one), f"{one} and {one} both contain"),
         (
             (one, library / "regions.h5"),
             f"{library / 'regions.h5'} contains no vectors",

@@ -504,10 +504,10 @@ def files_source(paths: Sequence[Path]) -> str:
             {"precision": "bfloat16"},
             "their precision is bfloat16 and float32",
         ),
-        ({}, "both hold 'image-0'"),
+        ({}, "both contain 'image-0'"),
         (
             {"source": "zz"},
-            "one of them holds no concept sets",
+            "only one has concept sets",
         ),
     ],
 )

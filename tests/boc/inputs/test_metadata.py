@@ -432,7 +432,7 @@ def test_bad_filter(text: str, words: list[str]) -> None:
         ),
         (
             Filter("year", "~", 1),
-            "does not compare by '~'",
+            "cannot be compared by '~'",
         ),  # type: ignore[arg-type]
         (Filter("title", "=", "a"), "of type text"),
         (Filter("x", "=", 1), "made without metadata"),
@@ -465,7 +465,7 @@ def test_bad_filter(text: str, words: list[str]) -> None:
         (Filter("taken", "=", ""), "ISO 8601"),
         (
             Filter("tag", [], "a"),
-            "does not compare by",
+            "cannot be compared by",
         ),  # type: ignore[arg-type]
         (Filter([], "=", "a"), "no metadata field"),  # type: ignore[arg-type]
     ],

@@ -224,7 +224,7 @@ def test_get_precision(hub: Hub, place: Path) -> None:
     }
     assert "is already downloaded" in boc(*GET, "--precision", "half").stdout
     refused = boc(*GET, "--precision", "8bit").stderr
-    assert "lacks two networks in ONNX (8bit precision)" in refused
+    assert "lacks two ONNX networks (8bit precision)" in refused
 
 
 def test_what_is_missing_is_told_first(
@@ -245,7 +245,7 @@ def test_what_is_missing_is_told_first(
     assert "5 MB are free, 6 MB are needed; set BOC_MODELS" in full.stderr
     assert not hub.paths("/me/")
     del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
-    assert "has no weights that boc reads" in boc(*GET).stderr
+    assert "has no weights that boc can read" in boc(*GET).stderr
 
 
 def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "accept its conditions" in boc(*GET).stderr
     hub.gated = False
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
-    assert "has no weights that boc reads" in boc(*GET).stderr
+    assert "has no weights that boc can read" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
         refused = boc("model", "get", name, "--yes")
         assert refused.exit_code == 1

@@ -238,7 +238,7 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
         ),
         (
             lambda s: s.search_query("a"),
-            "search_query takes a Query, got str; search takes a sentence",
+            "search_query expects a Query, got str; use search for a sentence",
         ),
         (
             lambda s: s.search_texts("a dog"),
@@ -246,7 +246,7 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
         ),
         (
             lambda s: s.search_texts(["a", 5]),
-            "a sentence must be words, got 5",
+            "a sentence must be text, got 5",
         ),
         (
             lambda s: s.search_vectors(np.ones((1, 3))),

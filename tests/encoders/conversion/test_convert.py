@@ -597,7 +597,7 @@ def test_files_of_other_tokens(
         f"files:{home / 'other'}",
     )
     assert status == 1
-    assert "have 9 numbers, those of the checkpoint 8" in printed
+    assert "have 9 numbers, but the checkpoint needs 8" in printed
     assert not (tmp_path / "model").exists()
 
 
