@@ -109,7 +109,9 @@ def read_npy(data: bytes) -> NDArray[Any]:
         or not dtype.itemsize
         or math.prod(shape) * dtype.itemsize != len(data) - file.tell()
     ):
-        raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
+        raise ValueError(
+            f"a header of shape {shape} and type {dtype} does not match {len(data)} bytes"
+        )
     flat: NDArray[Any] = np.frombuffer(
         data,
         dtype,

@@ -315,7 +315,7 @@ def parse_code(text: str) -> Code:
     """
     match = WHOLE.fullmatch(text)
     if match is None:
-        raise BocError(f"code {text!r} is not of the right form; {FORM}")
+        raise BocError(f"code {text!r} has invalid syntax; {FORM}")
     name, *numbers, inside = match.groups()
     texts = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
     for key, value in ARGUMENT.findall(inside or ""):

@@ -108,7 +108,7 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         if (rows == UNFILLED).any():
             row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
             raise BocError(
-                f"{path}: has unfilled cells (-1), the first in row {row}; finish making it",
+                f"{path}: has unfilled cells (-1), the first in row {row}; compute all cells",
             )
     return relevance
 

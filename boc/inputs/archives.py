@@ -24,7 +24,7 @@ file."""
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # first bytes of compressed files
 KEPT = 16  # number of archives whose members are kept in memory
 BLOCK = 512  # size of a header in bytes
-# Limits of times: a damaged file system may report times of another millennium.
+# Time limits, because a damaged file system may report times in another millennium.
 LEAST = -(2**63)
 MOST = 2**63 - 1
 LONGEST = 1 << 20  # largest size of a name or another header, in bytes

@@ -61,7 +61,7 @@ SAMPLED = 1 << 12  # rows of a sample read at a time
 
 
 class FeatureFile:
-    """A complete feature file, opened for reading. Arrays are read a batch at a time.
+    """Complete feature file, opened for reading. Arrays are read batch by batch.
 
     Raises FeatureFileError, which names the file, if it is missing, foreign, damaged or newer.
     """

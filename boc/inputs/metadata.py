@@ -436,7 +436,7 @@ def _date(text: str) -> str:
     local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{zone}"
     try:
         moment = datetime.fromisoformat(local).astimezone(timezone.utc)
-    except OverflowError:  # beyond the years 1 to 9999
+    except OverflowError:  # the year lies outside 1 to 9999
         raise ValueError from None
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 

@@ -85,7 +85,7 @@ def _ann(path: Path) -> VectorRows:
             rows = file["train"]
         size = PACKED * path.stat().st_size
         if rows is None or rows.is_virtual or rows.external or rows.nbytes > size:
-            raise ValueError("train is stored in another file, or has far more bytes than its file")
+            raise ValueError("train is stored in another file, or is far larger than its file")
         distance = file.attrs.get("distance", "angular")
         if isinstance(distance, bytes):
             distance = distance.decode()

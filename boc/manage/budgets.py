@@ -241,7 +241,7 @@ def _sample_of(
     embeddings = Embeddings("image" if kind == ASKED[1] else "text", queries)
     if moved is None:
         return _Sample(kind, embeddings, [near.truth()])
-    # If there are more copies, they hide all items farther away, for users too.
+    # If more copies exist, they hide all items farther away, also from users.
     few = copies <= COPIES
     truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
     return _Sample(kind, embeddings, [truth, near.truth()], int(copies[few].max(initial=0)))

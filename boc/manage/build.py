@@ -145,7 +145,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
-    # Invalid values are refused before anything is read.
+    # Invalid values are refused before the sources are read.
     SearchOptions(rm=rm)
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)

@@ -259,7 +259,7 @@ def compare_pictures(
         if state != ():
             known = stored.get(item.id, item)
             device = known.fields.get("device_number", state and state[-1])
-            # None stands for the unknown device in indexes of earlier versions.
+            # None marks the unknown device in indexes from earlier versions.
             seen.update(product(_folders(item.id), (device, None)))
     for key in donors.missing_ids:
         old = stored[key]

@@ -394,7 +394,7 @@ class Searcher:
         own = options.on_hits
         if own or query.ids:
             raise BocError(
-                f"boc itself computes {own[0] if own else 'similar items'}; no single request does",
+                f"no single request computes {own[0] if own else 'similar items'}; only boc does",
             )
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]

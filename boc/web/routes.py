@@ -205,7 +205,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
     saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
-        raise ProblemError(403, "the owner of this server keeps no pictures of others")
+        raise ProblemError(403, "this server does not accept pictures for its library")
     with open_image(sent.path) as image:
         kind = str(image.format).lower()
     stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]

@@ -122,7 +122,7 @@ class FileRegions:
             # The upright picture is not decoded.
             size = image_size(image.path)
         except ImageError as error:
-            raise ImageError(f"{error} (boxes are in its pixels)") from error
+            raise ImageError(f"{error} (its boxes are in pixels)") from error
         return _in_fractions(features, boxes, *size)
 
     def _file(self, name: PurePosixPath) -> Path:

@@ -1,4 +1,4 @@
-"""boc add."""
+"""Define the command boc add."""
 
 from pathlib import Path
 from typing import Any

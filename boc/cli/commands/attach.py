@@ -1,4 +1,4 @@
-"""boc attach."""
+"""Define the command boc attach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc build-codebook."""
+"""Define the command boc build-codebook."""
 
 from contextlib import ExitStack
 from pathlib import Path

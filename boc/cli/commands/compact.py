@@ -1,4 +1,4 @@
-"""boc compact."""
+"""Define the command boc compact."""
 
 import click
 

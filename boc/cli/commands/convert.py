@@ -1,4 +1,4 @@
-"""boc convert."""
+"""Define the command boc convert."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""boc copy."""
+"""Define the command boc copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc delete."""
+"""Define the command boc delete."""
 
 from __future__ import annotations
 

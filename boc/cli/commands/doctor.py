@@ -1,4 +1,4 @@
-"""boc doctor."""
+"""Define the command boc doctor."""
 
 from __future__ import annotations
 

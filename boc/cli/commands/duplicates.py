@@ -1,4 +1,4 @@
-"""boc duplicates."""
+"""Define the command boc duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc evaluate."""
+"""Define the command boc evaluate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc explain."""
+"""Define the command boc explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc extract."""
+"""Define the command boc extract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc index."""
+"""Define the command boc index."""
 
 from __future__ import annotations
 

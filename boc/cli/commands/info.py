@@ -1,4 +1,4 @@
-"""boc info."""
+"""Define the command boc info."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc model."""
+"""Define the command boc model."""
 
 import json
 import sys

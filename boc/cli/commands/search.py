@@ -1,4 +1,4 @@
-"""boc search."""
+"""Define the command boc search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boc serve."""
+"""Define the command boc serve."""
 
 from __future__ import annotations
 

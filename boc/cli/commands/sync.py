@@ -1,4 +1,4 @@
-"""boc sync."""
+"""Define the command boc sync."""
 
 from __future__ import annotations
 

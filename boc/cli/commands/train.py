@@ -1,4 +1,4 @@
-"""boc train."""
+"""Define the command boc train."""
 
 from __future__ import annotations
 

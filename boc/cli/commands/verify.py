@@ -1,4 +1,4 @@
-"""boc verify."""
+"""Define the command boc verify."""
 
 from __future__ import annotations
 
