@@ -86,7 +86,7 @@ class CodeEngine(Engine):
 
 
 class Ours(CodeEngine, Local):
-    """The embedded engine."""
+    """Code in an index of the embedded engine."""
 
     library = "boc"
 

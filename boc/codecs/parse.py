@@ -357,8 +357,7 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# Each code is listed with the step that distinguishes it from the codes below, and with the step
-# parameters that are arguments of the code.
+# each code with the step that distinguishes it from later codes, and with its arguments
 CODE_OF_STEP = {
     "WordTerms": "words",
     "LearnedTerms": "learned",

@@ -41,7 +41,7 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """The files of an archive: ``places`` maps names to offset and size, ``faults`` lists the
+    """Files in an archive: ``places`` maps names to offset and size, and ``faults`` lists the
     entries left out."""
 
     places: dict[str, tuple[int, int]]

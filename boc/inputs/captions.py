@@ -51,8 +51,8 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 @dataclass
 class CaptionTable:
-    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and
-    ``faults``, the reasons for entries left out."""
+    """``captions`` and metadata ``fields`` of pictures by name, in order, with ``faults``, the
+    reasons for entries left out."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)

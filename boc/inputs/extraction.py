@@ -32,8 +32,8 @@ PART = 256  # items per part of a feature file; a killed run loses at most one p
 
 @dataclass
 class Speed:
-    """The speed of a run: the number of ``images`` tried in ``seconds``, and ``waiting``, the
-    seconds spent waiting for pictures."""
+    """Speed of a run: the number of ``images`` tried in ``seconds``, and the seconds spent
+    ``waiting`` for pictures."""
 
     images: int = 0
     seconds: float = 0.0
@@ -41,8 +41,8 @@ class Speed:
 
 
 class Extraction:
-    """Extracts a source into a feature file, part by part. With the same arguments it continues a
-    killed run.
+    """Extract a source to a feature file, part by part. With the same arguments, a killed run
+    continues.
 
     Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
     the precision in which the encoder computes. Pictures are prepared in ``workers`` other
@@ -249,7 +249,7 @@ class _WithFacts:
 
 
 class _StoredRegions:
-    """A region source that reads the regions in a feature file, by picture id."""
+    """Region source that reads regions from a feature file, by picture id."""
 
     def __init__(self, file: FeatureFile) -> None:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}

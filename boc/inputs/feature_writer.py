@@ -23,7 +23,7 @@ from boc.types import MODALITIES, Batch, Modality, RegionBatch
 
 
 class FeatureWriter:
-    """Writes a feature file batch by batch. After a kill, a writer with the same arguments
+    """Write a feature file batch by batch. If a writer is killed, a new one with the same arguments
     continues.
 
     ``done`` is the number of source items that are safely stored. Parts of a run with other
@@ -128,15 +128,15 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                # A run that stopped while it removed its parts left a gap before this part.
+                # A run that stopped while removing its parts left a gap before this part.
                 part.unlink()
         return done
 
 
 @dataclass
 class _Columns:
-    """The columns of a batch by their names in a file: ``items`` with one entry per item, and
-    ``rows`` with one entry per row of the sets, which ``offsets`` separate."""
+    """Columns of a batch by file name: ``items`` with one entry per item, and ``rows`` with one
+    entry per set row; ``offsets`` separate the sets."""
 
     items: dict[str, list[str] | NDArray[np.float32]]
     rows: dict[str, list[str] | NDArray[np.float32]]
@@ -179,8 +179,8 @@ class _Columns:
 
 
 class _Sink:
-    """A file for HDF5, which would end the process after a failed write. So the first ``error`` is
-    kept, and later writes are dropped."""
+    """File for HDF5, which would end the process after a failed write. Therefore the first
+    ``error`` is kept, and later writes are dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None

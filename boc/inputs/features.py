@@ -270,7 +270,7 @@ def is_embeddings(path: Path) -> bool:
 
 
 class FeatureFiles:
-    """Several feature files of one encoder, read as one file. Their order does not depend on the
+    """Several feature files from one encoder, read as one file. Their order does not depend on the
     order of the arguments.
 
     Raises FeatureFileError if they do not belong together, or if two of them contain the same item;
@@ -330,7 +330,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """The header of the single file, or the combined header of several files."""
+        """Return the header of a single file, or the combined header of several files."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
@@ -382,7 +382,7 @@ def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], E
         file.check_embeddings()
         if file.header.digest != identity.digest:
             raise FeatureFileError(
-                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one "
+                f"{path}: made by {file.header.spec}, but the index by {identity.spec}; use one "
                 "encoder",
             )
         if not any(map(file.count, MODALITIES)):

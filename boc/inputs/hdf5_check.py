@@ -34,7 +34,7 @@ HEADER = 16  # bytes before the strings of a heap, and before each string
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a feature file.
+    """Header of a feature file.
 
     ``source`` is the digest of the list of items from which the file was made, ``shard`` the part
     of the full list, and ``precision`` the precision of the encoder's matrix products, which the
@@ -75,7 +75,7 @@ class Header:
 
     @property
     def types(self) -> dict[str, FieldType]:
-        """The metadata fields of the items, with their types."""
+        """Return the items' metadata fields with their types."""
         return parse_json(self.fields) if self.fields else {}
 
     @property

@@ -71,7 +71,7 @@ UNWANTED = (
 
 @dataclass(frozen=True)
 class Source:
-    """The items of a source in a fixed order: pictures first, then captions.
+    """Items of a source in a fixed order, pictures first, then captions.
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain
     text. ``types`` are the metadata fields of the items with their types. ``shard`` is the part of
@@ -284,7 +284,7 @@ def _check_folder(folder: Path) -> None:
 
 @dataclass
 class Listing:
-    """The contents of a folder, as relative paths: files, links to folders, ``unwanted`` names, and
+    """Contents of a folder as relative paths: files, links to folders, ``unwanted`` names, and
     ``closed`` folders, which this user cannot list.
 
     Files are sorted by the parts of their paths; ``linked`` files are links to files.

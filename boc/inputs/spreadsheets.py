@@ -34,13 +34,13 @@ _NUMBERS = {
 
 
 class CellError(ValueError):
-    """An error in a cell; its text explains the error and how to write the cell."""
+    """A cell is invalid or ambiguous; the text explains how to write it."""
 
 
 @dataclass
 class Table:
-    """An open table: its ``header`` in lower case, and its ``rows``, pairs of the place where a row
-    ends, such as "line 3", and its cells."""
+    """Open table with a lower-case ``header`` and ``rows``, which are pairs of the place where a
+    row ends, such as "line 3", and its cells."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]

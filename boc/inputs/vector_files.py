@@ -27,8 +27,8 @@ from boc.inputs.text_lines import read_ids, text_lines
 
 @dataclass
 class VectorRows:
-    """The rows of a file, an array (n, d), with ids, sentences, and the ids of the pictures of the
-    sentences; each is None if the file lacks it. With ``exact``, the length of a vector counts."""
+    """Rows of a file, an array (n, d), with ids, sentences, and the sentences' picture ids, each
+    None if the file lacks them. With ``exact``, vector lengths count."""
 
     path: Path
     rows: Any

@@ -34,7 +34,7 @@ RM = 30.0  # candidates per hit, enough to make up for the few postings of a dic
 
 @dataclass(frozen=True)
 class AttachReport:
-    """The result of an attachment.
+    """Result of an attachment.
 
     ``documents`` is the number of documents that have a code now, including earlier calls. This
     call wrote ``written`` documents and left ``unchanged`` documents that already had the same

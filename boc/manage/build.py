@@ -41,8 +41,8 @@ LOOKED_UP = 1000  # ids looked up or deleted at a time
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The result of a load: numbers of pictures and captions, and pairs (id, reason) of items that
-    could not be used.
+    """Result of a load: the numbers of pictures and captions, and pairs (id, reason) of unusable
+    items.
 
     ``up_to_date`` is True if the index already held all items, so that nothing was done.
     ``replaced`` is the number of items that replaced older items with the same ids. ``published``
@@ -59,7 +59,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class DeleteReport:
-    """The number of deleted items, and the ids that are not in the index."""
+    """Result of a deletion: the number of deleted items, and the ids that are not in the index."""
 
     deleted: int
     unknown: list[str]

@@ -30,8 +30,8 @@ from boc.progress import Progress, progress_of
 
 @dataclass(frozen=True)
 class CopyReport:
-    """Numbers of copied pictures and captions. ``up_to_date`` is True if the same copy existed
-    already and nothing was written."""
+    """Result of a copy: the numbers of copied pictures and captions. ``up_to_date`` is True if the
+    same copy already existed."""
 
     images: int
     texts: int
@@ -58,7 +58,7 @@ def copy_index(
     hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
     copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
     onto itself, which replaces it at the end. From a copy in a file, ``build_index`` makes the same
-    index again, anywhere.
+    index again on any machine.
 
     Parameters
     ----------

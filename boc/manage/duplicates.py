@@ -24,7 +24,7 @@ HASH = "content_hash"  # metadata field with the digest of the file, if the inde
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
+    """Member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
     files or vectors are equal."""
 
     item: Item
@@ -34,7 +34,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class DuplicateGroup:
-    """A kept item and its ``duplicates``, nearest first."""
+    """Kept item with its ``duplicates``, nearest first."""
 
     item: Item
     duplicates: list[Duplicate]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class IndexSources:
-    """The sources of an index. ``states`` are the states of its picture files before they are
+    """Sources of an index. ``states`` contains the states of picture files before they are
     encoded."""
 
     paths: list[Path]
@@ -44,7 +44,8 @@ class IndexSources:
 
     @cached_property
     def form(self) -> Literal["copy", "features", "vectors", "items"]:
-        """Kind of the sources: ``items`` need an encoder, all other kinds already have vectors."""
+        """Return the kind of the sources: ``items`` need an encoder, all other kinds already have
+        vectors."""
         first = self.paths[0]
         if len(self.paths) == 1 and first.suffix.lower() == SUFFIX and not first.is_dir():
             return "copy"
@@ -59,7 +60,7 @@ class IndexSources:
 
     @cached_property
     def items(self) -> Source:
-        """The pictures and sentences of the sources."""
+        """Return the pictures and sentences of the sources."""
         return open_sources(self.paths, self.images, self.exclude)
 
     def encoder(self, spec: str | None, device: str) -> Encoder | None:

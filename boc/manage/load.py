@@ -272,7 +272,7 @@ def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
     theirs = manifest.identity
     if ours.digest != theirs.digest:
         raise EncoderError(
-            f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder",
+            f"{file.path}: made by {ours.spec}, but the index by {theirs.spec}; use one encoder",
         )
 
 

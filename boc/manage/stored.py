@@ -35,8 +35,8 @@ VALUES: dict[str, tuple[type, ...]] = {
 
 
 class StoredItems:
-    """The index ``name`` as a source, read like a feature file. Raises BackendError if there is no
-    such index."""
+    """Index ``name`` as a source, read like a feature file. Raises BackendError if it does not
+    exist."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
@@ -47,12 +47,12 @@ class StoredItems:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the index."""
+        """Return the manifest of the index."""
         return self.index.manifest
 
     @property
     def header(self) -> Header:
-        """The header that a feature file with these items would have."""
+        """Return the header of a feature file with these items."""
         return Header.of(
             self.manifest.identity,
             self.manifest.vector_dtype,

@@ -41,7 +41,7 @@ DELETED = 1000  # items deleted at a time
 
 @dataclass(frozen=True)
 class SyncReport:
-    """The result of a sync: numbers of items added, changed, moved, removed and left unchanged.
+    """Result of a sync: the numbers of items added, changed, moved, removed and left unchanged.
 
     ``encoded`` is the number of encoded items. ``missing`` is the number of items that are not in
     the source but were kept, either by ``keep_missing`` or because their folders are away.
@@ -64,7 +64,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """True if the sync changed nothing."""
+        """Return whether the sync changed nothing."""
         return not (self.added or self.changed or self.moved or self.removed)
 
 

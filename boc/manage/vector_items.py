@@ -35,7 +35,7 @@ class _Part(NamedTuple):
 
 
 class VectorItems:
-    """The items and vectors of files that ``boc.inputs.vector_files`` reads.
+    """Items and vectors from files that ``boc.inputs.vector_files`` reads.
 
     Vectors are scaled to unit length, unless their length counts. ``stored_as`` is the type in
     which an index stores them by default: float16, or float32 if their length counts. ``failures``

@@ -76,7 +76,7 @@ class Why(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """Hold the parts that the routes use."""
+    """Parts of the service that the routes share."""
 
     library: Library
     thumbnails: Thumbnails

@@ -16,7 +16,7 @@ from .tern import Tern, TernConfig
 
 @dataclass(frozen=True)
 class TeranConfig(TernConfig):
-    """The sizes of TERN, and the options of TERAN.
+    """Sizes of TERN, and options of TERAN.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The settings of a training run."""
+"""Define the settings of a training run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICES: dict[str, Callable[[Recalls, Ndcg | None], float]] = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The settings of a training run."""
+    """Settings of a training run."""
 
     epochs: int = 30  # largest number of passes over the pictures
     objective: str = (

@@ -1,4 +1,4 @@
-"""The query bank of a trained model (``encoders/runtime/hubs.py``), chosen during training.
+"""Choose the query bank of a trained model (``encoders/runtime/hubs.py``) during training.
 
 The bank's captions and pictures come from the training set; its strengths maximise recall on the
 held-out pictures. If the bank does not raise recall, the model is saved without one.

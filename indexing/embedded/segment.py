@@ -527,7 +527,7 @@ class _SegmentOutput(Output):
 
 
 def _concepts(part: Segment) -> StoredConcepts:
-    # Either all segments of an index have concept sets, or no segment has any.
+    # Either all segments of an index have concept sets, or none has.
     assert part.concepts is not None
     return part.concepts
 

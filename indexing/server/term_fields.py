@@ -134,8 +134,8 @@ class SparseVector(Strategy):
 
 
 class RankFeatures(Strategy):
-    """The field type ``rank_features``, queried with ``linear``. The default function,
-    ``saturation``, gives scores that depend on other documents."""
+    """Field type ``rank_features``, queried with ``linear``. The default function, ``saturation``,
+    gives scores that depend on other documents."""
 
     name = "rank_features"
 

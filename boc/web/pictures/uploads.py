@@ -16,7 +16,7 @@ from boc.web.http.responses import ProblemError
 
 @dataclass(frozen=True)
 class Upload:
-    """An uploaded picture in a temporary file; ``key`` is the digest of its bytes."""
+    """Uploaded picture in a temporary file; ``key`` is the digest of its bytes."""
 
     path: Path
     name: str
