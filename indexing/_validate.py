@@ -103,7 +103,7 @@ def _check_alignment(
 def no_concepts(name: object) -> BackendError:
     """Return the error for an index without concept sets."""
     return BackendError(
-        f"the index {name} holds no concept sets",
+        f"the index {name} has no concept sets",
         "make it with <boc index --concepts float16>, or re-rank by dot",
     )
 

@@ -97,7 +97,7 @@ class EmbeddedBackend:
     def _check(self, name: str) -> None:
         if not self.exists(name):
             known = self.names()
-            there = f"it holds: {', '.join(known)}" if known else "it holds none"
+            there = f"it has: {', '.join(known)}" if known else "it has none"
             raise BackendError(
                 f"no index {name!r} in file:{self.folder} ({there})",
                 f"make it with <boc index {name} SOURCE>",

@@ -175,7 +175,7 @@ def live_generation(transport: Transport, name: str) -> Generation:
     generation = generation_behind(transport, name)
     if generation is None:
         existing = names(transport)
-        there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
+        there = f"it has: {', '.join(existing)}" if existing else "it has none"
         raise BackendError(
             f"no index {name!r} at {transport.label} ({there})",
             f"make it with <boc index {name} SOURCE --at ADDRESS>",

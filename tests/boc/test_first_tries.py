@@ -171,7 +171,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(WHITE / 2, id="x"),
         boc.BocError,
-        "float64 is no picture; give",
+        "float64 is not a picture; give",
     ),
     (
         lambda index: index.add(["a.png", WHITE], id="x"),

@@ -720,9 +720,9 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
         terms,
     )
     for ids in ([], [items[0].id]):
-        with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
+        with pytest.raises(BackendError, match=r"has no concept sets.*concepts="):
             without.concepts(ids)
-    with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
+    with pytest.raises(BackendError, match=r"has no concept sets.*concepts="):
         without.search(
             SearchRequest(
                 terms[:1],

@@ -577,7 +577,7 @@ def test_ids_of_several_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (("a/x", "b/x"), "both called 'x'"),
+        (("a/x", "b/x"), "have the same name 'x'"),
         (("a/x", "a/x/sub"), "which is also a source"),
         (("a/x/sub", "a/x"), "which is also a source"),
         (("a/x", "gone"), "no such folder"),

@@ -109,7 +109,7 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     assert "width" not in second.fields
     delete_items("photos", ["003.png"], at=at)
     assert add_items("photos", tmp_path / "photos.zip", at=at).replaced == 119
-    with pytest.raises(BocError, match="holds no concept sets"):
+    with pytest.raises(BocError, match="has no concept sets"):
         build_index("other", tmp_path / "photos.zip", at=at, rerank="mrsw")
 
 
@@ -211,9 +211,11 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> N
 
 
 def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
-    with pytest.raises(BocError, match=r"reads the concept sets .* take a code of vectors"):
+    with pytest.raises(
+        BocError, match=r"reads the encoder's concept sets.* take a code of vectors"
+    ):
         copy_index("photos", "coded", at=at, code="soft(codebook=book.npz)")
-    with pytest.raises(BocError, match="holds no concept sets"):
+    with pytest.raises(BocError, match="has no concept sets"):
         copy_index("photos", "coded", at=at, rerank="mrsw")
     assert plugins.backend(at).names() == ["photos"]
 

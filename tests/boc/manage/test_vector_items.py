@@ -83,7 +83,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
     np.save(tmp_path / "images.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "captions.npy", np.eye(4, dtype=np.float32)[:3])
     (tmp_path / "captions.txt").write_text("a\nb\nc\n")
-    with pytest.raises(SourceError, match="3 sentences of 4 pictures"):
+    with pytest.raises(SourceError, match="3 sentences for 4 pictures"):
         build_index(
             "mine",
             [tmp_path / "images.npy", tmp_path / "captions.npy"],

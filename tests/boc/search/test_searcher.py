@@ -188,11 +188,11 @@ def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, 
     [
         (
             np.full((1, 16), np.nan),
-            "row 0 of the queries holds NaN",
+            "row 0 of the queries contains NaN",
         ),
         (
             np.append(np.zeros((1, 15)), -np.inf)[None],
-            "row 0 of the queries holds NaN",
+            "row 0 of the queries contains NaN",
         ),
         (
             np.full((1, 16), 3e38, np.float32),

@@ -318,7 +318,7 @@ def test_leftovers_of_killed_writers(home: Path) -> None:
     backend = connect(f"file:{home}")
     assert len(backend.open("pets")) == 6
     assert not backend.exists("new")
-    with pytest.raises(BackendError, match=r"no index 'new' .*it holds: pets"):
+    with pytest.raises(BackendError, match=r"no index 'new' .*it has: pets"):
         backend.open("new")
     for name in ("pets", "new"):
         build(home, name, n=2)
@@ -564,7 +564,7 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_empty_place_and_bad_address(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"it holds none.*boc\.build_index"):
+    with pytest.raises(BackendError, match=r"it has none.*boc\.build_index"):
         connect(f"file:{tmp_path / 'nowhere'}").open("pets")
     with pytest.raises(BackendError, match="write file:DIR"):
         connect("file:")

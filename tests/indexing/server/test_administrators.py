@@ -345,7 +345,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "field of other ids": (
         {"properties": {"m": {"type": "long"}}},
         lambda site: site.write(N, m=1000),
-        "no item has a document, such as '000'; name the field",
+        "no item has a document, such as '000'; name the document field",
         {"key": "m"},
     ),
     "short keywords": (
