@@ -56,7 +56,7 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
                     size += member.file_size
                     if name is None or member.compress_type != zipfile.ZIP_STORED:
                         raise ValueError(
-                            f"{member.filename[:60]!r} is packed, or no name of its files",
+                            f"{member.filename[:60]!r} is packed, or is not a name of its files",
                         )
                     names.add(name[1])
                 (index,) = names

@@ -330,7 +330,7 @@ def read(folder: Path) -> Model | None:
     try:
         record = read_json(path)
         if record.pop("format") != FORMAT:
-            raise ValueError("another format")
+            raise ValueError("unknown format")
         return typed({**record, "folder": folder}, Model)
     except (FileNotFoundError, NotADirectoryError):
         return None
