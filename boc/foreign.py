@@ -110,7 +110,7 @@ def read_npy(data: bytes) -> NDArray[Any]:
         or math.prod(shape) * dtype.itemsize != len(data) - file.tell()
     ):
         raise ValueError(
-            f"a header of shape {shape} and type {dtype} does not match {len(data)} bytes"
+            f"a header of shape {shape} and type {dtype} does not match {len(data)} bytes",
         )
     flat: NDArray[Any] = np.frombuffer(
         data,

@@ -387,6 +387,7 @@ def test_relevance_of_other_pictures_is_refused(models: list[Path], tmp_path: Pa
     gallery = Gallery.of(models[0])
     gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
     with pytest.raises(
-        BocError, match="for 11 captions and 4 pictures, but the items are 11 and 5"
+        BocError,
+        match="for 11 captions and 4 pictures, but the items are 11 and 5",
     ):
         gallery.relevance(tmp_path / "other.f32")
